@@ -1,0 +1,47 @@
+# Every target builds the project's own .venv when it is needed.
+PYTHON ?= python3.11
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check fix bench golden docs clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+install: .venv/installed ## build .venv with every extra, pinned by constraints.txt
+
+# torch goes first and exactly pinned: a looser request takes a build with gigabytes of CUDA.
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==2.13.0 --constraint constraints.txt
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --constraint constraints.txt
+	touch $@
+
+demo: install ## build a small city, run an outbreak, write demo/report.html
+	$(BIN)/epifalcon run --preset hamlet --out demo --overwrite
+
+test: install ## run all tests
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: install ## run the slow studies' tests
+	$(BIN)/python -m pytest -m slow
+
+check: install ## format, lint, strict types, import contracts
+	scripts/check
+
+fix: install ## format and mend what ruff can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install ## run every benchmark; ratios against a plain version or a peer
+	$(BIN)/python benchmarks/run.py all
+
+golden: install ## renew the golden numbers after a wanted change of results
+	$(BIN)/python scripts/golden.py
+
+docs: install ## build the documentation into site/
+	$(BIN)/mkdocs build --strict
+
+clean: ## remove everything that was built
+	rm -rf .venv demo site build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

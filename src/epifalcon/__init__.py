@@ -1,0 +1,1 @@
+"""epifalcon: who is probably infected, while traces stay on people's own devices."""

@@ -1,0 +1,58 @@
+"""Argument checks that name the value and what was expected.
+
+Every check takes ``name=value`` pairs, so the message can name the setting:
+``positive(clip=-1)`` raises ``clip=-1 must be greater than 0``.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.errors import DataError, SettingsError
+
+
+def positive(**values: float) -> None:
+    """Raise unless every value is a finite number greater than 0."""
+    for name, value in values.items():
+        if not (np.isfinite(value) and value > 0):
+            raise SettingsError(f"{name}={value} must be greater than 0")
+
+
+def non_negative(**values: float) -> None:
+    """Raise unless every value is a finite number, 0 or more."""
+    for name, value in values.items():
+        if not (np.isfinite(value) and value >= 0):
+            raise SettingsError(f"{name}={value} must be 0 or more")
+
+
+def unit_interval(**values: float) -> None:
+    """Raise unless every value lies in [0, 1]."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise SettingsError(f"{name}={value} must lie between 0 and 1")
+
+
+def at_least(low: float, **values: float) -> None:
+    """Raise unless every value is a finite number of ``low`` or more."""
+    for name, value in values.items():
+        if not (np.isfinite(value) and value >= low):
+            raise SettingsError(f"{name}={value} must be {low} or more")
+
+
+def one_of(allowed: Collection[str], **values: str) -> None:
+    """Raise unless every value is one of ``allowed``."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise SettingsError(
+                f"{name}={value!r} must be one of {', '.join(sorted(allowed))}"
+            )
+
+
+def same_length(**arrays: NDArray[Any]) -> None:
+    """Raise unless all arrays have the same length along their first axis."""
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise DataError(f"lengths must agree: {told}")

@@ -1,0 +1,40 @@
+"""The exception family: one root, one class per thing a caller can do about it.
+
+Each class carries the exit code that the command line ends with.
+"""
+
+
+class EpifalconError(Exception):
+    """Root of every error that epifalcon raises on purpose."""
+
+    exit_code = 1
+
+
+class SettingsError(EpifalconError, ValueError):
+    """A setting, argument or command word is unknown or impossible: change it."""
+
+    exit_code = 2
+
+
+class DataError(EpifalconError, ValueError):
+    """The data handed in is not what was expected: mend the file."""
+
+    exit_code = 3
+
+
+class BudgetExceededError(EpifalconError):
+    """A release would cost more privacy than was granted: nothing was released."""
+
+    exit_code = 4
+
+
+class CorruptFileError(EpifalconError):
+    """A file that epifalcon wrote has changed since, or is only partly there."""
+
+    exit_code = 5
+
+
+class WriteError(EpifalconError, OSError):
+    """The output cannot be written where it was asked for: choose another place."""
+
+    exit_code = 6

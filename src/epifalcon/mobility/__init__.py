@@ -1,0 +1,1 @@
+"""Where people were: clock, regions, traces, and what is derived from them."""

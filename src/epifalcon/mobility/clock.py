@@ -1,0 +1,105 @@
+"""The clock of a city: days cut into slots of equal length.
+
+Slots follow the wall clock of the city's time zone, so that "slot 4" is the
+same hour every day. On the two days a year on which clocks change, the slot
+that holds the change is an hour shorter or longer in true time.
+"""
+
+from dataclasses import dataclass
+from datetime import date
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from epifalcon.checks import at_least
+from epifalcon.errors import SettingsError
+
+MINUTES_PER_DAY = 1440
+
+
+@dataclass(frozen=True)
+class Clock:
+    """``days`` days of slots of ``slot_hours`` hours each.
+
+    >>> clock = Clock(slot_hours=2, days=14)
+    >>> clock.slots, clock.day_of_slot(13), clock.hour_of_slot(13)
+    (168, 1, 2.0)
+    """
+
+    slot_hours: float = 2.0
+    days: int = 14
+    start: str | None = None
+    """ISO date of day 0 where it is known."""
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        at_least(1, days=self.days)
+        minutes = self.slot_hours * 60
+        whole = round(minutes)
+        if whole < 1 or abs(minutes - whole) > 1e-3 or MINUTES_PER_DAY % whole:
+            raise SettingsError(
+                f"slot_hours={self.slot_hours} must divide a day "
+                "into equal slots of whole minutes (0.25, 0.5, 1, 2, 3, 4, 6, 8, ...)"
+            )
+        if self.start is not None:
+            _require_date(self.start)
+        _require_zone(self.timezone)
+
+    @property
+    def slot_minutes(self) -> int:
+        """Length of a slot in minutes."""
+        return round(self.slot_hours * 60)
+
+    @property
+    def slot_days(self) -> float:
+        """Length of a slot in days: the time step of the epidemic."""
+        return self.slot_minutes / MINUTES_PER_DAY
+
+    @property
+    def slots_per_day(self) -> int:
+        """Number of slots in a day."""
+        return MINUTES_PER_DAY // self.slot_minutes
+
+    @property
+    def slots(self) -> int:
+        """Number of slots in all."""
+        return self.days * self.slots_per_day
+
+    def day_of_slot(self, slot: int) -> int:
+        """The day, from 0, that holds ``slot``."""
+        return slot // self.slots_per_day
+
+    def hour_of_slot(self, slot: int) -> float:
+        """The hour of the day, from 0, at which ``slot`` begins."""
+        return (slot % self.slots_per_day) * self.slot_minutes / 60
+
+    def slots_of_day(self, day: int) -> slice:
+        """The slots of ``day`` as a slice; negative days count from the end."""
+        if not -self.days <= day < self.days:
+            raise SettingsError(f"day={day} must lie between 0 and {self.days - 1}")
+        day %= self.days
+        return slice(day * self.slots_per_day, (day + 1) * self.slots_per_day)
+
+    def last(self, days: int) -> "Clock":
+        """The clock of the latest ``days`` days."""
+        if not 1 <= days <= self.days:
+            raise SettingsError(f"last_days={days} must lie between 1 and {self.days}")
+        start = None
+        if self.start is not None:
+            first = date.fromisoformat(self.start).toordinal() + self.days - days
+            start = date.fromordinal(first).isoformat()
+        return Clock(self.slot_hours, days, start, self.timezone)
+
+
+def _require_date(text: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"start={text!r} must be a date like 2020-03-01") from None
+
+
+def _require_zone(name: str) -> None:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise SettingsError(
+            f"timezone={name!r} must be a name like Europe/Berlin or UTC"
+        ) from None

@@ -1,0 +1,137 @@
+"""Traces: the region of every person at every slot."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.settings import as_plain, build
+from epifalcon.types import UNKNOWN, Counts, RegionIds
+
+_KIND = "city"
+
+
+@dataclass(frozen=True, eq=False)
+class Traces:
+    """Who was where, when: the record that every later stage reads.
+
+    ``by_slot`` (slots, people) int32 holds region ids, -1 where a person was
+    not observed. It lies in memory slot by slot, because the epidemic, the
+    hypergraph and the flows all walk through time; ``by_person`` is the same
+    memory seen as (people, slots). The array is made read-only.
+    """
+
+    by_slot: RegionIds
+    clock: Clock
+    regions: Regions
+    names: Sequence[str] | None = None
+    """What each person is called in the data that was read, if it was read."""
+
+    def __post_init__(self) -> None:
+        array = self.by_slot
+        if array.ndim != 2 or array.dtype != np.int32:
+            raise DataError(
+                f"traces are {array.dtype} of {array.ndim} axes, expected int32 of 2"
+            )
+        if array.shape[0] != self.clock.slots:
+            raise DataError(
+                f"traces have {array.shape[0]} slots, the clock {self.clock.slots}"
+            )
+        if array.shape[1] == 0:
+            raise DataError("traces hold no people")
+        low, high = int(array.min()), int(array.max())
+        if low < UNKNOWN or high >= len(self.regions):
+            raise DataError(
+                f"region ids run from {low} to {high}, "
+                f"expected -1 to {len(self.regions) - 1}"
+            )
+        if self.names is not None and len(self.names) != array.shape[1]:
+            raise DataError(f"{len(self.names)} names for {array.shape[1]} people")
+        array.setflags(write=False)
+
+    @property
+    def people(self) -> int:
+        """Number of people."""
+        return int(self.by_slot.shape[1])
+
+    @property
+    def slots(self) -> int:
+        """Number of slots."""
+        return int(self.by_slot.shape[0])
+
+    @property
+    def by_person(self) -> RegionIds:
+        """The same ids as (people, slots), without a copy."""
+        return self.by_slot.T
+
+    @cached_property
+    def observed_share(self) -> float:
+        """Share of (person, slot) pairs with a known region."""
+        seen = sum(int(np.count_nonzero(row != UNKNOWN)) for row in self.by_slot)
+        return seen / self.by_slot.size
+
+    def occupancy(self, slot: int) -> Counts:
+        """How many people were in each region at ``slot``: (regions,)."""
+        here = self.by_slot[slot]
+        return np.bincount(here[here != UNKNOWN], minlength=len(self.regions))
+
+    def days(self) -> Iterator[RegionIds]:
+        """Each day's ids in turn, (slots a day, people), without a copy."""
+        for day in range(self.clock.days):
+            yield self.by_slot[self.clock.slots_of_day(day)]
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; ``load`` reads it back."""
+        regions = self.regions
+        arrays: dict[str, NDArray[Any]] = {
+            "by_slot": self.by_slot,
+            "centre_km": regions.centre_km,
+        }
+        for name in ("lonlat", "outline_km", "outline_ends"):
+            if getattr(regions, name) is not None:
+                arrays[name] = getattr(regions, name)
+        if regions.names is not None:
+            arrays |= store.pack_strings("region_names", regions.names)
+        if self.names is not None:
+            arrays |= store.pack_strings("person_names", self.names)
+        meta = {
+            "clock": as_plain(self.clock),
+            "kind": regions.kind,
+            "people": self.people,
+            "regions": len(regions),
+        }
+        store.write(folder, _KIND, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Traces":
+        """Read what ``save`` wrote; the ids stay on disk, memory-mapped."""
+        stored = store.read(folder, _KIND)
+        arrays = stored.arrays
+        try:
+            regions = Regions(
+                kind=stored.meta["kind"],
+                centre_km=arrays["centre_km"],
+                lonlat=arrays.get("lonlat"),
+                names=_names("region_names", stored),
+                outline_km=arrays.get("outline_km"),
+                outline_ends=arrays.get("outline_ends"),
+            )
+            clock = build(Clock, stored.meta["clock"], "clock")
+            names = _names("person_names", stored)
+            return cls(arrays["by_slot"], clock, regions, names)
+        except KeyError as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+
+
+def _names(name: str, stored: store.Stored) -> tuple[str, ...] | None:
+    if f"{name}_text" not in stored.arrays:
+        return None
+    return store.unpack_strings(name, stored.arrays)

@@ -1,0 +1,13 @@
+"""How long work tells how far it is, without knowing who listens."""
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Called with the name of the work, the steps done and all its steps."""
+
+    def __call__(self, name: str, done: int, total: int) -> None: ...
+
+
+def silent(name: str, done: int, total: int) -> None:
+    """Tell nobody."""

@@ -1,0 +1,207 @@
+"""Settings between plain mappings (TOML, JSON, command line) and frozen dataclasses.
+
+A settings class is a frozen dataclass that stands beside the code that reads
+it. This file only translates: an unknown key is refused with the nearest valid
+name, a value of the wrong kind is refused with the kind that was expected, and
+the class's own checks are reported under the key's full path.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from epifalcon.errors import SettingsError
+from epifalcon.types import Plain
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], values: Plain, where: str = "") -> T:
+    """Make the frozen dataclass ``cls`` from a mapping, or raise ``SettingsError``.
+
+    ``where`` is the dotted path of the mapping, used in messages.
+    """
+    hints = typing.get_type_hints(cls)
+    names = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    made: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{where}.{key}" if where else key
+        if key not in names:
+            raise SettingsError(unknown_name("setting", path, names, where))
+        made[key] = _convert(hints[key], value, path)
+    try:
+        return cls(**made)
+    except SettingsError as error:
+        prefix = f"{where}." if where else ""
+        raise SettingsError(f"{prefix}{error}") from None
+    except TypeError:
+        missing = [name for name in _required(cls) if name not in made]
+        section = f"[{where}] " if where else ""
+        raise SettingsError(f"{section}needs {', '.join(missing)}") from None
+
+
+def unknown_name(
+    what: str, name: str, known: typing.Iterable[str], where: str = ""
+) -> str:
+    """The message for a name that is not known, with the nearest that is."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
+    prefix = f"{where}." if where else ""
+    if near:
+        return f"unknown {what} {name!r}: did you mean {prefix + near[0]!r}?"
+    return f"unknown {what} {name!r}: expected one of {', '.join(known)}"
+
+
+def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The settings as a mapping that JSON and TOML can hold; ``build`` undoes it."""
+    return {
+        field.name: _plain(getattr(settings, field.name))
+        for field in dataclasses.fields(settings)
+        if field.init
+    }
+
+
+def override(values: Plain, assignment: str) -> dict[str, Any]:
+    """A copy of nested ``values`` with one ``key.path=value`` put in.
+
+    The value is read as TOML (``3``, ``0.5``, ``true``, ``"text"``, ``[1, 2]``);
+    what is not TOML is taken as text, so quotes may be left out.
+    """
+    key, equals, text = assignment.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise SettingsError(f"--set {assignment!r} must look like section.key=value")
+    return _put(values, path, _toml_value(text.strip()))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The mapping in a TOML file, or ``SettingsError`` naming file and place."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: expected UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+
+
+def fingerprint(values: Plain) -> str:
+    """SHA-256 of the mapping; equal for equal content in any order of keys."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _required(cls: type) -> list[str]:
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is dataclasses.MISSING
+        and field.default_factory is dataclasses.MISSING
+    ]
+
+
+def _put(values: Plain, path: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
+    copy = dict(values)
+    if len(path) == 1:
+        copy[path[0]] = value
+    else:
+        inner = copy.get(path[0], {})
+        copy[path[0]] = _put(
+            inner if isinstance(inner, Mapping) else {}, path[1:], value
+        )
+    return copy
+
+
+def _toml_value(text: str) -> Any:  # noqa: ANN401
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if dataclasses.is_dataclass(value):
+        return as_plain(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(typing.get_args(hint), value, path)
+    if origin is typing.Literal:
+        choices = typing.get_args(hint)
+        if value in choices:
+            return value
+        raise SettingsError(unknown_choice(path, value, choices))
+    if origin is tuple:
+        return _convert_tuple(hint, value, path)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{path}={value!r} must be a table of settings")
+        return build(hint, value, path)
+    return _convert_scalar(hint, value, path)
+
+
+def unknown_choice(path: str, value: object, choices: typing.Iterable[object]) -> str:
+    """The message for a value that is none of ``choices``."""
+    told = ", ".join(repr(choice) for choice in choices)
+    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return f"{path}={value!r} must be one of {told}{hint}"
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:  # noqa: ANN401
+    if value is None and type(None) in options:
+        return None
+    real = [option for option in options if option is not type(None)]
+    for option in real[:-1]:
+        try:
+            return _convert(option, value, path)
+        except SettingsError:
+            continue
+    return _convert(real[-1], value, path)
+
+
+def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa: ANN401
+    if not isinstance(value, list | tuple):
+        raise SettingsError(f"{path}={value!r} must be a list")
+    inner = typing.get_args(hint)
+    if inner[-1] is Ellipsis:
+        inner = (inner[0],) * len(value)
+    if len(inner) != len(value):
+        raise SettingsError(f"{path}={value!r} must have {len(inner)} entries")
+    return tuple(
+        _convert(kind, item, f"{path}[{index}]")
+        for index, (kind, item) in enumerate(zip(inner, value, strict=True))
+    )
+
+
+def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, bool) and hint is not bool:
+        raise SettingsError(f"{path}={value} must be {_KINDS.get(hint, hint)}")
+    if isinstance(value, hint):
+        return value
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise SettingsError(f"{path}={value!r} must be {_KINDS.get(hint, hint)}")
+
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}

@@ -1,0 +1,260 @@
+"""Records of arrays on disk: plain ``.npy`` files beside one JSON manifest.
+
+A record directory holds its arrays (memory-mappable, never pickled) and
+``manifest.json`` with the kind and schema of the record, the exact settings,
+seed and versions that made it, and the SHA-256 and size of every file.
+Directories appear whole or not at all: they are written under another name,
+flushed, then renamed.
+"""
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.settings import fingerprint
+from epifalcon.types import Plain
+
+MANIFEST = "manifest.json"
+FORMAT = "epifalcon-record"
+_VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What made a record: the settings, the seed and the versions used."""
+
+    settings: Plain = field(default_factory=dict)
+    seed: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, settings: Plain, seed: int | None) -> "Origin":
+        """The origin of something made by the program that is running."""
+        return cls(settings=settings, seed=seed, versions=installed_versions())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record as read from disk; arrays are read-only memory maps."""
+
+    kind: str
+    arrays: Mapping[str, NDArray[Any]]
+    meta: Plain
+    origin: Origin
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python, epifalcon and the libraries that decide its numbers."""
+    found = {"python": platform.python_version()}
+    for name in _VERSIONED:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@contextlib.contextmanager
+def new_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a scratch folder that becomes ``path`` if the block succeeds.
+
+    On any error the scratch folder is removed and ``path`` is as it was.
+    An existing ``path`` is refused, unless it is empty, or ``overwrite`` is
+    given and it holds a manifest of ours.
+    """
+    path = Path(os.path.abspath(path))
+    _refuse_occupied(path, overwrite)
+    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir()
+    except OSError as error:
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        yield scratch
+        _put_in_place(scratch, path)
+    except OSError as error:
+        if isinstance(error, WriteError) or error.filename is None:
+            raise
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def write(
+    folder: Path,
+    kind: str,
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    meta: Plain,
+    origin: Origin,
+    schema: int = 1,
+) -> None:
+    """Write one record into ``folder`` (made if missing), manifest last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, array in arrays.items():
+        with (folder / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array(file, array, allow_pickle=False)
+    write_manifest(folder, kind, meta=meta, origin=origin, schema=schema)
+
+
+def write_manifest(
+    folder: Path, kind: str, *, meta: Plain, origin: Origin, schema: int = 1
+) -> None:
+    """Write ``manifest.json`` over every file that stands in ``folder`` now."""
+    files = {
+        entry.relative_to(folder).as_posix(): _describe(entry)
+        for entry in sorted(folder.rglob("*"))
+        if entry.is_file() and entry.name != MANIFEST
+    }
+    content = {
+        "format": FORMAT,
+        "kind": kind,
+        "schema": schema,
+        "settings": origin.settings,
+        "settings_sha256": fingerprint(origin.settings),
+        "seed": origin.seed,
+        "versions": dict(origin.versions),
+        "meta": meta,
+        "files": files,
+    }
+    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
+    """Read the record of ``kind`` in ``folder``, every byte checked.
+
+    Raises ``DataError`` when there is no such record, and ``CorruptFileError``
+    when a file is missing or differs from what the manifest says.
+    """
+    manifest = read_manifest(folder)
+    if manifest["kind"] != kind:
+        raise DataError(f"{folder}: holds {manifest['kind']!r}, expected {kind!r}")
+    if manifest["schema"] != schema:
+        raise DataError(
+            f"{folder}: schema {manifest['schema']} of {kind!r}, "
+            f"this version reads schema {schema}"
+        )
+    _verify(folder, manifest["files"])
+    arrays = {
+        name.removesuffix(".npy"): _load_array(folder / name)
+        for name in manifest["files"]
+        if name.endswith(".npy") and "/" not in name
+    }
+    origin = Origin(manifest["settings"], manifest["seed"], manifest["versions"])
+    return Stored(kind, arrays, manifest["meta"], origin)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of ``folder``, checked for its shape but not against the files."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    if not path.is_file():
+        raise DataError(f"{folder}: not an epifalcon folder ({MANIFEST} is missing)")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise CorruptFileError(f"{path}: cannot be read as JSON: {error}") from None
+    expected = {"kind", "schema", "settings", "seed", "versions", "meta", "files"}
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise DataError(f"{path}: not a manifest of epifalcon")
+    if missing := expected - content.keys():
+        raise CorruptFileError(f"{path}: lacks {', '.join(sorted(missing))}")
+    return content
+
+
+def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Strings of any length and content as two arrays: UTF-8 bytes and where each ends.
+
+    A NumPy string array would pad every entry to the longest and lose trailing
+    NULs. ``unpack_strings`` undoes it.
+    """
+    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return {f"{name}_text": text, f"{name}_ends": ends}
+
+
+def unpack_strings(name: str, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
+    """The strings that ``pack_strings`` made into arrays under ``name``."""
+    text = arrays[f"{name}_text"].tobytes()
+    ends = arrays[f"{name}_ends"].tolist()
+    starts = [0, *ends[:-1]]
+    return tuple(
+        text[start:end].decode("utf-8", "surrogatepass")
+        for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _refuse_occupied(path: Path, overwrite: bool) -> None:
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not path.is_dir():
+        raise WriteError(f"{path}: is a file, expected a folder to write into")
+    if not (path / MANIFEST).is_file():
+        raise WriteError(f"{path}: exists and was not made by epifalcon; left alone")
+    if not overwrite:
+        raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
+
+
+def _put_in_place(scratch: Path, path: Path) -> None:
+    for entry in scratch.rglob("*"):
+        _flush(entry)
+    _flush(scratch)
+    old = None
+    if path.exists():
+        old = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.old"
+        path.rename(old)
+    scratch.rename(path)
+    _flush(path.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": path.stat().st_size}
+
+
+def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise CorruptFileError(f"{path}: is missing")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise CorruptFileError(
+                f"{path}: has {size} bytes, expected {expected['bytes']}"
+            )
+        if _describe(path)["sha256"] != expected["sha256"]:
+            raise CorruptFileError(f"{path}: content differs from its SHA-256")
+
+
+def _load_array(path: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise CorruptFileError(f"{path}: not a readable array: {error}") from None
+    return array

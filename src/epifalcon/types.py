@@ -1,0 +1,27 @@
+"""Array aliases that carry meaning; the axes stand in each user's docstring."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+RegionIds = NDArray[np.int32]
+"""Region of a person at a slot; -1 is "not observed"."""
+
+PersonIds = NDArray[np.int32]
+"""Position of a person in the city; -1 is "nobody"."""
+
+Slots = NDArray[np.int32]
+"""Index of a slot; -1 is "never"."""
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Probabilities = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+UNKNOWN = -1
+"""The region of a slot in which a person was not observed."""
+
+Plain = Mapping[str, Any]
+"""What JSON and TOML can hold: str, int, float, bool, None, lists and mappings."""
