@@ -1,1 +1,78 @@
-"""epifalcon: who is probably infected, while traces stay on people's own devices."""
+"""epifalcon: who is probably infected, while traces stay on people's own devices.
+
+The names below load on first use, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from epifalcon.epidemic.labels import LabelSettings, draw_labels
+    from epifalcon.epidemic.outbreak import Outbreak
+    from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+    from epifalcon.epidemic.rules import OutbreakSettings
+    from epifalcon.epidemic.seir import simulate
+    from epifalcon.mobility.clock import Clock
+    from epifalcon.mobility.flows import Flows
+    from epifalcon.mobility.markov import MobilityModel
+    from epifalcon.mobility.regions import Regions
+    from epifalcon.mobility.statistics import measure
+    from epifalcon.mobility.synthetic import CitySettings, build_city
+    from epifalcon.mobility.traces import Traces
+    from epifalcon.streams import Streams
+    from epifalcon.studies.experiment import Experiment
+
+__version__ = _version("epifalcon")
+
+_HOMES = {
+    "CitySettings": "mobility.synthetic",
+    "Clock": "mobility.clock",
+    "Experiment": "studies.experiment",
+    "Flows": "mobility.flows",
+    "LabelSettings": "epidemic.labels",
+    "MobilityModel": "mobility.markov",
+    "OMICRON": "epidemic.pathogen",
+    "Outbreak": "epidemic.outbreak",
+    "OutbreakSettings": "epidemic.rules",
+    "Pathogen": "epidemic.pathogen",
+    "Regions": "mobility.regions",
+    "SARS_COV_2": "epidemic.pathogen",
+    "Streams": "streams",
+    "Traces": "mobility.traces",
+    "build_city": "mobility.synthetic",
+    "draw_labels": "epidemic.labels",
+    "measure": "mobility.statistics",
+    "simulate": "epidemic.seir",
+}
+
+__all__ = [
+    "OMICRON",
+    "SARS_COV_2",
+    "CitySettings",
+    "Clock",
+    "Experiment",
+    "Flows",
+    "LabelSettings",
+    "MobilityModel",
+    "Outbreak",
+    "OutbreakSettings",
+    "Pathogen",
+    "Regions",
+    "Streams",
+    "Traces",
+    "build_city",
+    "draw_labels",
+    "measure",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'epifalcon' has no attribute {name!r}")
+    return getattr(import_module(f"epifalcon.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,13 +1,14 @@
 """Argument checks that name the value and what was expected.
 
 Every check takes ``name=value`` pairs, so the message can name the setting:
-``positive(clip=-1)`` raises ``clip=-1 must be greater than 0``.
+``positive(clip=-1)`` raises ``clip=-1 must be a number greater than 0``.
 """
 
+import math
 from collections.abc import Collection
+from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError, SettingsError
@@ -16,29 +17,39 @@ from epifalcon.errors import DataError, SettingsError
 def positive(**values: float) -> None:
     """Raise unless every value is a finite number greater than 0."""
     for name, value in values.items():
-        if not (np.isfinite(value) and value > 0):
-            raise SettingsError(f"{name}={value} must be greater than 0")
+        if not (_finite(value) and value > 0):
+            raise SettingsError(f"{name}={value} must be a number greater than 0")
 
 
 def non_negative(**values: float) -> None:
     """Raise unless every value is a finite number, 0 or more."""
     for name, value in values.items():
-        if not (np.isfinite(value) and value >= 0):
-            raise SettingsError(f"{name}={value} must be 0 or more")
+        if not (_finite(value) and value >= 0):
+            raise SettingsError(f"{name}={value} must be a number of 0 or more")
 
 
 def unit_interval(**values: float) -> None:
     """Raise unless every value lies in [0, 1]."""
     for name, value in values.items():
-        if not 0 <= value <= 1:
+        if not (_finite(value) and 0 <= value <= 1):
             raise SettingsError(f"{name}={value} must lie between 0 and 1")
 
 
 def at_least(low: float, **values: float) -> None:
     """Raise unless every value is a finite number of ``low`` or more."""
     for name, value in values.items():
-        if not (np.isfinite(value) and value >= low):
-            raise SettingsError(f"{name}={value} must be {low} or more")
+        if not (_finite(value) and value >= low):
+            raise SettingsError(f"{name}={value} must be a number of {low} or more")
+
+
+def whole(low: int, **values: int) -> None:
+    """Raise unless every value is a whole number of ``low`` or more, no bool."""
+    for name, value in values.items():
+        is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+        if not (is_whole and value >= low):
+            raise SettingsError(
+                f"{name}={value} must be a whole number of {low} or more"
+            )
 
 
 def one_of(allowed: Collection[str], **values: str) -> None:
@@ -56,3 +67,10 @@ def same_length(**arrays: NDArray[Any]) -> None:
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise DataError(f"lengths must agree: {told}")
+
+
+def _finite(value: object) -> bool:
+    # Text and None reach this where a settings class is called directly.
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    return isinstance(value, Integral) or math.isfinite(value)

@@ -7,23 +7,28 @@ the class's own checks are reported under the key's full path.
 """
 
 import dataclasses
+import datetime
 import difflib
 import hashlib
 import json
+import math
 import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from epifalcon.errors import SettingsError
-from epifalcon.types import Plain
+
+if TYPE_CHECKING:
+    # Only for annotations: types.py loads NumPy, which --help need not wait for.
+    from epifalcon.types import Plain
 
 T = TypeVar("T")
 
 
-def build(cls: type[T], values: Plain, where: str = "") -> T:
+def build(cls: type[T], values: "Plain", where: str = "") -> T:
     """Make the frozen dataclass ``cls`` from a mapping, or raise ``SettingsError``.
 
     ``where`` is the dotted path of the mapping, used in messages.
@@ -36,15 +41,14 @@ def build(cls: type[T], values: Plain, where: str = "") -> T:
         if key not in names:
             raise SettingsError(unknown_name("setting", path, names, where))
         made[key] = _convert(hints[key], value, path)
+    if missing := [name for name in _required(cls) if name not in made]:
+        section = f"[{where}] " if where else ""
+        raise SettingsError(f"{section}needs {', '.join(missing)}")
     try:
         return cls(**made)
     except SettingsError as error:
         prefix = f"{where}." if where else ""
         raise SettingsError(f"{prefix}{error}") from None
-    except TypeError:
-        missing = [name for name in _required(cls) if name not in made]
-        section = f"[{where}] " if where else ""
-        raise SettingsError(f"{section}needs {', '.join(missing)}") from None
 
 
 def unknown_name(
@@ -68,7 +72,7 @@ def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def override(values: Plain, assignment: str) -> dict[str, Any]:
+def override(values: "Plain", assignment: str) -> dict[str, Any]:
     """A copy of nested ``values`` with one ``key.path=value`` put in.
 
     The value is read as TOML (``3``, ``0.5``, ``true``, ``"text"``, ``[1, 2]``);
@@ -89,13 +93,26 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"{path}: expected UTF-8 text") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
 
 
-def fingerprint(values: Plain) -> str:
+def json_text(values: "Plain", indent: int | None = None) -> str:
+    """The mapping as JSON; a number that is not finite becomes null."""
+    return json.dumps(
+        _finite(values),
+        indent=indent,
+        ensure_ascii=False,
+        allow_nan=False,
+        default=_native,
+    )
+
+
+def fingerprint(values: "Plain") -> str:
     """SHA-256 of the mapping; equal for equal content in any order of keys."""
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(
+        _canonical(values), sort_keys=True, separators=(",", ":"), default=_native
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -103,12 +120,13 @@ def _required(cls: type) -> list[str]:
     return [
         field.name
         for field in dataclasses.fields(cls)
-        if field.default is dataclasses.MISSING
+        if field.init
+        and field.default is dataclasses.MISSING
         and field.default_factory is dataclasses.MISSING
     ]
 
 
-def _put(values: Plain, path: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
+def _put(values: "Plain", path: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
     copy = dict(values)
     if len(path) == 1:
         copy[path[0]] = value
@@ -122,9 +140,21 @@ def _put(values: Plain, path: list[str], value: Any) -> dict[str, Any]:  # noqa:
 
 def _toml_value(text: str) -> Any:  # noqa: ANN401
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        read = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        # ValueError alone: a number of thousands of digits is no TOMLDecodeError.
         return text
+    return read["value"] if len(read) == 1 else text
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401
@@ -141,7 +171,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
         return _convert_union(typing.get_args(hint), value, path)
     if origin is typing.Literal:
         choices = typing.get_args(hint)
-        if value in choices:
+        # True == 1, so equality alone would let a bool pass for a number.
+        if any(type(value) is type(choice) and value == choice for choice in choices):
             return value
         raise SettingsError(unknown_choice(path, value, choices))
     if origin is tuple:
@@ -162,15 +193,20 @@ def unknown_choice(path: str, value: object, choices: typing.Iterable[object]) -
 
 
 def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:  # noqa: ANN401
-    if value is None and type(None) in options:
+    # TOML and the command line have no null, so the word stands for it.
+    if value in (None, "none") and type(None) in options:
         return None
-    real = [option for option in options if option is not type(None)]
-    for option in real[:-1]:
+    refused = []
+    for option in options:
+        if option is type(None):
+            continue
         try:
             return _convert(option, value, path)
-        except SettingsError:
-            continue
-    return _convert(real[-1], value, path)
+        except SettingsError as error:
+            refused.append(str(error))
+    first, *others = refused
+    wanted = [other.partition(" must be ")[2] for other in others]
+    raise SettingsError(" or ".join([first, *filter(None, wanted)]))
 
 
 def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa: ANN401
@@ -189,7 +225,10 @@ def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa
 
 def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _as_float(value, path)
+    if hint is str and isinstance(value, datetime.date | datetime.time):
+        # TOML reads an unquoted 2020-03-01 as a date.
+        return value.isoformat()
     if isinstance(value, bool) and hint is not bool:
         raise SettingsError(f"{path}={value} must be {_KINDS.get(hint, hint)}")
     if isinstance(value, hint):
@@ -197,6 +236,32 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     raise SettingsError(f"{path}={value!r} must be {_KINDS.get(hint, hint)}")
+
+
+def _as_float(value: int, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise SettingsError(f"{path} is too large a number") from None
+
+
+def _native(value: object) -> Any:  # noqa: ANN401
+    """NumPy's scalars as Python's, which JSON knows."""
+    item = getattr(value, "item", None)
+    if item is None:
+        raise TypeError(f"{value!r} is not something that JSON can hold")
+    return item()
+
+
+def _canonical(value: Any) -> Any:  # noqa: ANN401
+    """Equal numbers in one form, so that 2 and 2.0 have one fingerprint."""
+    if isinstance(value, Mapping):
+        return {key: _canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(inner) for inner in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 _KINDS = {

@@ -8,6 +8,7 @@ flushed, then renamed.
 """
 
 import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -24,11 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import CorruptFileError, DataError, WriteError
-from epifalcon.settings import fingerprint
+from epifalcon.settings import fingerprint, json_text
 from epifalcon.types import Plain
 
 MANIFEST = "manifest.json"
 FORMAT = "epifalcon-record"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars")
 
 
@@ -69,27 +71,27 @@ def installed_versions() -> dict[str, str]:
 def new_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a scratch folder that becomes ``path`` if the block succeeds.
 
-    On any error the scratch folder is removed and ``path`` is as it was.
+    On any error the scratch folder and any parents made for it are removed,
+    and ``path`` is as it was.
     An existing ``path`` is refused, unless it is empty, or ``overwrite`` is
     given and it holds a manifest of ours.
     """
-    path = Path(os.path.abspath(path))
-    _refuse_occupied(path, overwrite)
+    path = Path(os.path.realpath(path))
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.mkdir()
-    except OSError as error:
-        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        yield scratch
-        _put_in_place(scratch, path)
-    except OSError as error:
-        if isinstance(error, WriteError) or error.filename is None:
-            raise
-        raise WriteError(f"{path}: cannot be written: {error.strerror}") from error
+        with _as_write_error(path, scratch):
+            _refuse_occupied(path, overwrite)
+            _make_parents(path.parent, made)
+            scratch.mkdir()
+            yield scratch
+            _put_in_place(scratch, path)
+        made.clear()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        for parent in reversed(made):
+            with contextlib.suppress(OSError):
+                parent.rmdir()
 
 
 def write(
@@ -114,9 +116,9 @@ def write_manifest(
 ) -> None:
     """Write ``manifest.json`` over every file that stands in ``folder`` now."""
     files = {
-        entry.relative_to(folder).as_posix(): _describe(entry)
+        entry.relative_to(folder).as_posix(): describe(entry)
         for entry in sorted(folder.rglob("*"))
-        if entry.is_file() and entry.name != MANIFEST
+        if entry.is_file() and entry != folder / MANIFEST
     }
     content = {
         "format": FORMAT,
@@ -129,7 +131,8 @@ def write_manifest(
         "meta": meta,
         "files": files,
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+    content["manifest_sha256"] = _own_digest(json.loads(json_text(content)))
+    text = json_text(content, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
@@ -158,7 +161,7 @@ def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of ``folder``, checked for its shape but not against the files."""
+    """The manifest of ``folder``, its own hash checked but not those of the files."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
@@ -166,14 +169,30 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder}: not an epifalcon folder ({MANIFEST} is missing)")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise CorruptFileError(f"{path}: cannot be read as JSON: {error}") from None
     expected = {"kind", "schema", "settings", "seed", "versions", "meta", "files"}
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f"{path}: not a manifest of epifalcon")
     if missing := expected - content.keys():
         raise CorruptFileError(f"{path}: lacks {', '.join(sorted(missing))}")
+    if content.get("manifest_sha256") != _own_digest(content):
+        raise CorruptFileError(f"{path}: content differs from its own SHA-256")
     return content
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest of ``folder``, after every file was checked against it."""
+    manifest = read_manifest(folder)
+    _verify(folder, manifest["files"])
+    return manifest
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """SHA-256 and size in bytes of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"sha256": digest, "bytes": path.stat().st_size}
 
 
 def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -192,11 +211,49 @@ def unpack_strings(name: str, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, 
     """The strings that ``pack_strings`` made into arrays under ``name``."""
     text = arrays[f"{name}_text"].tobytes()
     ends = arrays[f"{name}_ends"].tolist()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     return tuple(
         text[start:end].decode("utf-8", "surrogatepass")
         for start, end in zip(starts, ends, strict=True)
     )
+
+
+@contextlib.contextmanager
+def _as_write_error(path: Path, scratch: Path) -> Iterator[None]:
+    """Trouble with the output becomes ``WriteError``; other trouble passes by."""
+    try:
+        yield
+    except OSError as error:
+        # A full disk names no file.
+        ours = error.errno in _FULL or _concerns(error.filename, path, scratch)
+        if isinstance(error, WriteError) or not ours:
+            raise
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _concerns(name: object, path: Path, scratch: Path) -> bool:
+    """Whether the file called ``name`` is, holds or lies in the output."""
+    if not isinstance(name, str | os.PathLike):
+        return False
+    place = Path(name)
+    around = {path, scratch, *path.parents}
+    return place in around or not {path, scratch}.isdisjoint(place.parents)
+
+
+def _make_parents(folder: Path, made: list[Path]) -> None:
+    """Make ``folder`` and what is missing above it, noting each in ``made``."""
+    missing = [folder, *folder.parents]
+    missing = missing[: next(i for i, place in enumerate(missing) if place.exists())]
+    for place in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            place.mkdir()
+            made.append(place)
+
+
+def _own_digest(manifest: Plain) -> str:
+    """Hash of all of a manifest but this hash."""
+    rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    return fingerprint(rest)
 
 
 def _refuse_occupied(path: Path, overwrite: bool) -> None:
@@ -218,7 +275,12 @@ def _put_in_place(scratch: Path, path: Path) -> None:
     if path.exists():
         old = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.old"
         path.rename(old)
-    scratch.rename(path)
+    try:
+        scratch.rename(path)
+    except OSError:
+        if old is not None:
+            old.rename(path)
+        raise
     _flush(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
@@ -232,12 +294,6 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"sha256": digest, "bytes": path.stat().st_size}
-
-
 def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     for name, expected in files.items():
         path = folder / name
@@ -248,7 +304,7 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CorruptFileError(
                 f"{path}: has {size} bytes, expected {expected['bytes']}"
             )
-        if _describe(path)["sha256"] != expected["sha256"]:
+        if describe(path)["sha256"] != expected["sha256"]:
             raise CorruptFileError(f"{path}: content differs from its SHA-256")
 
 

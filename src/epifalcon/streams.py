@@ -11,6 +11,7 @@ False
 
 import hashlib
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 
@@ -24,8 +25,11 @@ class Streams:
     seed: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not 0 <= self.seed < 2**63:
-            raise SettingsError(f"seed={self.seed} must lie between 0 and 2^63 - 1")
+        is_whole = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if not is_whole or not 0 <= self.seed < 2**63:
+            raise SettingsError(
+                f"seed={self.seed} must be a whole number from 0 to 2^63 - 1"
+            )
 
     def numpy(self, name: str) -> np.random.Generator:
         """The generator of the stream called ``name``, at its beginning."""
@@ -40,4 +44,4 @@ class Streams:
         # A stable hash: Python's own hash() of a string differs between processes.
         digest = hashlib.sha256(name.encode()).digest()
         words = np.frombuffer(digest[:16], dtype="<u4")
-        return [self.seed, *(int(word) for word in words)]
+        return [int(self.seed), *(int(word) for word in words)]

@@ -1,1 +1,1 @@
-"""app."""
+"""Words and screens: the command line. No arithmetic stands here."""

@@ -1,1 +1,1 @@
-"""epidemic."""
+"""Who was infected, when and where, and who was tested."""

@@ -5,11 +5,12 @@ same hour every day. On the two days a year on which clocks change, the slot
 that holds the change is an hour shorter or longer in true time.
 """
 
+import math
 from dataclasses import dataclass
 from datetime import date
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from epifalcon.checks import at_least
+from epifalcon.checks import positive, whole
 from epifalcon.errors import SettingsError
 
 MINUTES_PER_DAY = 1440
@@ -31,16 +32,18 @@ class Clock:
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
-        at_least(1, days=self.days)
+        whole(1, days=self.days)
+        positive(slot_hours=self.slot_hours)
         minutes = self.slot_hours * 60
-        whole = round(minutes)
-        if whole < 1 or abs(minutes - whole) > 1e-3 or MINUTES_PER_DAY % whole:
+        nearest = math.floor(minutes + 0.5)
+        exact = nearest >= 1 and abs(minutes - nearest) <= 1e-3
+        if not exact or MINUTES_PER_DAY % nearest:
             raise SettingsError(
                 f"slot_hours={self.slot_hours} must divide a day "
                 "into equal slots of whole minutes (0.25, 0.5, 1, 2, 3, 4, 6, 8, ...)"
             )
         if self.start is not None:
-            _require_date(self.start)
+            _require_date(self.start, self.days)
         _require_zone(self.timezone)
 
     @property
@@ -80,7 +83,8 @@ class Clock:
 
     def last(self, days: int) -> "Clock":
         """The clock of the latest ``days`` days."""
-        if not 1 <= days <= self.days:
+        whole(1, last_days=days)
+        if days > self.days:
             raise SettingsError(f"last_days={days} must lie between 1 and {self.days}")
         start = None
         if self.start is not None:
@@ -89,11 +93,16 @@ class Clock:
         return Clock(self.slot_hours, days, start, self.timezone)
 
 
-def _require_date(text: str) -> None:
+def _require_date(text: str, days: int) -> None:
+    # One form only: Python also reads 20200301 and 2020-W09-7.
     try:
-        date.fromisoformat(text)
-    except ValueError:
-        raise SettingsError(f"start={text!r} must be a date like 2020-03-01") from None
+        first = date.fromisoformat(text)
+        date.fromordinal(first.toordinal() + days)
+        good = first.isoformat() == text
+    except (ValueError, TypeError, OverflowError):
+        good = False
+    if not good:
+        raise SettingsError(f"start={text!r} must be a date like 2020-03-01")
 
 
 def _require_zone(name: str) -> None:

@@ -1,12 +1,14 @@
 """Regions: the places, points or polygons, between which people move."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epifalcon import store
 from epifalcon.checks import one_of
 from epifalcon.errors import DataError
 from epifalcon.types import Floats, RegionIds
@@ -36,6 +38,7 @@ class Regions:
 
     def __post_init__(self) -> None:
         one_of(("poi", "area"), kind=self.kind)
+        _require_floats(centre_km=self.centre_km, lonlat=self.lonlat)
         shape = self.centre_km.shape
         if len(shape) != 2 or shape[1] != 2 or shape[0] == 0:
             raise DataError(f"centre_km has shape {shape}, expected (regions, 2)")
@@ -45,8 +48,8 @@ class Regions:
             raise DataError(f"{len(self.names)} names for {shape[0]} regions")
         if (self.outline_km is None) != (self.outline_ends is None):
             raise DataError("outline_km and outline_ends come together")
-        if self.outline_ends is not None and len(self.outline_ends) != shape[0]:
-            raise DataError(f"{len(self.outline_ends)} outlines for {shape[0]} regions")
+        if self.outline_km is not None and self.outline_ends is not None:
+            _require_outlines(self.outline_km, self.outline_ends, shape[0])
 
     def __len__(self) -> int:
         return len(self.centre_km)
@@ -67,6 +70,31 @@ class Regions:
         start = 0 if region == 0 else self.outline_ends[region - 1]
         return self.outline_km[start : self.outline_ends[region]]
 
+    def pack(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the record, for the store; ``unpack`` undoes it."""
+        arrays: dict[str, NDArray[Any]] = {"centre_km": self.centre_km}
+        for name in ("lonlat", "outline_km", "outline_ends"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name)
+        if self.names is not None:
+            arrays |= store.pack_strings("region_names", self.names)
+        return arrays
+
+    @classmethod
+    def unpack(cls, kind: RegionKind, arrays: Mapping[str, NDArray[Any]]) -> "Regions":
+        """The record whose arrays stand among ``arrays``."""
+        names = None
+        if "region_names_text" in arrays:
+            names = store.unpack_strings("region_names", arrays)
+        return cls(
+            kind=kind,
+            centre_km=arrays["centre_km"],
+            lonlat=arrays.get("lonlat"),
+            names=names,
+            outline_km=arrays.get("outline_km"),
+            outline_ends=arrays.get("outline_ends"),
+        )
+
     def distance_km(self, here: RegionIds, there: RegionIds) -> Floats:
         """Kilometres between regions, element by element; shapes broadcast.
 
@@ -74,8 +102,10 @@ class Regions:
         """
         if self.lonlat is not None:
             return great_circle_km(self.lonlat[here], self.lonlat[there])
-        offset = self.centre_km[here] - self.centre_km[there]
-        return np.asarray(np.hypot(offset[..., 0], offset[..., 1]))
+        east, north = self.centre_km[:, 0], self.centre_km[:, 1]
+        return np.asarray(
+            np.hypot(east[here] - east[there], north[here] - north[there])
+        )
 
 
 def great_circle_km(here: Floats, there: Floats) -> Floats:
@@ -92,10 +122,11 @@ def great_circle_km(here: Floats, there: Floats) -> Floats:
 def plane_km(lonlat: Floats, origin: Floats | None = None) -> Floats:
     """Degrees (points, 2) as kilometres on a plane that touches ``origin``.
 
-    ``origin`` (2,) is the mean of the points unless given. Good to a part in a
-    thousand within 100 km of the origin; meant for maps and grids of a city.
+    ``origin`` (2,) is the middle of the points unless given. Good to a part in
+    a hundred within 100 km of the origin and 60 degrees of the equator; meant
+    for maps and grids of a city. NaN stays NaN.
     """
-    centre = np.nanmean(lonlat, axis=0) if origin is None else origin
+    centre = _middle(lonlat) if origin is None else origin
     scale = np.radians(1) * EARTH_RADIUS_KM
     east = (lonlat[:, 0] - centre[0] + 180) % 360 - 180
     return np.column_stack(
@@ -104,3 +135,37 @@ def plane_km(lonlat: Floats, origin: Floats | None = None) -> Floats:
             (lonlat[:, 1] - centre[1]) * scale,
         ]
     )
+
+
+def _middle(lonlat: Floats) -> Floats:
+    """Mean (lon, lat) of the finite points, also across the date line."""
+    known = lonlat[np.isfinite(lonlat).all(axis=1)]
+    if not len(known):
+        return np.zeros(2)
+    # Measured from one of the points: 179 and -179 are neighbours.
+    east = (known[:, 0] - known[0, 0] + 180) % 360 - 180
+    return np.array([known[0, 0] + east.mean(), known[:, 1].mean()])
+
+
+def _require_floats(**arrays: Floats | None) -> None:
+    for name, array in arrays.items():
+        if array is not None and array.dtype != np.float64:
+            raise DataError(f"{name} is {array.dtype}, expected float64")
+
+
+def _require_outlines(
+    outline_km: Floats, outline_ends: NDArray[np.int64], regions: int
+) -> None:
+    if len(outline_ends) != regions:
+        raise DataError(f"{len(outline_ends)} outlines for {regions} regions")
+    if outline_km.ndim != 2 or outline_km.shape[1] != 2:
+        raise DataError(
+            f"outline_km has shape {outline_km.shape}, expected (points, 2)"
+        )
+    if (np.diff(outline_ends, prepend=0) < 0).any():
+        raise DataError("outline_ends must not fall")
+    if outline_ends[-1] != len(outline_km):
+        raise DataError(
+            f"outline_ends close at {outline_ends[-1]}, "
+            f"but there are {len(outline_km)} points"
+        )

@@ -91,15 +91,7 @@ class Traces:
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         regions = self.regions
-        arrays: dict[str, NDArray[Any]] = {
-            "by_slot": self.by_slot,
-            "centre_km": regions.centre_km,
-        }
-        for name in ("lonlat", "outline_km", "outline_ends"):
-            if getattr(regions, name) is not None:
-                arrays[name] = getattr(regions, name)
-        if regions.names is not None:
-            arrays |= store.pack_strings("region_names", regions.names)
+        arrays: dict[str, NDArray[Any]] = {"by_slot": self.by_slot, **regions.pack()}
         if self.names is not None:
             arrays |= store.pack_strings("person_names", self.names)
         meta = {
@@ -116,22 +108,11 @@ class Traces:
         stored = store.read(folder, _KIND)
         arrays = stored.arrays
         try:
-            regions = Regions(
-                kind=stored.meta["kind"],
-                centre_km=arrays["centre_km"],
-                lonlat=arrays.get("lonlat"),
-                names=_names("region_names", stored),
-                outline_km=arrays.get("outline_km"),
-                outline_ends=arrays.get("outline_ends"),
-            )
+            regions = Regions.unpack(stored.meta["kind"], arrays)
             clock = build(Clock, stored.meta["clock"], "clock")
-            names = _names("person_names", stored)
+            names = None
+            if "person_names_text" in arrays:
+                names = store.unpack_strings("person_names", arrays)
             return cls(arrays["by_slot"], clock, regions, names)
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
-
-
-def _names(name: str, stored: store.Stored) -> tuple[str, ...] | None:
-    if f"{name}_text" not in stored.arrays:
-        return None
-    return store.unpack_strings(name, stored.arrays)

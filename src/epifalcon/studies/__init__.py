@@ -1,1 +1,1 @@
-"""studies."""
+"""Which runs, which tables, which pictures."""

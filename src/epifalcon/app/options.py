@@ -1,0 +1,49 @@
+"""Options that several commands share, so that one word means one thing everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A preset by name (see: epifalcon presets) or a TOML file of settings.",
+        show_default=False,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override one setting, e.g. --set city.people=5000. May be repeated.",
+        show_default=False,
+    ),
+]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Equal seeds and settings give equal results.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print figures as one JSON document.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress and no tables.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder to write into.", show_default=False),
+]
+Overwrite = Annotated[
+    bool,
+    typer.Option("--overwrite", help="Replace a folder that epifalcon made before."),
+]
+City = Annotated[
+    Path | None,
+    typer.Option(
+        "--city",
+        help="A folder made by epifalcon city, import or run, instead of a new city.",
+        show_default=False,
+    ),
+]

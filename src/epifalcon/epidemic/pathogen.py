@@ -1,0 +1,61 @@
+"""Pathogens: how fast a disease spreads, incubates and ends.
+
+The two constants are the rows of the paper's table of transmission parameters.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from epifalcon.checks import non_negative, positive
+from epifalcon.errors import SettingsError
+from epifalcon.settings import unknown_name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pathogen:
+    """Rates per day of one disease.
+
+    ``beta``: transmission by one infectious person; ``1 / alpha``: mean latent
+    time; ``1 / mu``: mean infectious time.
+
+    >>> round(SARS_COV_2.r0, 1), round(SARS_COV_2.extinction_recall, 3)
+    (5.7, 0.825)
+    """
+
+    name: str
+    beta: float
+    alpha: float
+    mu: float
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise SettingsError(f"name={self.name!r} must not be empty")
+        non_negative(beta=self.beta)
+        positive(alpha=self.alpha, mu=self.mu)
+
+    @property
+    def r0(self) -> float:
+        """The paper's R0 = beta / mu: the hazard R0, not counted cases."""
+        return self.beta / self.mu
+
+    @property
+    def extinction_recall(self) -> float:
+        """Share of cases to be found for the disease to die out: r_m = 1 - 1/R0.
+
+        0 where the disease dies out by itself (R0 of 1 or less).
+        """
+        return 0.0 if self.r0 <= 1 else 1 - 1 / self.r0
+
+
+SARS_COV_2 = Pathogen(name="sars-cov-2", beta=0.405, alpha=0.2564, mu=0.071)
+OMICRON = Pathogen(name="omicron", beta=0.766, alpha=0.6579, mu=0.071)
+
+PATHOGENS = MappingProxyType({each.name: each for each in (SARS_COV_2, OMICRON)})
+"""The pathogens that come with the program, by name."""
+
+
+def find_pathogen(name: str) -> Pathogen:
+    """The pathogen called ``name``, or ``SettingsError`` with the nearest name."""
+    if name not in PATHOGENS:
+        raise SettingsError(unknown_name("pathogen", name, PATHOGENS))
+    return PATHOGENS[name]

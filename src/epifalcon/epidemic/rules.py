@@ -1,0 +1,133 @@
+"""The rule of an outbreak: model, contact law, chances, seeds; and its named forms."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from epifalcon.checks import non_negative, one_of, positive, unit_interval
+from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+from epifalcon.errors import SettingsError
+from epifalcon.settings import unknown_name
+
+Model = Literal["seir", "sir"]
+ContactLaw = Literal["I/N", "I/S"]
+Chance = Literal["exponential", "linear"]
+SeedState = Literal["infectious", "exposed"]
+
+_PAPER_SEEDS = {SARS_COV_2.name: 300, OMICRON.name: 30}
+_AUTHORS_SEEDS = {SARS_COV_2.name: 150, OMICRON.name: 15}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutbreakSettings:
+    """How a disease goes through a city; the defaults are the rule ``paper``.
+
+    At most one of ``seed_count``, ``seed_share`` and ``seed_people`` may be
+    given; with none of them the paper's count for the pathogen is used (300,
+    Omicron 30).
+    """
+
+    model: Model = "seir"
+    """``sir`` has no latent time: who is infected in a slot infects in the next."""
+    contact: ContactLaw = "I/N"
+    """Hazard by the infectious over all present, or over the susceptible present."""
+    chance: Chance = "exponential"
+    """Chance of an event of rate q in a slot: 1 - exp(-q dt), or q dt up to 1."""
+    kappa: float | Literal["r0"] = "r0"
+    """Factor on every hazard; "r0" takes the one with hazard R0 = beta / mu."""
+    seed_count: int | None = None
+    seed_share: float | None = None
+    """Share of the people who qualify as seeds."""
+    seed_people: tuple[int, ...] = ()
+    """Exactly these people."""
+    seed_regions: tuple[int, ...] = ()
+    """Only people whose first observed region is one of these; empty: everybody."""
+    seed_state: SeedState = "infectious"
+    symptomatic_share: float = 0.65
+    """Share of people who would show symptoms, given time."""
+    onset_rate: float = 0.5
+    """Rate per day from infectious without to infectious with symptoms."""
+    asymptomatic_weight: float = 1.0
+    """Infectiousness without symptoms, relative to with symptoms."""
+
+    def __post_init__(self) -> None:
+        one_of(("seir", "sir"), model=self.model)
+        one_of(("I/N", "I/S"), contact=self.contact)
+        one_of(("exponential", "linear"), chance=self.chance)
+        one_of(("infectious", "exposed"), seed_state=self.seed_state)
+        if isinstance(self.kappa, str):
+            one_of(("r0",), kappa=self.kappa)
+        else:
+            non_negative(kappa=self.kappa)
+        unit_interval(symptomatic_share=self.symptomatic_share)
+        positive(onset_rate=self.onset_rate)
+        non_negative(asymptomatic_weight=self.asymptomatic_weight)
+        self._check_seeds()
+
+    def _check_seeds(self) -> None:
+        given = {
+            "seed_count": self.seed_count is not None,
+            "seed_share": self.seed_share is not None,
+            "seed_people": bool(self.seed_people),
+        }
+        if sum(given.values()) > 1:
+            told = " and ".join(name for name, is_given in given.items() if is_given)
+            raise SettingsError(f"{told} exclude each other: give one of them")
+        if self.seed_count is not None:
+            non_negative(seed_count=self.seed_count)
+        if self.seed_share is not None:
+            unit_interval(seed_share=self.seed_share)
+        if self.seed_people and self.seed_regions:
+            raise SettingsError("seed_people and seed_regions exclude each other")
+        if len(set(self.seed_people)) < len(self.seed_people):
+            raise SettingsError("seed_people names a person twice")
+        for name in ("seed_people", "seed_regions"):
+            low = min(getattr(self, name), default=0)
+            if low < 0:
+                raise SettingsError(f"{name} holds {low}, expected 0 or more")
+
+    def wished_seeds(self, pathogen: Pathogen, qualified: int) -> int:
+        """How many of ``qualified`` people start the outbreak."""
+        if self.seed_people:
+            return len(self.seed_people)
+        if self.seed_share is not None:
+            return round(self.seed_share * qualified)
+        if self.seed_count is not None:
+            return self.seed_count
+        return _PAPER_SEEDS.get(pathogen.name, _PAPER_SEEDS[SARS_COV_2.name])
+
+    def mean_infectious_days(self, pathogen: Pathogen) -> float:
+        """Expected infectious time in days, time without symptoms weighted.
+
+        1 / mu where ``asymptomatic_weight`` is 1.
+        """
+        after_onset = self.onset_rate / (self.onset_rate + pathogen.mu)
+        with_symptoms = self.symptomatic_share * after_onset
+        weight = self.asymptomatic_weight
+        return (weight + (1 - weight) * with_symptoms) / pathogen.mu
+
+
+RULES = ("paper", "authors")
+"""Names of the rules that ``named_rule`` knows."""
+
+
+def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
+    """The settings of a named rule.
+
+    ``paper``: SEIR, 300 seeds (Omicron 30), kappa such that the hazard R0 is
+    beta / mu. ``authors``: as their program, SIR with the chance beta dt I/N,
+    kappa 1, 150 seeds (Omicron 15). Other pathogens start with 300 and 150.
+    """
+    if rule == "paper":
+        return OutbreakSettings(seed_count=_seeds(_PAPER_SEEDS, pathogen))
+    if rule == "authors":
+        return OutbreakSettings(
+            model="sir",
+            chance="linear",
+            kappa=1.0,
+            seed_count=_seeds(_AUTHORS_SEEDS, pathogen),
+        )
+    raise SettingsError(unknown_name("rule", rule, RULES))
+
+
+def _seeds(counts: dict[str, int], pathogen: Pathogen) -> int:
+    return counts.get(pathogen.name, counts[SARS_COV_2.name])

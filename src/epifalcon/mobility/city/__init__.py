@@ -1,0 +1,1 @@
+"""The parts of the synthetic city; `epifalcon.mobility.synthetic` is the door."""

@@ -1,0 +1,151 @@
+"""What a synthetic city is made of: its size, its land and its people's habits."""
+
+from dataclasses import dataclass
+from datetime import date
+
+from epifalcon.checks import at_least, non_negative, one_of, positive, unit_interval
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import RegionKind
+
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CitySettings:
+    """A synthetic city. The defaults suit a city of areas; presets suit others.
+
+    Lengths are in kilometres, times in hours, shares in [0, 1].
+    """
+
+    people: int = 2_000
+    regions: int = 400
+    kind: RegionKind = "area"
+    days: int = 14
+    slot_hours: float = 2.0
+    start: str | None = None
+    """ISO date of day 0, which sets its weekday; a Monday when not given."""
+
+    region_radius_km: float = 0.79
+    """Radius of a disc as large as one region's land."""
+    built_share: float = 0.45
+    """Share of the city's round extent that its regions cover."""
+    towns: int = 24
+    """Settlements around the main centre."""
+    home_sigma: float = 1.2
+    """Spread (of the logarithm) of the number of homes per region."""
+    attraction_sigma: float = 1.7
+    """Spread (of the logarithm) of how much a region draws workers and visitors."""
+    home_share: float = 1.0
+    """Share of the regions in which people live at all."""
+
+    commuter_share: float = 0.66
+    """Share of people with a fixed place of work or study outside their home."""
+    commute_exponent: float = 1.0
+    commute_scale_km: float = 3.0
+    commute_cutoff_km: float = 25.0
+    """A workplace at d km is chosen with weight (1 + d/scale)^-exponent
+    exp(-d/cutoff) times its attraction."""
+    visit_exponent: float = 2.0
+    visit_scale_km: float = 1.5
+    visit_cutoff_km: float = 30.0
+    """The same for a first visit to a new place."""
+    exploration: float = 0.6
+    exploration_decay: float = 0.21
+    """With S places known, the next one is new with chance exploration *
+    S^-exploration_decay."""
+    outings: float = 1.0
+    """How often people go out, as a multiple of the built-in hourly rates."""
+    outing_sigma: float = 0.4
+    """Spread (of the logarithm) of that between people."""
+    chain_share: float = 0.5
+    """Chance that a stop of an outing is followed by another one."""
+    stay_exponent: float = 1.8
+    stay_min_hours: float = 0.5
+    stay_max_hours: float = 12.0
+    """Stops last t hours with density t^-stay_exponent between min and max."""
+    traveller_share: float = 0.2
+    """Share of people who make excursions."""
+    excursion_share: float = 0.15
+    """Chance that they spend a day off far away; half of that on other days."""
+    excursion_cutoff_km: float = 60.0
+    """A goal at d km is chosen with weight exp(-d/cutoff) times its attraction."""
+    overnight_share: float = 0.25
+    """Chance that an excursion lasts over night."""
+
+    observed_share: float = 1.0
+    """Mean share of slots in which a person is observed; the rest is -1."""
+    observed_sigma: float = 1.0
+    """Spread (of the log odds) of that share between people."""
+    gap_hours: float = 6.0
+    """Hours over which being observed or not stays alike."""
+
+    def __post_init__(self) -> None:
+        self._check_whole_numbers()
+        one_of(("poi", "area"), kind=self.kind)
+        self._check_lengths()
+        non_negative(
+            home_sigma=self.home_sigma,
+            attraction_sigma=self.attraction_sigma,
+            commute_exponent=self.commute_exponent,
+            visit_exponent=self.visit_exponent,
+            exploration_decay=self.exploration_decay,
+            outings=self.outings,
+            outing_sigma=self.outing_sigma,
+            observed_sigma=self.observed_sigma,
+        )
+        unit_interval(
+            home_share=self.home_share,
+            commuter_share=self.commuter_share,
+            exploration=self.exploration,
+            chain_share=self.chain_share,
+            traveller_share=self.traveller_share,
+            excursion_share=self.excursion_share,
+            overnight_share=self.overnight_share,
+            observed_share=self.observed_share,
+        )
+        self._check_stays()
+        self.clock  # noqa: B018  refuses impossible slots and dates
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the city's traces."""
+        return Clock(slot_hours=self.slot_hours, days=self.days, start=self.start)
+
+    @property
+    def first_weekday(self) -> int:
+        """Weekday of day 0; 0 is Monday."""
+        return 0 if self.start is None else date.fromisoformat(self.start).weekday()
+
+    def _check_whole_numbers(self) -> None:
+        for name, low in (("people", 1), ("regions", 1), ("days", 1), ("towns", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise SettingsError(f"{name}={value!r} must be a whole number")
+            if not low <= value <= MOST:
+                raise SettingsError(f"{name}={value} must lie between {low} and {MOST}")
+
+    def _check_lengths(self) -> None:
+        positive(
+            region_radius_km=self.region_radius_km,
+            built_share=self.built_share,
+            commute_scale_km=self.commute_scale_km,
+            commute_cutoff_km=self.commute_cutoff_km,
+            visit_scale_km=self.visit_scale_km,
+            visit_cutoff_km=self.visit_cutoff_km,
+            excursion_cutoff_km=self.excursion_cutoff_km,
+            gap_hours=self.gap_hours,
+        )
+        unit_interval(built_share=self.built_share)
+
+    def _check_stays(self) -> None:
+        at_least(0.25, stay_min_hours=self.stay_min_hours)
+        at_least(self.stay_min_hours, stay_max_hours=self.stay_max_hours)
+        if self.stay_max_hours > 24:
+            raise SettingsError(
+                f"stay_max_hours={self.stay_max_hours} must be 24 or less"
+            )
+        if not self.stay_exponent > 1:
+            raise SettingsError(
+                f"stay_exponent={self.stay_exponent} must be greater than 1"
+            )

@@ -1,0 +1,143 @@
+"""What can be chosen when own data is read."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from epifalcon.checks import at_least, non_negative, one_of, positive, unit_interval
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.clock import Clock
+
+Kind = Literal["pings", "stays", "checkins", "cells", "matrix"]
+RegionRule = Literal["auto", "given", "grid", "h3", "polygons", "towers"]
+EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
+
+KINDS = ("pings", "stays", "checkins", "cells", "matrix")
+REGION_RULES = ("auto", "given", "grid", "h3", "polygons", "towers")
+EPOCH_UNITS = ("auto", "s", "ms", "us", "ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadSettings:
+    """How one table is read, and how many of its rows may be refused."""
+
+    columns: tuple[str, ...] = ()
+    """Renamed columns, each as ``ours=theirs``, e.g. ``person=user_id``."""
+    delimiter: str = "auto"
+    """What stands between the fields of a CSV file; ``auto`` looks at the header."""
+    epoch_unit: EpochUnit = "auto"
+    """Unit of times given as numbers; ``auto`` goes by their size."""
+    max_refused_share: float = 0.5
+    """A larger share of refused rows is an error."""
+    strict: bool = False
+    """Whether any refused row is an error."""
+
+    def __post_init__(self) -> None:
+        one_of(EPOCH_UNITS, epoch_unit=self.epoch_unit)
+        unit_interval(max_refused_share=self.max_refused_share)
+        if self.delimiter != "auto" and not _is_delimiter(self.delimiter):
+            raise SettingsError(
+                f"delimiter={self.delimiter!r} must be 'auto' or one plain character"
+            )
+        for entry in self.columns:
+            ours, _, theirs = entry.partition("=")
+            if not ours.strip() or not theirs.strip():
+                raise SettingsError(
+                    f"columns={entry!r} must look like person=user_id,time=ts"
+                )
+
+
+def _is_delimiter(text: str) -> bool:
+    return len(text) == 1 and text.isascii() and text not in '"\r\n\0'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportSettings:
+    """How visits become traces; see docs/reference-import.md for each entry."""
+
+    kind: Kind
+    read: ReadSettings = field(default_factory=ReadSettings)
+    regions: RegionRule = "auto"
+    """What a region is; ``auto``: given ids where there are any, else the grid."""
+    cell_km: float = 1.0
+    """Side of a cell of the grid."""
+    h3_resolution: int = 8
+    polygons: str | None = None
+    """GeoJSON file of the areas for ``regions="polygons"``."""
+    polygon_name: str | None = None
+    """Property of a feature that names it; by default its id or name."""
+    places: str | None = None
+    """Table (place or cell or tower, lat, lon) of places or towers."""
+    place_columns: tuple[str, ...] = ()
+    max_tower_km: float = 0.0
+    """A point farther than this from every tower is refused; 0: no limit."""
+    keep_unvisited: bool = False
+    """Whether places of a table or polygons nobody visited become regions too."""
+    slot_hours: float = 2.0
+    start: str | None = None
+    """First local day; by default the first in the data."""
+    days: int | None = None
+    """Number of days; by default up to the last in the data."""
+    timezone: str = "UTC"
+    """The city's time zone: that of times without an offset, and of the slots."""
+    fill_gap_hours: float = 0.0
+    """A gap up to this long between two observations is spent where it began."""
+    matrix_slot_hours: float = 0.5
+    """Length of a column of the matrix."""
+
+    def __post_init__(self) -> None:
+        one_of(KINDS, kind=self.kind)
+        one_of(REGION_RULES, regions=self.regions)
+        positive(cell_km=self.cell_km)
+        at_least(0.001, cell_km=self.cell_km)
+        non_negative(fill_gap_hours=self.fill_gap_hours, max_tower_km=self.max_tower_km)
+        if not 0 <= self.h3_resolution <= 15:
+            raise SettingsError(
+                f"h3_resolution={self.h3_resolution} must lie between 0 and 15"
+            )
+        self.clock(self.days or 1)
+        if self.days is not None:
+            at_least(1, days=self.days)
+        ReadSettings(columns=self.place_columns)
+        _require_sense(self)
+
+    def clock(self, days: int, start: str | None = None) -> Clock:
+        """The clock of ``days`` days from ``start``, by default the one asked for."""
+        return Clock(self.slot_hours, days, start or self.start, self.timezone)
+
+
+def _require_sense(settings: ImportSettings) -> None:
+    kind, regions = settings.kind, settings.regions
+    if kind == "matrix":
+        if regions not in ("auto", "given"):
+            raise SettingsError(
+                f"regions={regions!r} makes no sense for a matrix, "
+                "which holds region ids: leave it out or say 'given'"
+            )
+        _require_matrix_slots(settings)
+    if kind == "pings" and regions == "given":
+        raise SettingsError(
+            "regions='given' makes no sense for pings, which name no place: "
+            "choose grid, h3, polygons or towers"
+        )
+    if regions == "polygons" and settings.polygons is None:
+        raise SettingsError("regions='polygons' needs polygons=FILE (GeoJSON)")
+    if settings.polygons is not None and regions != "polygons":
+        raise SettingsError(
+            f"polygons={settings.polygons!r} needs regions='polygons', not {regions!r}"
+        )
+    if regions == "towers" and settings.places is None:
+        raise SettingsError("regions='towers' needs places=FILE (tower, lat, lon)")
+    if kind == "pings" and settings.places is not None and regions != "towers":
+        raise SettingsError(
+            f"places={settings.places!r} is of no use for pings unless regions='towers'"
+        )
+
+
+def _require_matrix_slots(settings: ImportSettings) -> None:
+    column = Clock(settings.matrix_slot_hours, 1).slot_minutes
+    slot = settings.clock(1).slot_minutes
+    if slot % column:
+        raise SettingsError(
+            f"slot_hours={settings.slot_hours} must be a multiple of "
+            f"matrix_slot_hours={settings.matrix_slot_hours}"
+        )

@@ -1,0 +1,105 @@
+"""What people report of their traces: a share of the points, the latest days.
+
+Paper, experiment settings: the trajectory reporting rate eta (``trace_share``)
+and the length l of the reported trace (``last_days``).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epifalcon.checks import unit_interval, whole
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.types import UNKNOWN, RegionIds
+
+_POINTS_AT_ONCE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportingSettings:
+    """How much of the traces is reported; the default is everything."""
+
+    trace_share: float = 1.0
+    """eta: the share of each person's observed points that is kept."""
+    last_days: int | None = None
+    """l: only the latest l days are kept; all of them unless given."""
+
+    def __post_init__(self) -> None:
+        unit_interval(trace_share=self.trace_share)
+        if self.last_days is not None:
+            whole(1, last_days=self.last_days)
+
+
+def report(
+    traces: Traces,
+    settings: ReportingSettings,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> Traces:
+    """The traces as reported: the latest days first, then a share of their points.
+
+    With the default settings the very same record comes back.
+    """
+    if settings.last_days is not None:
+        traces = keep_last_days(traces, settings.last_days)
+    return keep_share(traces, settings.trace_share, rng, progress)
+
+
+def keep_last_days(traces: Traces, last_days: int) -> Traces:
+    """The latest ``last_days`` days (paper: l), on the memory of ``traces``."""
+    clock = traces.clock.last(last_days)
+    if clock.days == traces.clock.days:
+        return traces
+    return Traces(
+        traces.by_slot[-clock.slots :], clock, traces.regions, names=traces.names
+    )
+
+
+def keep_share(
+    traces: Traces,
+    trace_share: float,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> Traces:
+    """Keep a random share of each person's observed points (paper: eta).
+
+    A person with n observed points keeps floor(trace_share * n + u) of them, u
+    uniform in [0, 1): the whole number below or above trace_share * n, and
+    trace_share * n on average, so that short traces do not vanish or survive
+    as a group, as they would by rounding. Every subset of that size is equally
+    likely. All other points become -1. With an equal ``rng`` the points kept at
+    a smaller share are among those kept at a larger one.
+
+    A share of 1 hands back the same record and draws nothing.
+    """
+    unit_interval(trace_share=trace_share)
+    if trace_share == 1:
+        return traces
+    kept = np.full(traces.by_slot.shape, UNKNOWN, dtype=np.int32)
+    block = max(1, _POINTS_AT_ONCE // traces.slots)
+    for first in range(0, traces.people, block):
+        people = slice(first, first + block)
+        kept[:, people] = _thin(traces.by_person[people], trace_share, rng).T
+        progress("reporting", min(first + block, traces.people), traces.people)
+    return Traces(kept, traces.clock, traces.regions, names=traces.names)
+
+
+def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> RegionIds:
+    """(people, slots) ids with all but a share of each row's points blanked."""
+    people, slots = region.shape
+    observed = region != UNKNOWN
+    seen = np.count_nonzero(observed, axis=1)
+    wanted = np.floor(trace_share * seen + rng.random(people)).astype(np.int64)
+    # u just below 1 can round up to one point more than there is.
+    np.minimum(wanted, seen, out=wanted)
+
+    # The slot in the lowest part makes keys unique, so the count is exact.
+    largest = np.iinfo(np.int64).max
+    key = rng.integers(largest // slots, size=(people, slots)) * slots
+    key += np.arange(slots)
+    key[~observed] = largest
+    ranked = np.sort(key, axis=1)
+    limit = ranked[np.arange(people), np.maximum(wanted, 1) - 1]
+    keep = observed & (key <= limit[:, None]) & (wanted > 0)[:, None]
+    return np.where(keep, region, np.int32(UNKNOWN))

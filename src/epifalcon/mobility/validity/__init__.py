@@ -1,0 +1,1 @@
+"""The parts of the validity report; `epifalcon.mobility.statistics` is the door."""

@@ -1,0 +1,73 @@
+"""The bands in which a believable city's statistics lie, and where they come from.
+
+The bands judge cities at slots of two hours over a fortnight or longer. They
+are wide on purpose: they tell a city from a random walk, not one city from
+another.
+"""
+
+from dataclasses import dataclass
+
+_GONZALEZ = "González et al. 2008; GeoLife fortnights"
+_SONG = "Song et al. 2010 (Nature Physics); GeoLife fortnights"
+_ORDER = "Song et al. 2010 (Science); GeoLife fortnights"
+_CENSUS = "US census commutes 2.2 / 9.7 / 28.7 km"
+_RELEASED = "infectious presence released with the paper"
+_DIARIES = "national time-use diaries"
+_DENSITY = "people per region of the paper's data"
+
+
+@dataclass(frozen=True)
+class Band:
+    """The name of a statistic, its band, unit and source."""
+
+    name: str
+    low: float
+    high: float
+    unit: str
+    source: str
+
+
+AREA = (
+    Band("radius_of_gyration_q10", 0.3, 3.0, "km", _GONZALEZ),
+    Band("radius_of_gyration_median", 2.5, 8.0, "km", _GONZALEZ),
+    Band("radius_of_gyration_q90", 9.0, 30.0, "km", _GONZALEZ),
+    Band("distinct_1d", 2.0, 3.6, "regions", _SONG),
+    Band("distinct_7d", 7.5, 14.0, "regions", _SONG),
+    Band("distinct_14d", 12.0, 24.0, "regions", _SONG),
+    Band("distinct_exponent", 0.6, 0.85, "", _SONG),
+    Band("zipf_exponent", 1.3, 2.5, "", _SONG),
+    Band("jump_exponent", 1.3, 1.9, "", _GONZALEZ),
+    Band("stay_exponent", 1.2, 2.4, "", _SONG),
+    Band("stay_away_mean", 2.5, 6.0, "hours", _SONG),
+    Band("entropy", 1.4, 2.6, "bits", _ORDER),
+    Band("predictability", 0.8, 0.93, "", _ORDER),
+    Band("commute_q10", 1.0, 4.0, "km", _CENSUS),
+    Band("commute_median", 6.0, 14.0, "km", _CENSUS),
+    Band("commute_q90", 18.0, 40.0, "km", _CENSUS),
+    Band("copresence", 0.08, 0.25, "", _DENSITY),
+    Band("share_alone", 0.01, 0.12, "", _DENSITY),
+    Band("occupancy_gini", 0.6, 0.85, "", _RELEASED),
+    Band("occupancy_top_1pct", 0.1, 0.35, "", _RELEASED),
+    Band("at_home_night", 0.8, 0.98, "", _DIARIES),
+    Band("at_home_midday", 0.25, 0.6, "", _DIARIES),
+)
+
+_POI = {
+    "radius_of_gyration_q10": (0.2, 3.0),
+    "radius_of_gyration_median": (1.0, 6.0),
+    "radius_of_gyration_q90": (3.0, 15.0),
+    "commute_q10": (0.3, 4.0),
+    "commute_median": (2.0, 10.0),
+    "commute_q90": (6.0, 25.0),
+    "copresence": (0.2, 0.6),
+    "share_alone": (0.05, 0.45),
+    "occupancy_gini": (0.7, 0.95),
+    "occupancy_top_1pct": (0.15, 0.6),
+}
+
+POI = tuple(
+    Band(band.name, *_POI.get(band.name, (band.low, band.high)), band.unit, band.source)
+    for band in AREA
+)
+
+BANDS = {"area": AREA, "poi": POI}

@@ -1,0 +1,133 @@
+"""An experiment: the settings of every stage, put together.
+
+Settings come from a preset by name or from a TOML file; a file may begin with
+``extends = "hamlet"`` and give only what differs. Overrides such as
+``city.people=5000`` come last. Two names stand for many numbers:
+``pathogen = "omicron"`` for its rates and ``outbreak.rule = "authors"`` for the
+settings of that rule, which other keys of the table may then change. Unknown
+keys and impossible values are refused with the nearest valid name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from epifalcon.epidemic.labels import LabelSettings
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
+from epifalcon.epidemic.rules import OutbreakSettings, named_rule
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.reporting import ReportingSettings
+from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
+from epifalcon.types import Plain
+
+DEFAULT_PRESET = "hamlet"
+_PRESETS = resources.files("epifalcon.studies") / "presets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides a run, apart from the seed."""
+
+    city: CitySettings = field(default_factory=CitySettings)
+    reporting: ReportingSettings = field(default_factory=ReportingSettings)
+    pathogen: Pathogen = SARS_COV_2
+    outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
+    labels: LabelSettings = field(default_factory=LabelSettings)
+
+    @classmethod
+    def load(cls, source: str, overrides: Sequence[str] = ()) -> "Experiment":
+        """The experiment of a preset name or TOML path, with ``overrides`` put in."""
+        values = _read(source)
+        try:
+            build(cls, _with_rule_settings(values))
+        except SettingsError as error:
+            raise SettingsError(f"{source}: {error}") from None
+        return cls.of(values, overrides)
+
+    @classmethod
+    def of(cls, values: Plain, overrides: Sequence[str] = ()) -> "Experiment":
+        """The experiment of plain settings, with ``overrides`` put in."""
+        values = _with_pathogen_table(values)
+        for assignment in overrides:
+            values = _with_pathogen_table(override(values, assignment))
+        return build(cls, _with_rule_settings(values))
+
+    def to_toml(self) -> str:
+        """Every setting as TOML; ``load`` reads it back to an equal experiment."""
+        import tomli_w
+
+        return tomli_w.dumps(_without_none(as_plain(self)))
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package, the smallest (hamlet) first."""
+    names = {
+        entry.name.removesuffix(".toml")
+        for entry in _PRESETS.iterdir()
+        if entry.name.endswith(".toml")
+    }
+    return sorted(names, key=lambda name: (name != DEFAULT_PRESET, name))
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source.endswith(".toml") or "/" in source:
+        values = read_toml(Path(source))
+    elif source in preset_names():
+        with resources.as_file(_PRESETS / f"{source}.toml") as path:
+            values = read_toml(path)
+    else:
+        raise SettingsError(unknown_name("preset", source, preset_names()))
+    base = values.pop("extends", None)
+    values = _with_pathogen_table(values)
+    if base is None:
+        return values
+    if base not in preset_names():
+        raise SettingsError(
+            f"{source}: {unknown_name('preset', str(base), preset_names())}"
+        )
+    return _merged(_read(base), values)
+
+
+def _with_pathogen_table(values: Plain) -> dict[str, Any]:
+    """Replace the name of a known pathogen by its numbers."""
+    name = values.get("pathogen")
+    if not isinstance(name, str):
+        return dict(values)
+    return {**values, "pathogen": as_plain(find_pathogen(name))}
+
+
+def _with_rule_settings(values: Plain) -> dict[str, Any]:
+    """Replace ``outbreak.rule`` by the settings it stands for; other keys win."""
+    outbreak = values.get("outbreak", {})
+    if not isinstance(outbreak, Mapping) or "rule" not in outbreak:
+        return dict(values)
+    table = dict(outbreak)
+    rule = table.pop("rule")
+    pathogen = SARS_COV_2
+    if isinstance(values.get("pathogen"), Mapping):
+        pathogen = build(Pathogen, values["pathogen"], "pathogen")
+    settings = as_plain(named_rule(str(rule), pathogen))
+    if "seed_share" in table or "seed_people" in table:
+        # A rule's own count would exclude the seeds that were asked for.
+        settings.pop("seed_count")
+    return {**values, "outbreak": {**settings, **table}}
+
+
+def _merged(base: Plain, changes: Plain) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _without_none(values: Plain) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }

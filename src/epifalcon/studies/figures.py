@@ -1,0 +1,211 @@
+"""Pictures that a person would put on a slide. The only file that draws.
+
+Every function returns a figure of its own (no global state of matplotlib);
+``save`` writes it as PNG.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import CenteredNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
+
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.statistics import MobilityStatistics
+from epifalcon.types import Floats
+
+INK = "#22303c"
+STATE_COLOURS = {
+    "exposed": "#f2b134",
+    "infectious, no symptoms": "#ed7d3a",
+    "infectious, symptoms": "#c8374a",
+    "recovered": "#4f8f6f",
+}
+_TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
+_HEAT = colormaps["RdYlBu_r"].with_extremes(bad="#e6e8ea")
+_PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
+_DRAWN_CURVES = (
+    "radius_of_gyration",
+    "distinct",
+    "zipf",
+    "entropy",
+    "jumps",
+    "stays",
+    "occupancy",
+    "at_home",
+)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as PNG; equal figures give equal bytes."""
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+
+
+def epidemic_curve(
+    counts: NDArray[np.int64], new_cases: NDArray[np.int64], title: str
+) -> Figure:
+    """People in each state by day, and new infections below.
+
+    ``counts`` (runs, days, 5) in the order of the states, ``new_cases`` (runs,
+    days). The median run is drawn, with the band of the middle 80 % of runs
+    where there are several.
+    """
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    grid = figure.add_gridspec(2, 1, height_ratios=(3, 1.3))
+    above = _dress(figure.add_subplot(grid[0]))
+    below = _dress(figure.add_subplot(grid[1]))
+    days = np.arange(1, counts.shape[1] + 1)
+    for index, (name, colour) in enumerate(STATE_COLOURS.items(), start=1):
+        _band(above, days, counts[:, :, index], colour, name)
+    people = counts[0, 0].sum()
+    ever = 1 - np.median(counts[:, -1, 0]) / people
+    above.set_title(f"{title}: {ever:.1%} infected by day {days[-1]}", **_TITLE)
+    above.set_ylabel("people at the end of the day")
+    above.legend(frameon=False, loc="upper left")
+    below.bar(days, np.median(new_cases, axis=0), color=INK, alpha=0.75, width=0.8)
+    if len(new_cases) > 1:
+        low, high = np.quantile(new_cases, [0.1, 0.9], axis=0)
+        below.vlines(days, low, high, color=STATE_COLOURS["infectious, symptoms"])
+    below.set_ylabel("new infections")
+    below.set_xlabel("day" + _runs_note(len(counts)))
+    for axes in (above, below):
+        axes.set_xlim(0.4, days[-1] + 0.6)
+        axes.set_ylim(bottom=0)
+        _thousands(axes)
+    return figure
+
+
+def attack_map(regions: Regions, rate: Floats, residents: Floats, title: str) -> Figure:
+    """Regions coloured by ``rate`` (regions,), the share of their people infected.
+
+    Yellow is the city's mean, red above, blue below. Points are sized by
+    ``residents`` (regions,); areas with outlines are filled. Regions without
+    people stay grey.
+    """
+    figure = Figure(figsize=(8.2, 7.4), layout="constrained")
+    axes = _dress(figure.add_subplot())
+    lived_in = residents > 0
+    mean = float(np.average(rate, weights=residents)) if lived_in.any() else 0.0
+    spread = np.abs(rate[lived_in] - mean)
+    half = float(np.quantile(spread, 0.98)) if spread.size else 0.0
+    norm = CenteredNorm(mean, max(half, 1e-3))
+    shade = _fill_areas if regions.outline_km is not None else _scatter_points
+    drawn = shade(axes, regions, np.where(lived_in, rate, np.nan), residents, norm)
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.7, extend="both", pad=0.02)
+    bar.set_label("attack rate (share of residents infected, shrunk to the mean)")
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    bar.outline.set_visible(False)
+    axes.set_title(title, **_TITLE)
+    axes.set_aspect("equal")
+    axes.set_xlabel("km")
+    axes.set_ylabel("km")
+    return figure
+
+
+def mobility(statistics: MobilityStatistics, title: str) -> Figure:
+    """The curves of a city's mobility, and every statistic against its band."""
+    figure = Figure(figsize=(13, 9.5), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
+    grid = figure.add_gridspec(4, 3, width_ratios=(1, 1, 1.5))
+    for index, name in enumerate(_DRAWN_CURVES):
+        curve = statistics.curve(name)
+        axes = _dress(figure.add_subplot(grid[index // 2, index % 2]))
+        axes.plot(curve.x, curve.y, color=STATE_COLOURS["recovered"], lw=2)
+        axes.set_xlabel(curve.x_label, fontsize=9)
+        axes.set_ylabel(curve.y_label, fontsize=9)
+        if curve.log_x and curve.x.size:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(_PLAIN_NUMBERS)
+        if curve.log_y and curve.y.size:
+            axes.set_yscale("log")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+            axes.yaxis.set_major_formatter(_PLAIN_NUMBERS)
+    _bands(_dress(figure.add_subplot(grid[:, 2])), statistics)
+    return figure
+
+
+def _bands(axes: Axes, statistics: MobilityStatistics) -> None:
+    """One row a statistic: its band as a bar, its value as a dot."""
+    shown = [item for item in statistics.statistics if np.isfinite(item.value)]
+    for row, item in enumerate(shown):
+        place = (item.value - item.low) / (item.high - item.low)
+        colour = STATE_COLOURS["recovered" if item.holds else "infectious, symptoms"]
+        axes.barh(row, 1, height=0.5, color="#dfe5e2", zorder=1)
+        axes.scatter(np.clip(place, -0.45, 1.45), row, color=colour, s=46, zorder=3)
+        axes.text(1.55, row, f"{item.value:.3g} {item.unit}", va="center", fontsize=9)
+        ends = ((-0.04, "right", item.low), (1.04, "left", item.high))
+        for x, side, end in ends:
+            note = axes.text(x, row - 0.36, f"{end:.3g}", ha=side, va="center")
+            note.set(fontsize=7.5, color="#5d6b76")
+    names = [item.name.replace("_", " ") for item in shown]
+    axes.set_yticks(range(len(shown)), names)
+    axes.set_ylim(len(shown) - 0.4, -0.8)
+    axes.set_xlim(-0.55, 2.3)
+    axes.set_xticks([])
+    axes.spines["bottom"].set_visible(False)
+    inside = sum(bool(item.holds) for item in shown)
+    axes.set_title(f"{inside} of {len(shown)} statistics in their band", **_TITLE)
+
+
+def _dress(axes: Axes) -> Axes:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9)
+    return axes
+
+
+def _band(
+    axes: Axes, days: NDArray[np.int64], values: NDArray[np.int64], *look: str
+) -> None:
+    colour, name = look
+    axes.plot(days, np.median(values, axis=0), color=colour, lw=2.4, label=name)
+    if len(values) > 1:
+        low, high = np.quantile(values, [0.1, 0.9], axis=0)
+        axes.fill_between(days, low, high, color=colour, alpha=0.18, lw=0)
+
+
+def _runs_note(runs: int) -> str:
+    return "" if runs == 1 else f"   (median of {runs} outbreaks, middle 80 % shaded)"
+
+
+def _thousands(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _fill_areas(
+    axes: Axes, regions: Regions, rate: Floats, residents: Floats, norm: Normalize
+) -> PolyCollection:
+    del residents
+    outlines = [regions.outline(region) for region in range(len(regions))]
+    shapes = PolyCollection(
+        [np.zeros((0, 2)) if outline is None else outline for outline in outlines],
+        array=np.ma.masked_invalid(rate),
+        norm=norm,
+        cmap=_HEAT,
+        edgecolors="white",
+        linewidths=0.15,
+    )
+    axes.add_collection(shapes)
+    axes.autoscale_view()
+    return shapes
+
+
+def _scatter_points(
+    axes: Axes, regions: Regions, rate: Floats, residents: Floats, norm: Normalize
+) -> PolyCollection:
+    order = np.argsort(np.nan_to_num(rate, nan=-1.0), kind="stable")
+    size = 4 + 60 * np.sqrt(residents / max(float(residents.max()), 1.0))
+    x, y = regions.centre_km[order].T
+    empty = np.isnan(rate[order])
+    axes.scatter(x[empty], y[empty], s=3, color="#d5d9dc", lw=0)
+    x, y, shown = x[~empty], y[~empty], order[~empty]
+    return axes.scatter(  # type: ignore[return-value]
+        x, y, c=rate[shown], s=size[shown], norm=norm, cmap=_HEAT, lw=0, alpha=0.9
+    )

@@ -1,0 +1,92 @@
+"""The stages in order: city, outbreak, labels; and the folders they are kept in.
+
+Random streams are named, so the city of a seed is the same whatever is done
+with it afterwards. Outbreak k of several on one city draws from seed + k.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from epifalcon import store
+from epifalcon.epidemic.hazard import resolve_kappa
+from epifalcon.epidemic.labels import Labels, draw_labels
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.seir import replay
+from epifalcon.epidemic.sellke import Draws
+from epifalcon.mobility.synthetic import build_city
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import as_plain
+from epifalcon.streams import Streams
+from epifalcon.studies.experiment import Experiment
+
+CITY = "city"
+
+
+@dataclass(frozen=True)
+class Epidemic:
+    """One outbreak, the labels drawn from it, its seed and how long it took."""
+
+    seed: int
+    outbreak: Outbreak
+    labels: Labels
+    seconds: float
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write outbreak, known and hidden labels, each into a folder of its own."""
+        own = store.Origin(origin.settings, self.seed, origin.versions)
+        self.outbreak.save(folder / "outbreak", own)
+        self.labels.known.save(folder / "known", own)
+        self.labels.hidden.save(folder / "hidden", own)
+
+
+def make_city(experiment: Experiment, seed: int, progress: Progress = silent) -> Traces:
+    """The synthetic city of the experiment; equal seeds give equal cities."""
+    return build_city(experiment.city, Streams(seed).numpy("city"), progress)
+
+
+def open_city(folder: Path) -> Traces:
+    """The traces in a city's folder, or in the ``city`` folder inside it."""
+    return Traces.load(city_folder(folder))
+
+
+def city_folder(folder: Path) -> Path:
+    """``folder`` itself, or the folder ``city`` inside it where there is one."""
+    inner = folder / CITY
+    return inner if inner.is_dir() else folder
+
+
+def settings_of_city(folder: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment that made the city in ``folder``; for imported data, ours.
+
+    Imported data knows no experiment: it gets the paper's rule, started by the
+    share of people that the paper starts with (300 of 15,279).
+    """
+    settings = store.read_manifest(city_folder(folder))["settings"]
+    if "outbreak" not in settings:
+        settings = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
+    return Experiment.of(settings, overrides)
+
+
+def run_epidemics(
+    experiment: Experiment, traces: Traces, seed: int, runs: int = 1
+) -> Iterator[Epidemic]:
+    """Outbreak after outbreak on one city, from ``seed``, ``seed`` + 1, ..."""
+    pathogen, settings = experiment.pathogen, experiment.outbreak
+    kappa = resolve_kappa(traces, pathogen, settings)
+    for number in range(seed, seed + runs):
+        streams = Streams(number)
+        rng = streams.numpy("outbreak")
+        start = perf_counter()
+        draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
+        outbreak = replay(traces, pathogen, settings, draws, kappa)
+        seconds = perf_counter() - start
+        labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
+        yield Epidemic(number, outbreak, labels, seconds)
+
+
+def origin_of(experiment: Experiment, seed: int) -> store.Origin:
+    """What a folder made from this experiment and seed says of itself."""
+    return store.Origin.now(as_plain(experiment), seed)

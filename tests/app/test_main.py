@@ -1,0 +1,69 @@
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numba", "numpy", "polars", "matplotlib", "scipy", "sklearn"}
+
+
+def test_help_lists_every_command(epifalcon):
+    said = epifalcon("--help")
+    assert said.code == 0
+    for command in ("run", "city", "outbreak", "import", "inspect", "presets"):
+        assert command in said.out
+
+
+def test_help_loads_no_heavy_library():
+    code = (
+        "import sys; from epifalcon.app.main import main; sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.stderr.write(' '.join(m for m in sys.modules if '.' not in m))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not HEAVY & set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "city", "outbreak", "import", "inspect", "presets"]
+)
+def test_every_command_explains_itself(epifalcon, command):
+    said = epifalcon(command, "--help")
+    assert said.code == 0
+    assert "Example" in said.out
+
+
+@pytest.mark.parametrize("command", ["run", "city", "outbreak", "import", "inspect"])
+def test_every_command_with_figures_has_json_and_quiet(epifalcon, command):
+    said = epifalcon(command, "--help")
+    assert "--json" in said.out
+    assert "--quiet" in said.out
+
+
+def test_version(epifalcon):
+    assert epifalcon("--version").out.startswith("epifalcon ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("outbreak", "--preset", "hamlt"), "did you mean 'hamlet'"),
+        (("outbreak", "--set", "city.peple=3"), "did you mean 'city.people'"),
+        (("outbreak", "--set", "city.people=-3"), "city.people=-3"),
+        (("outbreak", "--set", "city.people"), "section.key=value"),
+        (("outbreak", "--set", "pathogen=omicrn"), "did you mean 'omicron'"),
+        (("outbreak", "--seed", "-1"), "seed=-1"),
+        (("outbreak", "--preset", "missing.toml"), "missing.toml"),
+        (("inspect", "somewhere", "--preset", "hamlet"), "not both"),
+        (("outbreak", "--seeds", "none"), "--seeds"),
+        (("outbrake",), "outbreak"),
+    ],
+)
+def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, told):
+    said = epifalcon(*words)
+    assert said.code == 2
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""

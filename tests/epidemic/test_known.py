@@ -1,0 +1,97 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.store import Origin
+
+CASES = settings(max_examples=60, deadline=None, derandomize=True)
+TESTS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans()), max_size=12
+)
+
+
+def known_of(tests, people=6):
+    person, slot, positive = zip(*tests, strict=True) if tests else ((), (), ())
+    return Known.from_tests(
+        people,
+        np.array(person, np.int32),
+        np.array(positive, np.bool_),
+        np.array(slot, np.int32),
+    )
+
+
+@CASES
+@given(TESTS)
+def test_status_and_first_positive_against_the_list(tests):
+    known = known_of(tests)
+    for person in range(6):
+        results = [positive for who, _, positive in tests if who == person]
+        status = -1 if not results else int(any(results))
+        assert known.status[person] == status
+        assert known.tested[person] == bool(results)
+        slots = [slot for who, slot, positive in tests if who == person and positive]
+        assert known.first_positive_slot[person] == min(slots, default=-1)
+    rows = zip(known.person, known.slot, known.positive, strict=True)
+    assert [tuple(row) for row in rows] == sorted(tests)
+
+
+def test_saved_and_loaded(tmp_path):
+    known = known_of([(4, 1, True), (0, 3, False), (4, 0, False)])
+    known.save(tmp_path / "k", Origin())
+    again = Known.load(tmp_path / "k")
+    assert again.people == 6
+    for name in ("person", "positive", "slot", "status"):
+        np.testing.assert_array_equal(getattr(known, name), getattr(again, name))
+    with pytest.raises(DataError, match="expected 'known'"):
+        folder = tmp_path / "other"
+        from epifalcon import store
+
+        store.write(folder, "hidden", {}, meta={}, origin=Origin())
+        Known.load(folder)
+
+
+def test_a_record_without_an_array_is_corrupt(tmp_path):
+    from epifalcon import store
+
+    store.write(tmp_path, "known", {}, meta={"people": 3}, origin=Origin())
+    with pytest.raises(CorruptFileError, match="lacks 'person'"):
+        Known.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("person", "positive", "slot", "message"),
+    [
+        ([0, 6], [True, True], [0, 0], "tested people run from 0 to 6"),
+        ([-1, 0], [True, True], [0, 0], "tested people run from -1"),
+        ([1, 0], [True, True], [0, 0], "order of person"),
+        ([1, 1], [True, True], [3, 2], "order of person"),
+        ([0, 1], [True, True], [0, -1], "a test in slot -1"),
+        ([0, 1], [True], [0, 1], "lengths must agree"),
+    ],
+)
+def test_impossible_tests_are_refused(person, positive, slot, message):
+    with pytest.raises(DataError, match=message):
+        Known(
+            6,
+            np.array(person, np.int32),
+            np.array(positive, np.bool_),
+            np.array(slot, np.int32),
+        )
+
+
+def test_wrong_kinds_are_refused():
+    nothing = np.zeros(0, np.int32)
+    with pytest.raises(DataError, match="positive is int32"):
+        Known(6, nothing, nothing, nothing)
+    with pytest.raises(SettingsError, match="people=0"):
+        Known(0, nothing, nothing.astype(bool), nothing)
+
+
+def test_nothing_can_be_changed():
+    known = known_of([(0, 0, True)])
+    for array in (known.person, known.positive, known.slot, known.status):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 0

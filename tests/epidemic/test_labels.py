@@ -1,0 +1,172 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from epifalcon.epidemic.cases import reported_cases
+from epifalcon.epidemic.labels import LabelSettings, draw_labels
+from epifalcon.epidemic.outbreak import ASYMPTOMATIC, EXPOSED, SYMPTOMATIC
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.seir import simulate
+from epifalcon.errors import SettingsError
+from epifalcon.settings import as_plain, build
+from tests.epidemic.worlds import FAST, mixing_city
+
+CASES = settings(max_examples=40, deadline=None, derandomize=True)
+CITY = mixing_city(people=300, regions=12)
+LAST = CITY.slots - 1
+
+
+def outbreak_of(seed=0):
+    rule = OutbreakSettings(seed_count=9, kappa=0.6)
+    return simulate(CITY, FAST, rule, np.random.default_rng(seed))
+
+
+OUTBREAK = outbreak_of()
+
+
+def labels_of(seed=0, outbreak=OUTBREAK, **chosen):
+    rng = np.random.default_rng(seed)
+    return draw_labels(outbreak, LabelSettings(**chosen), rng)
+
+
+def label_settings():
+    return st.builds(
+        LabelSettings,
+        label_share=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+        target=st.sampled_from(["ever", "current"]),
+        false_positive=st.sampled_from([0.0, 0.2]),
+        false_negative=st.sampled_from([0.0, 0.3]),
+        test_days=st.sampled_from([None, (0, 5), (2, 3), (5, 5)]),
+    )
+
+
+def test_the_city_is_a_fair_test():
+    assert 0.2 < OUTBREAK.infected_share < 0.95
+    assert (OUTBREAK.recovery_slot >= 0).sum() > 20
+
+
+@CASES
+@given(label_settings(), st.integers(0, 2**32))
+def test_everybody_is_either_known_or_hidden(chosen, seed):
+    labels = draw_labels(OUTBREAK, chosen, np.random.default_rng(seed))
+    truth = labels.hidden.open("a test")
+    assert len(labels.known.person) == round(chosen.label_share * CITY.people)
+    everybody = np.concatenate([labels.known.person, truth.person])
+    assert sorted(everybody.tolist()) == list(range(CITY.people))
+
+
+@CASES
+@given(label_settings(), st.integers(0, 2**32))
+def test_hidden_truth_cannot_touch_what_is_known(chosen, seed):
+    labels = draw_labels(OUTBREAK, chosen, np.random.default_rng(seed))
+    hidden = labels.hidden.open("a test").person
+    changed = {}
+    for name in ("infection_slot", "infectious_slot", "onset_slot", "recovery_slot"):
+        array = getattr(OUTBREAK, name).copy()
+        array[hidden] = np.where(array[hidden] >= 0, -1, 0)
+        changed[name] = array
+    flipped = dataclasses.replace(OUTBREAK, **changed)
+    again = draw_labels(flipped, chosen, np.random.default_rng(seed))
+    for name in ("people", "person", "positive", "slot", "status"):
+        mine, other = getattr(labels.known, name), getattr(again.known, name)
+        np.testing.assert_array_equal(mine, other)
+    cases, others = (
+        reported_cases(labels.known, CITY),
+        reported_cases(again.known, CITY),
+    )
+    assert cases.by_region_and_day.tobytes() == others.by_region_and_day.tobytes()
+    assert cases.unplaced == others.unplaced
+    if len(hidden) and chosen.target == "ever":
+        truth = labels.hidden.open("a test").infected
+        assert (truth != again.hidden.open("a test").infected).all()
+
+
+@pytest.mark.parametrize("target", ["ever", "current"])
+@pytest.mark.parametrize("test_days", [None, (1, 4)])
+def test_perfect_tests_tell_the_state_at_their_slot(target, test_days):
+    known = labels_of(label_share=1.0, target=target, test_days=test_days).known
+    current = (EXPOSED, ASYMPTOMATIC, SYMPTOMATIC)
+    for person, positive, slot in zip(
+        known.person, known.positive, known.slot, strict=True
+    ):
+        state = OUTBREAK.state_at(int(slot))[person]
+        assert positive == (state > 0 if target == "ever" else state in current)
+    if test_days is None:
+        assert (known.slot == LAST).all()
+    else:
+        days = known.slot // CITY.clock.slots_per_day
+        assert set(days.tolist()) == {1, 2, 3, 4}
+
+
+def test_hidden_truth_is_the_state_at_the_end():
+    truth = labels_of(label_share=0.0, target="current", test_days=(0, 0)).hidden
+    state = OUTBREAK.state_at(LAST)
+    opened = truth.open("a test")
+    np.testing.assert_array_equal(
+        opened.infected, np.isin(state, (EXPOSED, ASYMPTOMATIC, SYMPTOMATIC))
+    )
+
+
+def test_wrong_results_come_at_their_rates():
+    wrong = np.zeros(2)
+    infected = OUTBREAK.ever_infected()
+    for seed in range(60):
+        known = labels_of(
+            seed, label_share=1.0, false_positive=0.1, false_negative=0.25
+        ).known
+        wrong += [
+            (known.positive & ~infected).sum(),
+            (~known.positive & infected).sum(),
+        ]
+    tests = 60 * np.array([(~infected).sum(), infected.sum()])
+    for count, total, rate in zip(wrong, tests, (0.1, 0.25), strict=True):
+        assert stats.binomtest(int(count), int(total), rate).pvalue > 1e-3
+
+
+def test_everybody_is_as_likely_to_be_tested():
+    counts = np.zeros(CITY.people)
+    for seed in range(300):
+        counts[labels_of(seed, label_share=0.4).known.person] += 1
+    # Drawn without return, so the variance is that of a Bernoulli of 0.4.
+    scaled = (counts - 120) / np.sqrt(300 * 0.24)
+    assert stats.chi2.sf((scaled**2).sum(), CITY.people) > 1e-3
+    assert abs(scaled).max() < 4.5
+
+
+def test_a_larger_share_adds_people_and_changes_nobody():
+    few = labels_of(label_share=0.2, test_days=(1, 5), false_negative=0.3).known
+    many = labels_of(label_share=0.6, test_days=(1, 5), false_negative=0.3).known
+    same = np.isin(many.person, few.person)
+    np.testing.assert_array_equal(many.person[same], few.person)
+    np.testing.assert_array_equal(many.slot[same], few.slot)
+    np.testing.assert_array_equal(many.positive[same], few.positive)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"label_share": 1.5}, "label_share=1.5"),
+        ({"target": "evr"}, "target='evr'"),
+        ({"false_negative": -0.1}, "false_negative=-0.1"),
+        ({"test_days": [3, 1]}, "test_days"),
+        ({"test_days": [-1, 1]}, "test_days"),
+        ({"test_days": [1]}, "test_days"),
+    ],
+)
+def test_impossible_values_are_named(values, message):
+    with pytest.raises(SettingsError, match=message):
+        build(LabelSettings, values)
+
+
+def test_plain_values_and_back():
+    chosen = LabelSettings(test_days=(1, 3))
+    assert build(LabelSettings, as_plain(chosen)) == chosen
+
+
+def test_test_days_past_the_clock_are_named():
+    with pytest.raises(SettingsError, match=r"test_days.*6.*5"):
+        labels_of(test_days=(2, 6))

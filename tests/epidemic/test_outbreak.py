@@ -1,0 +1,162 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.epidemic.outbreak import (
+    ASYMPTOMATIC,
+    EXPOSED,
+    STATES,
+    SUSCEPTIBLE,
+    SYMPTOMATIC,
+    Outbreak,
+)
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.seir import simulate
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.store import Origin
+from tests.epidemic.worlds import FAST, mixing_city, rules
+
+CASES = settings(max_examples=40, deadline=None, derandomize=True)
+CITY = mixing_city(people=120, regions=9)
+RULE = OutbreakSettings(seed_count=6, onset_rate=3.0)
+
+
+def outbreak_of(seed=1, rule=RULE):
+    return simulate(CITY, FAST, rule, np.random.default_rng(seed))
+
+
+def plain_state(outbreak, person, slot):
+    """The state at the end of a slot, told one person at a time."""
+    latest = SUSCEPTIBLE
+    newly = ASYMPTOMATIC if outbreak.settings.model == "sir" else EXPOSED
+    steps = (
+        (outbreak.infection_slot, newly),
+        (outbreak.infectious_slot, ASYMPTOMATIC),
+        (outbreak.onset_slot, SYMPTOMATIC),
+        (outbreak.recovery_slot, 4),
+    )
+    for when, state in steps:
+        if 0 <= when[person] <= slot:
+            latest = state
+    return latest
+
+
+@CASES
+@given(rules(), st.integers(0, 2**32))
+def test_states_are_conserved_and_only_move_forward(rule, seed):
+    rule = dataclasses.replace(rule, kappa=1.0)
+    outbreak = outbreak_of(seed, rule)
+    states = np.stack([outbreak.state_at(slot) for slot in range(CITY.slots)])
+    assert (np.diff(states, axis=0) >= 0).all()
+    if rule.model == "sir":
+        assert not (states == EXPOSED).any()
+    for slot in (0, 7, CITY.slots - 1):
+        expected = [plain_state(outbreak, who, slot) for who in range(CITY.people)]
+        np.testing.assert_array_equal(states[slot], expected)
+    counts = outbreak.counts_by_day()
+    assert counts.shape == (CITY.clock.days, len(STATES))
+    np.testing.assert_array_equal(counts.sum(axis=1), CITY.people)
+    cumulative = outbreak.seeds.sum() + outbreak.new_cases_by_day().cumsum()
+    np.testing.assert_array_equal(CITY.people - counts[:, SUSCEPTIBLE], cumulative)
+
+
+def test_stage_cuts():
+    outbreak = outbreak_of()
+    for day in range(CITY.clock.days):
+        last = (day + 1) * CITY.clock.slots_per_day - 1
+        states = outbreak.state_at_end_of_day(day)
+        np.testing.assert_array_equal(states, outbreak.state_at(last))
+        np.testing.assert_array_equal(states > 0, outbreak.ever_infected(last))
+    assert outbreak.infected_share == outbreak.ever_infected().mean()
+    with pytest.raises(SettingsError, match="day=6"):
+        outbreak.state_at_end_of_day(6)
+    with pytest.raises(SettingsError, match="slot=24 must lie between 0 and 23"):
+        outbreak.state_at(24)
+
+
+def test_secondary_cases_are_all_cases_but_the_seeds():
+    outbreak = outbreak_of()
+    secondary = outbreak.secondary_cases()
+    assert secondary.sum() == outbreak.new_cases_by_day().sum() > 20
+    busiest = secondary.argmax()
+    assert secondary[busiest] == (outbreak.source_person == busiest).sum()
+    np.testing.assert_array_equal(outbreak.followed(), outbreak.recovery_slot >= 0)
+
+
+def test_regions_against_the_loop():
+    outbreak = outbreak_of()
+    regions, days = len(CITY.regions), CITY.clock.days
+    expected = np.zeros((regions, days), int)
+    for slot, here in enumerate(CITY.by_slot):
+        for person, region in enumerate(here):
+            begin, end = (
+                outbreak.infectious_slot[person],
+                outbreak.recovery_slot[person],
+            )
+            if region >= 0 <= begin <= slot and (end < 0 or slot < end):
+                expected[region, CITY.clock.day_of_slot(slot)] += 1
+    found = outbreak.infectious_by_region_and_day(CITY)
+    np.testing.assert_array_equal(found, expected)
+    by_region = outbreak.infections_by_region(regions)
+    assert by_region.sum() == outbreak.new_cases_by_day().sum()
+    assert by_region[3] == (outbreak.source_region == 3).sum()
+    other = mixing_city(people=7)
+    with pytest.raises(DataError, match="traces of 7 people"):
+        outbreak.infectious_by_region_and_day(other)
+
+
+def test_attack_rate_by_home():
+    outbreak = outbreak_of()
+    home = np.arange(CITY.people, dtype=np.int32) % 5
+    home[home == 4] = -1
+    rate = outbreak.attack_rate_by_region(home, 6)
+    infected = outbreak.ever_infected()
+    for region in range(4):
+        assert rate[region] == infected[home == region].mean()
+    assert np.isnan(rate[4:]).all()
+
+
+def test_saved_and_loaded(tmp_path):
+    outbreak = outbreak_of()
+    outbreak.save(tmp_path / "o", Origin.now({}, 1))
+    again = Outbreak.load(tmp_path / "o")
+    for field in dataclasses.fields(Outbreak):
+        mine, read = getattr(outbreak, field.name), getattr(again, field.name)
+        assert np.array_equal(mine, read), field.name
+    with pytest.raises(ValueError, match="read-only"):
+        again.infection_slot[0] = 3
+    (tmp_path / "o" / "seeds.npy").unlink()
+    with pytest.raises(CorruptFileError, match=r"seeds.npy: is missing"):
+        Outbreak.load(tmp_path / "o")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": np.zeros(3, bool)}, "lengths must agree"),
+        ({"infection_slot": np.zeros(120)}, "infection_slot is float64"),
+        ({"infection_slot": np.full(120, 24, np.int32)}, "infection_slot runs from 24"),
+        ({"source_person": np.full(120, 120, np.int32)}, "source_person runs"),
+    ],
+)
+def test_impossible_records_are_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        dataclasses.replace(outbreak_of(), **changes)
+
+
+def test_arrays_cannot_be_changed():
+    with pytest.raises(ValueError, match="read-only"):
+        outbreak_of().seeds[0] = True
+
+
+def test_a_clock_with_one_slot():
+    day = mixing_city(people=12, days=1, slot_hours=24.0)
+    outbreak = simulate(
+        day, FAST, OutbreakSettings(seed_count=2), np.random.default_rng(0)
+    )
+    assert outbreak.clock == Clock(24.0, 1)
+    assert outbreak.counts_by_day().sum() == 12

@@ -1,0 +1,78 @@
+import pytest
+
+from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+from epifalcon.epidemic.rules import RULES, OutbreakSettings, named_rule
+from epifalcon.errors import SettingsError
+from epifalcon.settings import as_plain, build
+
+
+@pytest.mark.parametrize(
+    ("rule", "seeds"), [("paper", (300, 30)), ("authors", (150, 15))]
+)
+def test_seeds_of_the_named_rules(rule, seeds):
+    found = [named_rule(rule, each).seed_count for each in (SARS_COV_2, OMICRON)]
+    assert tuple(found) == seeds
+    other = Pathogen(name="other", beta=1, alpha=1, mu=1)
+    assert named_rule(rule, other).seed_count == seeds[0]
+
+
+def test_named_rules_are_what_their_docs_say():
+    paper, authors = (named_rule(rule, SARS_COV_2) for rule in RULES)
+    assert (paper.model, paper.chance, paper.kappa) == ("seir", "exponential", "r0")
+    assert (authors.model, authors.chance, authors.kappa) == ("sir", "linear", 1.0)
+    with pytest.raises(SettingsError, match="did you mean 'authors'"):
+        named_rule("author", SARS_COV_2)
+
+
+def test_without_seed_settings_the_count_is_the_papers():
+    settings = OutbreakSettings()
+    assert settings.wished_seeds(SARS_COV_2, 10_000) == 300
+    assert settings.wished_seeds(OMICRON, 10_000) == 30
+
+
+def test_infectious_days_against_simulated_lives():
+    # Competing clocks: share * onset/(onset + mu) of the time is after onset.
+    settings = OutbreakSettings(
+        asymptomatic_weight=0.4, symptomatic_share=0.7, onset_rate=0.3
+    )
+    mu, onset = SARS_COV_2.mu, 0.3
+    ill = 0.7 * onset / (onset + mu) / mu
+    expected = 0.4 * (1 / mu - ill) + ill
+    assert settings.mean_infectious_days(SARS_COV_2) == pytest.approx(expected)
+    assert OutbreakSettings().mean_infectious_days(SARS_COV_2) == 1 / mu
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        OutbreakSettings(),
+        OutbreakSettings(kappa=2.5, seed_share=0.1, seed_regions=(3, 1)),
+        OutbreakSettings(seed_people=(4, 2), contact="I/S"),
+    ],
+)
+def test_plain_values_and_back(settings):
+    assert build(OutbreakSettings, as_plain(settings)) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model": "sier"}, "model='sier' must be one of"),
+        ({"contact": "I/R"}, "contact='I/R' must be one of"),
+        ({"kappa": "R0"}, "kappa='R0' must be"),
+        ({"kappa": -1}, "kappa=-1.0 must be"),
+        ({"seed_count": -1}, "seed_count=-1 must be"),
+        ({"seed_share": 1.2}, "seed_share=1.2 must"),
+        ({"seed_count": 3, "seed_share": 0.1}, "seed_count and seed_share exclude"),
+        ({"seed_people": [1], "seed_regions": [1]}, "exclude each other"),
+        ({"seed_people": [1, 1]}, "names a person twice"),
+        ({"seed_people": [-1]}, "seed_people holds -1"),
+        ({"seed_regions": [-2]}, "seed_regions holds -2"),
+        ({"symptomatic_share": 2}, "symptomatic_share=2.0 must"),
+        ({"onset_rate": 0}, "onset_rate=0.0 must be"),
+        ({"seeds": 3}, "unknown setting 'seeds'"),
+    ],
+)
+def test_impossible_values_are_named(values, message):
+    with pytest.raises(SettingsError, match=message):
+        build(OutbreakSettings, values)

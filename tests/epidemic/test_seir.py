@@ -1,0 +1,343 @@
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from epifalcon.epidemic.outbreak import EXPOSED, RECOVERED
+from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.seir import replay, simulate
+from epifalcon.epidemic.sellke import Draws
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.traces import Traces
+from tests.epidemic.worlds import (
+    FAST,
+    mixing_city,
+    pathogens,
+    rules,
+    traces_of,
+    world_of,
+)
+from tests.oracles.cities import cities
+from tests.oracles.seir_loop import loop_with_coins, loop_with_draws
+
+CASES = settings(max_examples=150, deadline=None, derandomize=True)
+FIELDS = (
+    "infection_slot",
+    "infectious_slot",
+    "onset_slot",
+    "recovery_slot",
+    "source_person",
+    "source_region",
+)
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def run(traces, pathogen, rule, seed):
+    """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
+    draws = Draws.sample(traces.people, pathogen, rule, traces.clock, rng(seed))
+    harmless = rule.asymptomatic_weight == rule.symptomatic_share == 0
+    kappa = 1.0 if harmless or (traces.by_slot < 0).all() else None
+    return draws, replay(traces, pathogen, rule, draws, kappa)
+
+
+@CASES
+@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
+def test_equals_the_loop_with_the_same_draws(traces, pathogen, rule, seed):
+    draws, outbreak = run(traces, pathogen, rule, seed)
+    story = loop_with_draws(world_of(traces, outbreak), draws)
+    for name in FIELDS:
+        expected = getattr(story, name)
+        np.testing.assert_array_equal(getattr(outbreak, name), expected, name)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("contact", ["I/N", "I/S"])
+def test_equals_the_loop_in_a_larger_city(contact, weight):
+    traces = mixing_city(people=600, regions=25, days=7)
+    rule = OutbreakSettings(contact=contact, asymptomatic_weight=weight, seed_count=9)
+    draws, outbreak = run(traces, FAST, rule, 3)
+    assert outbreak.infected_share > 0.1
+    story = loop_with_draws(world_of(traces, outbreak), draws)
+    for name in FIELDS:
+        expected = getattr(story, name)
+        np.testing.assert_array_equal(getattr(outbreak, name), expected, name)
+
+
+DISTRIBUTIONS = {
+    "seir": OutbreakSettings(seed_people=(0, 1, 2)),
+    "sir, linear": OutbreakSettings(
+        model="sir", chance="linear", kappa=1.0, seed_people=(0, 1)
+    ),
+    "I/S, weighted, exposed seeds": OutbreakSettings(
+        contact="I/S",
+        kappa=0.7,
+        asymptomatic_weight=0.3,
+        symptomatic_share=0.6,
+        onset_rate=1.5,
+        seed_state="exposed",
+        seed_people=(0, 1, 2, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_agrees_in_distribution_with_coins(name):
+    """Curves of all events slot by slot, and the final size, over many runs."""
+    traces, rule = mixing_city(), DISTRIBUTIONS[name]
+    pathogen = Pathogen(name="some", beta=2.0, alpha=1.5, mu=0.5)
+    stream = rng(11)
+    ours = [simulate(traces, pathogen, rule, stream) for _ in range(2000)]
+    coins = random.Random(7)
+    world = world_of(traces, ours[0])
+    loops = [loop_with_coins(world, coins) for _ in range(300)]
+    for event in ("infection_slot", "infectious_slot", "onset_slot", "recovery_slot"):
+        mine = np.array([curve(getattr(each, event), traces) for each in ours])
+        plain = np.array([curve(getattr(each, event), traces) for each in loops])
+        error = np.sqrt(mine.var(axis=0) / len(mine) + plain.var(axis=0) / len(plain))
+        gap = np.abs(mine.mean(axis=0) - plain.mean(axis=0))
+        assert (gap <= 4 * error + 1e-9).all(), event
+    sizes = [
+        [np.count_nonzero(np.array(each.infection_slot) >= 0) for each in runs]
+        for runs in (ours, loops)
+    ]
+    assert 6 < np.mean(sizes[0]) < 36
+    assert stats.ks_2samp(*sizes).pvalue > 1e-3
+
+
+def curve(when, traces: Traces):
+    when = np.asarray(when)
+    return np.bincount(when[when >= 0], minlength=traces.slots).cumsum()
+
+
+@CASES
+@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
+def test_every_source_could_have_been_it(traces, pathogen, rule, seed):
+    _, outbreak = run(traces, pathogen, rule, seed)
+    spread = np.flatnonzero((outbreak.infection_slot >= 0) & ~outbreak.seeds)
+    for person in spread:
+        slot, source = outbreak.infection_slot[person], outbreak.source_person[person]
+        region = traces.by_slot[slot, person]
+        assert region == traces.by_slot[slot, source] == outbreak.source_region[person]
+        assert 0 <= outbreak.infectious_slot[source] <= slot
+        assert not 0 <= outbreak.recovery_slot[source] <= slot
+        if rule.asymptomatic_weight == 0:
+            assert 0 <= outbreak.onset_slot[source] <= slot
+    nobody = np.setdiff1d(np.arange(traces.people), spread)
+    assert (outbreak.source_person[nobody] == -1).all()
+    assert (outbreak.source_region[nobody] == -1).all()
+
+
+@CASES
+@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
+def test_order_of_a_life(traces, pathogen, rule, seed):
+    _, outbreak = run(traces, pathogen, rule, seed)
+    steps = [outbreak.infection_slot, outbreak.infectious_slot, outbreak.recovery_slot]
+    for before, after in itertools.pairwise(steps):
+        happened = after >= 0
+        assert (before[happened] >= 0).all()
+        later = after[happened] - before[happened]
+        assert (later >= np.where(outbreak.seeds[happened], 0, 1)).all()
+    ill = outbreak.onset_slot >= 0
+    assert (outbreak.onset_slot[ill] > outbreak.infectious_slot[ill]).all()
+    recovered = ill & (outbreak.recovery_slot >= 0)
+    assert (outbreak.onset_slot[recovered] < outbreak.recovery_slot[recovered]).all()
+
+
+@CASES
+@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
+def test_permuting_people_permutes_the_outbreak(traces, pathogen, rule, seed):
+    draws, outbreak = run(traces, pathogen, rule, seed)
+    order = rng(seed).permutation(traces.people)
+    moved = Traces(
+        np.ascontiguousarray(traces.by_slot[:, order]), traces.clock, traces.regions
+    )
+    shuffled = Draws(**{name: array[order] for name, array in vars(draws).items()})
+    again = replay(moved, pathogen, rule, shuffled, outbreak.kappa)
+    # The source is drawn by rank among those present, so only its region moves along.
+    for name in FIELDS:
+        if name != "source_person":
+            expected = getattr(outbreak, name)[order]
+            np.testing.assert_array_equal(getattr(again, name), expected, name)
+
+
+def test_sources_are_chosen_in_proportion_to_weight():
+    # Three carriers, of whom the last has symptoms, and many who are infected at once.
+    people = 4000
+    traces = traces_of([[0] * people] * 2)
+    draws = Draws(
+        resistance=np.full(people, 1e-12),
+        seed_order=np.arange(people, dtype=float),
+        source_choice=rng(1).random(people),
+        latent_slots=np.ones(people, np.int32),
+        infectious_slots=np.full(people, 9, np.int32),
+        onset_slots=np.zeros(people, np.int32),
+    )
+    draws.onset_slots[2] = 1
+    draws.resistance[:2000] = np.inf
+    rule = OutbreakSettings(seed_count=3, asymptomatic_weight=0.25, kappa=1.0)
+    first = replay(traces, FAST, rule, draws).source_person[2000:]
+    assert stats.chisquare(np.bincount(first, minlength=3)).pvalue > 1e-3
+    draws.resistance[2000:] = FAST.beta * 0.75 / people * 1.5
+    second = replay(traces, FAST, rule, draws)
+    assert (second.infection_slot[2000:] == 1).all()
+    seen = np.bincount(second.source_person[2000:], minlength=3)
+    expected = np.array([0.25, 0.25, 1]) / 1.5 * 2000
+    assert stats.chisquare(seen, expected).pvalue > 1e-3
+
+
+def test_a_worked_example():
+    """Four people, one day a slot, beta 1: every number can be checked by hand."""
+    traces = traces_of([[0, 0, 1, 0], [0, 0, 0, -1], [0, 1, 0, 1], [2, 1, 2, 1]])
+    draws = Draws(
+        resistance=np.array([1.0, 0.6, 0.3, 0.9]),
+        seed_order=np.array([0.0, 0.5, 0.5, 0.5]),
+        source_choice=np.array([0.0, 0.0, 0.0, 0.0]),
+        latent_slots=np.array([1, 1, 2, 1], np.int32),
+        infectious_slots=np.array([3, 2, 1, 1], np.int32),
+        onset_slots=np.array([2, 5, 0, 1], np.int32),
+    )
+    pathogen = Pathogen(name="one a day", beta=1, alpha=1, mu=1)
+    rule = OutbreakSettings(kappa=1.0, seed_count=1)
+    outbreak = replay(traces, pathogen, rule, draws)
+    # Slot 0: 0, 1 and 3 gather 1/3. Slot 1: 1 and 2 gather 1/3: both infected.
+    # Slot 2: 1 and 3 are together, 1 infectious: 3 has 1/3 + 1/2 of its 0.9.
+    # Slot 3: again together: 3 gathers 1/2 more and is infected by 1.
+    np.testing.assert_array_equal(outbreak.infection_slot, [0, 1, 1, 3])
+    np.testing.assert_array_equal(outbreak.infectious_slot, [0, 2, 3, -1])
+    np.testing.assert_array_equal(outbreak.onset_slot, [2, -1, -1, -1])
+    np.testing.assert_array_equal(outbreak.recovery_slot, [3, -1, -1, -1])
+    np.testing.assert_array_equal(outbreak.source_person, [-1, 0, 0, 1])
+    np.testing.assert_array_equal(outbreak.source_region, [-1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("contact", ["I/N", "I/S"])
+def test_nobody_is_infected_without_a_cause(contact):
+    traces = mixing_city()
+    none = OutbreakSettings(contact=contact, seed_count=0)
+    assert simulate(traces, FAST, none, rng()).infected_share == 0
+    some = OutbreakSettings(contact=contact, seed_count=10)
+    harmless = Pathogen(name="harmless", beta=0, alpha=1, mu=1)
+    assert simulate(traces, harmless, some, rng()).ever_infected().sum() == 10
+    alone = traces_of(np.tile(np.arange(30), (8, 1)))
+    assert simulate(alone, OMICRON, some, rng()).ever_infected().sum() == 10
+    unseen = traces_of(np.full((8, 30), -1), regions=2)
+    fixed = OutbreakSettings(contact=contact, seed_count=10, kappa=1.0)
+    assert simulate(unseen, OMICRON, fixed, rng()).ever_infected().sum() == 10
+
+
+def test_gaps_stop_contact_but_not_the_clocks():
+    traces = traces_of([[0, 0]] + [[-1, 0]] * 30)
+    rule = OutbreakSettings(kappa=1e-9, seed_people=(0,))
+    outbreak = simulate(traces, FAST, rule, rng())
+    assert outbreak.state_at(-1)[0] == RECOVERED
+    strong = OutbreakSettings(kappa=1e9, seed_people=(0,))
+    hidden = traces_of([[-1, 0]] * 31, regions=1)
+    assert simulate(hidden, FAST, strong, rng()).ever_infected().sum() == 1
+
+
+def test_people_infected_in_one_slot_do_not_infect_each_other():
+    # 0 meets 1 in slot 0; 2 meets 1 only in slot 0's other region: nobody to infect it.
+    traces = traces_of([[0, 0, 1], [2, 0, 1], [2, 0, 1]])
+    rule = OutbreakSettings(model="sir", kappa=1e9, seed_people=(0,))
+    outbreak = simulate(traces, FAST, rule, rng())
+    np.testing.assert_array_equal(outbreak.infection_slot, [0, 0, -1])
+    assert outbreak.infectious_slot[1] == 1
+
+
+def test_a_certain_linear_chance_infects_everybody_at_once():
+    traces = traces_of([[0] * 50] * 2)
+    rule = OutbreakSettings(chance="linear", kappa=50.0, seed_count=1)
+    pathogen = Pathogen(name="certain", beta=1, alpha=1, mu=0.01)
+    assert (simulate(traces, pathogen, rule, rng()).infection_slot == 0).all()
+
+
+def test_more_kappa_more_cases_in_the_mean():
+    traces = mixing_city(people=200)
+    shares = [
+        np.mean(
+            [
+                simulate(
+                    traces,
+                    SARS_COV_2,
+                    OutbreakSettings(kappa=kappa, seed_count=5),
+                    rng(seed),
+                ).infected_share
+                for seed in range(20)
+            ]
+        )
+        for kappa in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+    ]
+    assert (np.diff(shares) > 0).all()
+
+
+def test_the_same_seed_gives_the_same_outbreak_and_another_does_not():
+    traces, rule = mixing_city(people=300), OutbreakSettings(seed_count=20)
+    first, second, other = (
+        simulate(traces, FAST, rule, rng(seed)) for seed in (4, 4, 5)
+    )
+    np.testing.assert_array_equal(first.source_person, second.source_person)
+    assert (first.infection_slot != other.infection_slot).any()
+
+
+class TestSeeds:
+    def seeds(self, traces=None, seed=0, **chosen):
+        traces = mixing_city(people=200) if traces is None else traces
+        rule = OutbreakSettings(kappa=1.0, **chosen)
+        return np.flatnonzero(simulate(traces, FAST, rule, rng(seed)).seeds)
+
+    def test_by_count_share_and_list(self):
+        assert len(self.seeds(seed_count=7)) == 7
+        assert len(self.seeds(seed_share=0.05)) == 10
+        assert len(self.seeds(seed_share=1.0)) == 200
+        assert self.seeds(seed_people=(9, 4)).tolist() == [4, 9]
+
+    def test_everybody_is_as_likely(self):
+        counts = np.zeros(200)
+        for seed in range(400):
+            counts[self.seeds(seed_count=10, seed=seed)] += 1
+        assert stats.chisquare(counts).pvalue > 1e-3
+
+    def test_more_seeds_keep_the_fewer(self):
+        assert set(self.seeds(seed_count=5)) < set(self.seeds(seed_count=50))
+
+    def test_by_region_of_the_first_observation(self):
+        traces = traces_of([[0, 1, -1, -1, 1], [1, 1, 1, -1, 0]])
+        assert self.seeds(traces, seed_regions=(1,), seed_share=1.0).tolist() == [
+            1,
+            2,
+            4,
+        ]
+
+    @pytest.mark.parametrize(
+        ("chosen", "message"),
+        [
+            ({"seed_count": 201}, "seed_count=201 is more than the 200 people"),
+            ({"seed_people": (200,)}, "seed_people holds 200, the city has 200"),
+            ({"seed_regions": (6,)}, "seed_regions holds 6, the city has 6"),
+        ],
+    )
+    def test_impossible_seeds_are_named(self, chosen, message):
+        with pytest.raises(SettingsError, match=message):
+            self.seeds(**chosen)
+
+    def test_exposed_seeds_infect_nobody_in_slot_0(self):
+        traces = mixing_city(people=200)
+        rule = OutbreakSettings(kappa=1e9, seed_count=20, seed_state="exposed")
+        outbreak = simulate(traces, FAST, rule, rng())
+        assert outbreak.ever_infected(0).sum() == 20
+        assert (outbreak.state_at(0)[outbreak.seeds] == EXPOSED).all()
+
+
+def test_draws_of_another_city_are_refused():
+    traces, rule = mixing_city(), OutbreakSettings(seed_count=1)
+    draws = Draws.sample(3, FAST, rule, traces.clock, rng())
+    with pytest.raises(DataError, match="draws for 3 people, traces of 40"):
+        replay(traces, FAST, rule, draws)

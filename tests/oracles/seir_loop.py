@@ -1,0 +1,230 @@
+"""The outbreak as a plain loop over slots and people: slow, and easy to check.
+
+``loop_with_draws`` follows given draws and must equal the simulator person by
+person. ``loop_with_coins`` tosses a coin for every person, slot and event, and
+must agree with it in distribution.
+"""
+
+import math
+import random
+from dataclasses import dataclass
+
+from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.sellke import Draws
+
+NEVER = -1
+
+
+@dataclass
+class World:
+    by_slot: list[list[int]]
+    regions: int
+    slot_days: float
+    pathogen: Pathogen
+    settings: OutbreakSettings
+    kappa: float
+    seeds: list[int]
+
+
+class Story:
+    """What happened to each person; a list entry per person, -1 for never."""
+
+    def __init__(self, people: int) -> None:
+        self.people = people
+        self.infection_slot = [NEVER] * people
+        self.infectious_slot = [NEVER] * people
+        self.onset_slot = [NEVER] * people
+        self.recovery_slot = [NEVER] * people
+        self.source_person = [NEVER] * people
+        self.source_region = [NEVER] * people
+
+    def without_later(self, slots: int) -> "Story":
+        for name in ("infectious_slot", "onset_slot", "recovery_slot"):
+            times = getattr(self, name)
+            setattr(self, name, [t if t < slots else NEVER for t in times])
+        return self
+
+
+class Place:
+    """Who is in a region in one slot."""
+
+    def __init__(self) -> None:
+        self.crowd = 0
+        self.susceptible = 0
+        self.silent = 0
+        self.ill = 0
+        self.carriers: list[int] = []
+
+    def weight(self, settings: OutbreakSettings) -> float:
+        return self.ill + settings.asymptomatic_weight * self.silent
+
+
+def loop_with_draws(world: World, draws: Draws) -> Story:
+    settings = world.settings
+    left = draws.resistance.tolist()
+    latent = draws.latent_slots.tolist()
+    choice = draws.source_choice.tolist()
+    stays = list(
+        zip(draws.infectious_slots.tolist(), draws.onset_slots.tolist(), strict=True)
+    )
+    story = Story(len(left))
+    for person in world.seeds:
+        wait = latent[person] if settings.seed_state == "exposed" else 0
+        begin(story, person, (0, wait), stays[person])
+    for slot, here in enumerate(world.by_slot):
+        places = look_around(world, story, slot, here)
+        hazards = [hazard(world, place) for place in places]
+        fresh = []
+        for person, region in enumerate(here):
+            if region >= 0 and story.infection_slot[person] == NEVER:
+                left[person] -= hazards[region]
+                if left[person] <= 0:
+                    fresh.append(person)
+        for person in fresh:
+            region = here[person]
+            begin(story, person, (slot, latent[person]), stays[person])
+            story.source_region[person] = region
+            story.source_person[person] = pick_source(
+                story, slot, places[region], choice[person], settings
+            )
+    return story.without_later(len(world.by_slot))
+
+
+def begin(
+    story: Story, person: int, when: tuple[int, int], stays: tuple[int, int]
+) -> None:
+    slot, wait = when
+    infectious_for, onset_after = stays
+    story.infection_slot[person] = slot
+    story.infectious_slot[person] = slot + wait
+    story.recovery_slot[person] = slot + wait + infectious_for
+    if 0 < onset_after < infectious_for:
+        story.onset_slot[person] = slot + wait + onset_after
+
+
+def look_around(world: World, story: Story, slot: int, here: list[int]) -> list[Place]:
+    places = [Place() for _ in range(world.regions)]
+    infection, infectious = story.infection_slot, story.infectious_slot
+    recovery, onset = story.recovery_slot, story.onset_slot
+    for person, region in enumerate(here):
+        if region < 0:
+            continue
+        place = places[region]
+        place.crowd += 1
+        if infection[person] == NEVER:
+            place.susceptible += 1
+        elif infectious[person] <= slot < recovery[person]:
+            place.carriers.append(person)
+            if onset[person] == NEVER or onset[person] > slot:
+                place.silent += 1
+            else:
+                place.ill += 1
+    return places
+
+
+def hazard(world: World, place: Place) -> float:
+    settings = world.settings
+    below = place.crowd if settings.contact == "I/N" else place.susceptible
+    weight = place.weight(settings)
+    if weight == 0 or below == 0:
+        return 0.0
+    dose = world.kappa * world.pathogen.beta * world.slot_days * (weight / below)
+    if settings.chance == "exponential":
+        return dose
+    return math.inf if dose >= 1 else -math.log1p(-dose)
+
+
+def pick_source(
+    story: Story, slot: int, place: Place, choice: float, settings: OutbreakSettings
+) -> int:
+    left = choice * place.weight(settings)
+    source = NEVER
+    for carrier in place.carriers:
+        symptoms = NEVER != story.onset_slot[carrier] <= slot
+        weight = 1.0 if symptoms else settings.asymptomatic_weight
+        if weight == 0:
+            continue
+        source = carrier
+        left -= weight
+        if left < 0:
+            break
+    return source
+
+
+def loop_with_coins(world: World, rng: random.Random) -> Story:
+    """States S, E, A, I, R; a coin for each person, slot and possible event."""
+    settings = world.settings
+    people = len(world.by_slot[0])
+    story = Story(people)
+    state = ["S"] * people
+    symptomatic = [rng.random() < settings.symptomatic_share for _ in range(people)]
+    for person in world.seeds:
+        story.infection_slot[person] = 0
+        state[person] = "E"
+        if settings.seed_state == "infectious":
+            state[person] = "A"
+            story.infectious_slot[person] = 0
+    for slot, here in enumerate(world.by_slot):
+        if slot > 0:
+            for person in range(people):
+                toss_clocks(world, story, (state, person, symptomatic), slot, rng)
+        fresh = [
+            person
+            for person, region in enumerate(here)
+            if region >= 0
+            and state[person] == "S"
+            and rng.random() < infection_chance(world, state, here, region)
+        ]
+        for person in fresh:
+            state[person] = "E"
+            story.infection_slot[person] = slot
+            story.source_region[person] = here[person]
+    return story
+
+
+def toss_clocks(
+    world: World,
+    story: Story,
+    who: tuple[list[str], int, list[bool]],
+    slot: int,
+    rng: random.Random,
+) -> None:
+    state, person, symptomatic = who
+    pathogen, settings = world.pathogen, world.settings
+    if state[person] == "E":
+        if settings.model == "sir" or happens(world, pathogen.alpha, rng):
+            state[person] = "A"
+            story.infectious_slot[person] = slot
+    elif state[person] in "AI":
+        if happens(world, pathogen.mu, rng):
+            state[person] = "R"
+            story.recovery_slot[person] = slot
+        elif (
+            state[person] == "A"
+            and symptomatic[person]
+            and happens(world, settings.onset_rate, rng)
+        ):
+            state[person] = "I"
+            story.onset_slot[person] = slot
+
+
+def happens(world: World, rate: float, rng: random.Random) -> bool:
+    return rng.random() < chance_of(world, rate)
+
+
+def chance_of(world: World, rate: float) -> float:
+    dose = rate * world.slot_days
+    if world.settings.chance == "exponential":
+        return 1 - math.exp(-dose)
+    return min(dose, 1)
+
+
+def infection_chance(
+    world: World, state: list[str], here: list[int], region: int
+) -> float:
+    settings = world.settings
+    present = [state[other] for other, there in enumerate(here) if there == region]
+    weight = present.count("I") + settings.asymptomatic_weight * present.count("A")
+    below = len(present) if settings.contact == "I/N" else present.count("S")
+    return chance_of(world, world.kappa * world.pathogen.beta * weight / below)

@@ -1,0 +1,116 @@
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.epidemic.pathogen import OMICRON
+from epifalcon.epidemic.rules import named_rule
+from epifalcon.errors import SettingsError
+from epifalcon.studies.experiment import Experiment, preset_names
+
+PRESETS = ["hamlet", "basic-omicron", "basic-sars", "larger-omicron", "larger-sars"]
+
+
+def test_the_presets_of_the_paper_are_there():
+    assert preset_names() == PRESETS
+
+
+@pytest.mark.parametrize(
+    ("preset", "people", "regions", "days", "kind"),
+    [
+        ("basic-sars", 15_279, 11_234, 40, "poi"),
+        ("basic-omicron", 15_279, 11_234, 40, "poi"),
+        ("larger-sars", 15_738, 3_127, 14, "area"),
+        ("larger-omicron", 15_738, 3_127, 14, "area"),
+    ],
+)
+def test_presets_have_the_sizes_of_the_paper(preset, people, regions, days, kind):
+    city = Experiment.load(preset).city
+    assert (city.people, city.regions, city.days) == (people, regions, days)
+    assert city.kind == kind
+    assert city.slot_hours == 2
+
+
+@pytest.mark.parametrize("scenario", ["basic", "larger"])
+def test_both_pathogens_go_through_one_city(scenario):
+    sars = Experiment.load(f"{scenario}-sars")
+    omicron = Experiment.load(f"{scenario}-omicron")
+    assert sars.city == omicron.city
+    assert sars.pathogen.r0 == pytest.approx(5.7, abs=0.01)
+    assert omicron.pathogen.r0 == pytest.approx(10.78, abs=0.01)
+    assert (sars.outbreak.seed_count, omicron.outbreak.seed_count) == (300, 30)
+    assert sars.labels.label_share == 0.4
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_toml_comes_back_equal(preset, tmp_path):
+    experiment = Experiment.load(preset)
+    (tmp_path / "again.toml").write_text(experiment.to_toml())
+    assert Experiment.load(str(tmp_path / "again.toml")) == experiment
+
+
+def test_a_file_may_extend_a_preset(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "hamlet"\npathogen = "omicron"\n[city]\npeople = 9\n')
+    mine = Experiment.load(str(path))
+    assert mine.city.people == 9
+    assert mine.city.regions == Experiment.load("hamlet").city.regions
+    assert mine.pathogen == OMICRON
+
+
+def test_a_pathogen_of_ones_own(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[pathogen]\nname = "flu"\nbeta = 0.3\nalpha = 0.5\nmu = 0.2\n')
+    assert Experiment.load(str(path)).pathogen.r0 == pytest.approx(1.5)
+
+
+def test_a_named_rule_stands_for_its_settings():
+    by_name = Experiment.load("larger-omicron", ["outbreak.rule=authors"])
+    assert by_name.outbreak == named_rule("authors", OMICRON)
+    changed = Experiment.load(
+        "larger-omicron", ["outbreak.rule=authors", "outbreak.seed_share=0.01"]
+    )
+    assert changed.outbreak.seed_share == 0.01
+    assert changed.outbreak.seed_count is None
+    assert changed.outbreak.model == "sir"
+
+
+def test_overrides_see_the_pathogen_that_comes_last():
+    assert Experiment.load("larger-sars", ["pathogen=omicron"]).outbreak == (
+        Experiment.load("larger-omicron").outbreak
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[city]\npeopel = 3\n", "did you mean 'city.people'"),
+        ("[citty]\n", "did you mean 'city'"),
+        ("[city]\npeople = 'many'\n", "city.people='many' must be a whole number"),
+        ("city = 3\n", "must be a table"),
+        ("[city\n", "not valid TOML"),
+        ("extends = 'hamlt'\n", "did you mean 'hamlet'"),
+        ("[pathogen]\nname = 'x'\n", "needs beta, alpha, mu"),
+        ("[outbreak]\nrule = 'papper'\n", "did you mean 'paper'"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_was_expected(tmp_path, text, told):
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        Experiment.load(str(path))
+    assert told in str(caught.value)
+    assert "wrong.toml" in str(caught.value)
+
+
+_KEYS = ["city", "city.people", "city.kind", "pathogen", "pathogen.beta", "outbreak",
+         "outbreak.rule", "outbreak.kappa", "labels.label_share", "labels.test_days",
+         "reporting.last_days", "x", "city.people.x", ""]  # fmt: skip
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(st.sampled_from(_KEYS), st.text(max_size=8))
+def test_any_override_is_taken_or_refused_clearly(key, value):
+    with contextlib.suppress(SettingsError):
+        Experiment.load("hamlet", [f"{key}={value}"])

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from epifalcon.mobility.regions import Regions
+from epifalcon.studies import figures
+
+
+def bytes_of(figure, tmp_path):
+    figures.save(figure, tmp_path / "f.png")
+    return (tmp_path / "f.png").read_bytes()
+
+
+@pytest.fixture
+def counts():
+    rng = np.random.default_rng(1)
+    return rng.multinomial(100, [0.6, 0.1, 0.1, 0.1, 0.1], size=(3, 6))
+
+
+def test_the_curve_says_the_share_that_was_infected(counts):
+    counts[:, -1] = [70, 10, 10, 5, 5]
+    figure = figures.epidemic_curve(counts, counts[:, :, 1], "town")
+    assert figure.axes[0].get_title(loc="left") == "town: 30.0% infected by day 6"
+
+
+def test_the_curve_draws_the_median_of_the_runs(counts):
+    figure = figures.epidemic_curve(counts, counts[:, :, 1], "town")
+    lines = figure.axes[0].get_lines()
+    assert len(lines) == 4
+    np.testing.assert_array_equal(
+        lines[2].get_ydata(), np.median(counts[:, :, 3], axis=0)
+    )
+
+
+def test_one_run_has_no_band(counts):
+    figure = figures.epidemic_curve(counts[:1], counts[:1, :, 1], "town")
+    assert not figure.axes[0].collections
+
+
+def test_equal_figures_give_equal_bytes(counts, tmp_path):
+    first, second = (
+        bytes_of(figures.epidemic_curve(counts, counts[:, :, 1], "t"), tmp_path)
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize("outlines", [True, False])
+@pytest.mark.parametrize("residents", [[0, 0, 0], [5, 0, 1]])
+def test_the_map_can_be_drawn_of_any_city(tmp_path, outlines, residents):
+    centre = np.array([[0.0, 0], [1, 0], [0, 1]])
+    triangle = np.array([[0, 0], [0.3, 0], [0, 0.3]])
+    corners = np.concatenate([point + triangle for point in centre])
+    regions = Regions(
+        "area",
+        centre,
+        outline_km=corners if outlines else None,
+        outline_ends=np.array([3, 6, 9]) if outlines else None,
+    )
+    rate = np.array([0.2, 0.2, 0.4])
+    figure = figures.attack_map(regions, rate, np.array(residents, float), "t")
+    assert bytes_of(figure, tmp_path).startswith(b"\x89PNG")

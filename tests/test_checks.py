@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from epifalcon import checks
+from epifalcon.errors import DataError, SettingsError
+
+NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), "3", None, True, [1]]
+
+
+def refused(check, *values) -> None:
+    for value in values:
+        with pytest.raises(SettingsError, match=r"clip="):
+            check(clip=value)
+
+
+def test_positive():
+    checks.positive(clip=1, sigma=1e-300, other=np.float32(2), huge=10**400)
+    refused(checks.positive, 0, -1, *NO_NUMBERS)
+
+
+def test_non_negative():
+    checks.non_negative(clip=0, sigma=np.int64(3))
+    refused(checks.non_negative, -1e-300, *NO_NUMBERS)
+
+
+def test_unit_interval():
+    checks.unit_interval(clip=0, sigma=1, other=0.5)
+    refused(checks.unit_interval, -1e-9, 1 + 1e-9, *NO_NUMBERS)
+
+
+def test_at_least():
+    checks.at_least(2, clip=2, sigma=2.5)
+    refused(lambda **values: checks.at_least(2, **values), 1.999, *NO_NUMBERS)
+
+
+def test_whole():
+    checks.whole(1, clip=1, sigma=np.int32(7))
+    refused(lambda **values: checks.whole(1, **values), 0, 1.0, 2.5, *NO_NUMBERS)
+
+
+def test_one_of():
+    checks.one_of(("poi", "area"), kind="poi")
+    with pytest.raises(SettingsError, match="kind='grid' must be one of area, poi"):
+        checks.one_of(("poi", "area"), kind="grid")
+
+
+def test_same_length():
+    checks.same_length(one=np.zeros(3), other=np.zeros((3, 2)))
+    with pytest.raises(DataError, match="one has 3, other has 4"):
+        checks.same_length(one=np.zeros(3), other=np.zeros(4))
+
+
+def test_the_message_names_the_setting_its_value_and_what_was_expected():
+    with pytest.raises(SettingsError) as caught:
+        checks.positive(fine=1, clip=-1)
+    assert str(caught.value) == "clip=-1 must be a number greater than 0"
