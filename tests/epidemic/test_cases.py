@@ -20,7 +20,7 @@ def known_of(people, tests):
 
 
 @st.composite
-def tested_cities(draw):
+def cities_with_tests(draw):
     traces = draw(cities())
     test = st.tuples(
         st.integers(0, traces.people - 1),
@@ -31,7 +31,7 @@ def tested_cities(draw):
 
 
 @CASES
-@given(tested_cities())
+@given(cities_with_tests())
 def test_reported_cases_equal_the_loop_and_add_up(drawn):
     traces, tests, window_days = drawn
     expected = np.zeros((len(traces.regions), traces.clock.days))

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.store import Origin
@@ -45,17 +46,12 @@ def test_saved_and_loaded(tmp_path):
     assert again.people == 6
     for name in ("person", "positive", "slot", "status"):
         np.testing.assert_array_equal(getattr(known, name), getattr(again, name))
+    store.write(tmp_path / "other", "hidden", {}, meta={}, origin=Origin())
     with pytest.raises(DataError, match="expected 'known'"):
-        folder = tmp_path / "other"
-        from epifalcon import store
-
-        store.write(folder, "hidden", {}, meta={}, origin=Origin())
-        Known.load(folder)
+        Known.load(tmp_path / "other")
 
 
 def test_a_record_without_an_array_is_corrupt(tmp_path):
-    from epifalcon import store
-
     store.write(tmp_path, "known", {}, meta={"people": 3}, origin=Origin())
     with pytest.raises(CorruptFileError, match="lacks 'person'"):
         Known.load(tmp_path)

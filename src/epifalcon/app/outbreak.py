@@ -61,8 +61,8 @@ def outbreak(
     table = outbreak_table(figures)
     screen.table(f"{table.caption} on {chosen.preset}", table.columns, table.rows)
     screen.say(
-        f"hazard R0 {figures['hazard_r0']:.2f}, counted secondary cases of the seeds "
-        f"{figures['counted_r0']:.2f} (why they differ: docs/explanation-epidemic.md)"
+        f"R0: {figures['hazard_r0']:.2f} by hazard, {figures['counted_r0']:.2f} by "
+        "counting the people one case infects (the same people are met again)"
     )
 
 

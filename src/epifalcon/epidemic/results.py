@@ -19,6 +19,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask
 
 _COLUMNS = ("person", "time", "result")
+_TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
 _POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
 _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
 
@@ -109,7 +110,7 @@ class _Reader:
 
     def _positive(self, sieve: Sieve, batch: Batch) -> Mask:
         called, column = self._wanted["result"], batch.frame["result"]
-        if column.dtype.is_nested() or column.dtype == pl.Binary:
+        if not (isinstance(column.dtype, _TEXT) or column.dtype.is_numeric()):
             raise DataError(
                 f"{sieve.path}: column {called!r} holds {column.dtype}, "
                 "expected positive or negative"

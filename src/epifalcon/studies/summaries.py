@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from epifalcon.epidemic.calibrate import CountedR0, counted_r0
 from epifalcon.epidemic.hazard import hazard_r0
 from epifalcon.epidemic.outbreak import ASYMPTOMATIC, SYMPTOMATIC, Outbreak
 from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import Epidemic
 from epifalcon.studies.published import DAILY_INFECTIOUS, INFECTED_SHARE
@@ -19,22 +21,6 @@ def infectious_by_day(epidemic: Epidemic) -> Counts:
     """People infectious at the end of each day: (days,)."""
     counts = epidemic.outbreak.counts_by_day()
     return np.asarray(counts[:, ASYMPTOMATIC] + counts[:, SYMPTOMATIC])
-
-
-def counted_r0(epidemics: Sequence[Epidemic]) -> float:
-    """Mean secondary cases of the seeds who had recovered by the end; NaN if none.
-
-    Who recovers within the clock was infectious for a shorter time than most,
-    so on a clock shorter than the disease this lies below the true mean.
-    """
-    counted = [
-        epidemic.outbreak.secondary_cases()[
-            epidemic.outbreak.seeds & epidemic.outbreak.followed()
-        ]
-        for epidemic in epidemics
-    ]
-    joined = np.concatenate(counted)
-    return float(joined.mean()) if joined.size else float("nan")
 
 
 def shrunk_attack_rate(
@@ -57,6 +43,7 @@ def outbreak_figures(
 ) -> dict[str, Any]:
     """What ``epifalcon outbreak --json`` prints, apart from times and places."""
     first = epidemics[0].outbreak
+    counted = _counted_r0(experiment, traces, epidemics[0].seed)
     shares = [epidemic.outbreak.infected_share for epidemic in epidemics]
     published = INFECTED_SHARE.get(preset)
     return {
@@ -78,7 +65,8 @@ def outbreak_figures(
         "hazard_r0": hazard_r0(
             traces, experiment.pathogen, experiment.outbreak, first.kappa
         ),
-        "counted_r0": counted_r0(epidemics),
+        "counted_r0": counted.mean,
+        "counted_r0_standard_error": counted.standard_error,
         "seconds_each": [epidemic.seconds for epidemic in epidemics],
     }
 
@@ -107,6 +95,15 @@ def outbreak_table(figures: dict[str, Any]) -> Table:
         rows.append(["authors' release (one draw)", share, peak, *[""] * 3])
     columns = ["outbreak", "infected share", "most infectious", "on day"]
     return Table("Outbreaks", [*columns, "infections", "ms"], rows)
+
+
+def _counted_r0(experiment: Experiment, traces: Traces, seed: int) -> CountedR0:
+    # The cost grows with index people times people: fewer in a large city.
+    index_people = int(np.clip(5_000_000 // traces.people, 20, 300))
+    rng = Streams(seed).numpy("counted R0")
+    return counted_r0(
+        traces, experiment.pathogen, experiment.outbreak, rng, index_people
+    )
 
 
 def _listed(values: Sequence[int] | None) -> list[int] | None:

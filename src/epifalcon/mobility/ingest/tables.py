@@ -1,6 +1,8 @@
 """Tables on disk, read batch by batch: CSV (also gzipped) and Parquet."""
 
 import contextlib
+import os
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -128,7 +130,7 @@ class _CsvTable:
 class _ParquetTable:
     def __init__(self, path: Path) -> None:
         self._path = path
-        with readable(path):
+        with readable(path), _no_panic_shown():
             self._lazy = pl.scan_parquet(path, glob=False)
             self.names = tuple(self._lazy.collect_schema().names())
             self._total = int(self._lazy.select(pl.len()).collect().item())
@@ -141,13 +143,47 @@ class _ParquetTable:
         ]
         done = 0
         with readable(self._path):
-            for frame in self._lazy.select(chosen).collect_batches(
-                chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
-            ):
+            with _no_panic_shown():
+                frames = iter(
+                    self._lazy.select(chosen).collect_batches(
+                        chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
+                    )
+                )
+            while (frame := _next(frames)) is not None:
                 row = np.arange(done + 1, done + len(frame) + 1, dtype=np.int64)
                 done += len(frame)
                 fields = np.full(len(frame), self.width, dtype=np.int64)
                 yield Batch(row, frame, fields, done, self._total)
+
+
+def _next(frames: Iterator[pl.DataFrame]) -> pl.DataFrame | None:
+    with _no_panic_shown():
+        return next(frames, None)
+
+
+@contextlib.contextmanager
+def _no_panic_shown() -> Iterator[None]:
+    """Hold back what Rust prints on standard error when polars panics.
+
+    The panic becomes a ``DataError``, whose one line says all; anything else
+    that was printed meanwhile is printed in the end.
+    """
+    try:
+        shown = os.dup(2)
+    except OSError:
+        yield
+        return
+    with tempfile.TemporaryFile() as held, os.fdopen(shown, "wb") as stderr:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except pl.exceptions.PanicException:
+            held.truncate(0)
+            raise
+        finally:
+            os.dup2(shown, 2)
+            held.seek(0)
+            stderr.write(held.read())
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,91 @@
+"""Outbreak at Larger size: the simulator against a plain loop over people.
+
+Both get the same city, draws, seeds and kappa, the loop as ready-made lists,
+and must end in the same outbreak, person by person. ``simulate`` beside it is
+the whole call: drawing and working out kappa included.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.pathogen import SARS_COV_2
+from epifalcon.epidemic.rules import named_rule
+from epifalcon.epidemic.seir import replay, simulate
+from epifalcon.epidemic.sellke import Draws
+from epifalcon.mobility.synthetic import CitySettings, build_city
+from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
+from tests.oracles.seir_loop import Story, World, loop_with_draws
+
+_REPEATS = 9
+_SAME = (
+    "infection_slot",
+    "infectious_slot",
+    "onset_slot",
+    "recovery_slot",
+    "source_person",
+    "source_region",
+)
+
+
+def run() -> dict[str, object]:
+    """Seconds of one outbreak, ours and the loop's."""
+    streams = Streams(0)
+    city = CitySettings(people=15_738, regions=3_127, days=14, kind="area")
+    traces = build_city(city, streams.numpy("city"))
+    rule = named_rule("paper", SARS_COV_2)
+    draws = Draws.sample(
+        traces.people, SARS_COV_2, rule, traces.clock, streams.numpy("seir")
+    )
+    outbreak = replay(traces, SARS_COV_2, rule, draws)
+    kappa = outbreak.kappa
+    ours = _median(lambda: replay(traces, SARS_COV_2, rule, draws, kappa))
+    whole = _median(lambda: simulate(traces, SARS_COV_2, rule, streams.numpy("seir")))
+    world = _world(traces, outbreak)
+    begin = time.perf_counter()
+    story = loop_with_draws(world, draws)
+    peer = time.perf_counter() - begin
+    _require_same(outbreak, story)
+    return {
+        "name": "outbreak",
+        "ours": ours,
+        "peer": peer,
+        "ratio": peer / ours,
+        "unit": "s",
+        "simulate": whole,
+        "ratio_simulate": peer / whole,
+        "people": traces.people,
+        "slots": traces.slots,
+        "infected_share": outbreak.infected_share,
+    }
+
+
+def _median(work: Callable[[], object]) -> float:
+    seconds = []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
+
+
+def _world(traces: Traces, outbreak: Outbreak) -> World:
+    return World(
+        by_slot=traces.by_slot.tolist(),
+        regions=len(traces.regions),
+        slot_days=traces.clock.slot_days,
+        pathogen=outbreak.pathogen,
+        settings=outbreak.settings,
+        kappa=outbreak.kappa,
+        seeds=np.flatnonzero(outbreak.seeds).tolist(),
+    )
+
+
+def _require_same(outbreak: Outbreak, story: Story) -> None:
+    for name in _SAME:
+        if not np.array_equal(getattr(outbreak, name), getattr(story, name)):
+            raise SystemExit(f"outbreak: the loop's {name} differs from ours")

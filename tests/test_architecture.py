@@ -1,0 +1,283 @@
+"""The house rules that no linter knows: sizes, docstrings, words, what is barred."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = sorted((ROOT / "src" / "epifalcon").rglob("*.py"))
+PROGRAMS = SOURCE + [
+    path
+    for folder in ("benchmarks", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+]
+CODE = PROGRAMS + sorted((ROOT / "tests").rglob("*.py"))
+
+FILE_LINES, BODY_LINES, CLASS_LINES = 400, 50, 250
+PARAMETERS, NESTING = 6, 3
+JUNK_DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
+BARRED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
+BARRED_MODULES |= {"marshal"}
+BARRED_WORDS = {"uid", "usr", "fake", "dummy", "traj", "locs"}
+BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.TryStar, ast.Match)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def place(path: Path, node: ast.AST | None = None) -> str:
+    name = path.relative_to(ROOT).as_posix()
+    return name if node is None else f"{name}:{getattr(node, 'lineno', 0)}"
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
+
+
+def body_lines(function: Function) -> int:
+    body = function.body[ast.get_docstring(function) is not None :]
+    if not body:
+        return 0
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1
+
+
+def nesting(node: ast.AST) -> int:
+    """How many blocks stand inside each other; elif is no deeper than its if."""
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, FUNCTIONS):
+            continue
+        chained = isinstance(node, ast.If) and node.orelse == [child]
+        step = isinstance(child, BLOCKS) and not (chained and isinstance(child, ast.If))
+        deepest = max(deepest, nesting(child) + step)
+    return deepest
+
+
+def parameters(function: Function) -> int:
+    given = function.args
+    listed = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    names = [one.arg for one in listed if one.arg not in {"self", "cls"}]
+    return len(names) + (given.vararg is not None) + (given.kwarg is not None)
+
+
+def commands() -> set[str]:
+    """Functions that typer reads as commands: each option is a parameter there."""
+    main = tree_of(ROOT / "src" / "epifalcon" / "app" / "main.py")
+    return {
+        f"src/epifalcon/app/{node.args[0].value.id}.py {node.args[0].attr}"
+        for node in ast.walk(main)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).startswith("app.command(")
+        and isinstance(node.args[0], ast.Attribute)
+        and isinstance(node.args[0].value, ast.Name)
+    }
+
+
+def names_in(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "asname"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                yield node, value
+
+
+def words(name: str) -> set[str]:
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return set(spaced.lower().split("_"))
+
+
+def texts() -> list[Path]:
+    """Every text file of the repository, also those not committed yet."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    if shutil.which("git") and (ROOT / ".git").exists():
+        told = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True)
+        found = [ROOT / name for name in told.stdout.decode().split("\0") if name]
+    else:
+        found = [
+            path
+            for folder in ("src", "tests", "docs", "benchmarks", "scripts")
+            for path in (ROOT / folder).rglob("*")
+        ]
+    return [path for path in found if path.is_file() and _is_text(path)]
+
+
+def _is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\0" not in file.read(4096)
+
+
+def test_the_source_was_found():
+    assert len(SOURCE) > 10
+
+
+def test_files_are_short():
+    long = {
+        place(path): lines
+        for path in CODE
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES
+    }
+    assert not long
+
+
+def test_functions_are_short_and_flat_with_few_parameters():
+    wrong, known = [], commands()
+    for path in SOURCE:
+        for function in functions(tree_of(path)):
+            where = f"{place(path, function)} {function.name}"
+            if (lines := body_lines(function)) > BODY_LINES:
+                wrong.append(f"{where}: {lines} lines")
+            if (depth := nesting(function)) > NESTING:
+                wrong.append(f"{where}: {depth} deep")
+            count = parameters(function)
+            option_list = f"{place(path)} {function.name}" in known
+            if count > PARAMETERS and not option_list:
+                wrong.append(f"{where}: {count} parameters")
+    assert not wrong
+
+
+def test_classes_are_short():
+    long = [
+        f"{place(path, node)} {node.name}"
+        for path in SOURCE
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        and (node.end_lineno or 0) - node.lineno + 1 > CLASS_LINES
+    ]
+    assert not long
+
+
+def test_everything_public_has_a_docstring():
+    bare = []
+    for path in SOURCE:
+        tree = tree_of(path)
+        if not ast.get_docstring(tree):
+            bare.append(place(path))
+        for node in tree.body:
+            if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+                continue
+            if not node.name.startswith("_") and not ast.get_docstring(node):
+                bare.append(f"{place(path, node)} {node.name}")
+    assert not bare
+
+
+def test_public_functions_name_their_arguments():
+    # checks.py is made of names: positive(clip=clip) tells which setting is wrong.
+    open_ended = [
+        f"{place(path, function)} {function.name}"
+        for path in SOURCE
+        if path.name != "checks.py"
+        for function in functions(tree_of(path))
+        if function.args.kwarg is not None and not function.name.startswith("_")
+    ]
+    assert not open_ended
+
+
+def test_no_junk_drawers():
+    assert not [place(path) for path in CODE if path.stem in JUNK_DRAWERS]
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.split(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return {node.module.split(".")[0]}
+    return set()
+
+
+def unsafe(node: ast.AST) -> bool:
+    """Whether the call could run code from a file."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    given = {word.arg: ast.unparse(word.value) for word in node.keywords}
+    if given.get("allow_pickle", "False") != "False":
+        return True
+    if called in {"np.load", "numpy.load", "np.lib.format.read_array"}:
+        return given.get("allow_pickle") != "False"
+    return called in {"torch.load", "eval", "exec"} or called.endswith("read_pickle")
+
+
+def test_no_file_can_run_code_when_it_is_read():
+    wrong = [
+        f"{place(path, node)}: {ast.unparse(node)}"
+        for path in PROGRAMS
+        for node in ast.walk(tree_of(path))
+        if imported(node) & BARRED_MODULES or unsafe(node)
+    ]
+    assert not wrong
+
+
+def test_the_library_does_not_print():
+    printing = [
+        place(path, node)
+        for path in SOURCE
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+    assert not printing
+
+
+def test_one_word_for_one_thing():
+    wrong = {
+        f"{place(path, node)} {name}"
+        for path in CODE
+        for node, name in names_in(tree_of(path))
+        if words(name) & BARRED_WORDS
+    }
+    assert not wrong
+
+
+def test_no_randomness_outside_a_given_generator():
+    allowed = {"Generator", "default_rng", "SeedSequence", "PCG64", "Philox"}
+    wrong = []
+    for path in PROGRAMS:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Attribute):
+                continue
+            if ast.unparse(node.value) not in {"np.random", "numpy.random"}:
+                continue
+            if node.attr not in allowed:
+                wrong.append(f"{place(path, node)}: {ast.unparse(node)}")
+    assert not wrong
+
+
+def test_the_import_contracts_are_kept():
+    program = Path(sys.executable).parent / "lint-imports"
+    if not program.exists():
+        pytest.skip("import-linter is not installed")
+    told = subprocess.run(
+        [program, "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_no_text_names_a_package_index_or_a_private_place():
+    # Put together here, so that this file does not hold them itself.
+    hosts = ["pypi" + ".org", "python" + "hosted.org", "pytorch" + ".org/whl"]
+    hosts += ["anaconda" + ".org", "index" + "-url", "/wo" + "rk/main"]
+    hosts += ["/wo" + "rk/shared", "/tmp" + "/briefs"]
+    named = []
+    for path in texts():
+        text = path.read_text(encoding="utf-8", errors="replace").lower()
+        named += [f"{place(path)}: {host}" for host in hosts if host in text]
+    assert not named
+
+
+def test_tests_mirror_the_source():
+    homes = {path.relative_to(ROOT / "src" / "epifalcon").parent for path in SOURCE}
+    strays = [
+        place(path)
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path.parent.relative_to(ROOT / "tests") not in homes
+        and path.parent.name not in {"conformance", "golden", "tests", "benchmarks"}
+    ]
+    assert not strays

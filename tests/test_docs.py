@@ -1,0 +1,259 @@
+"""What the pages name must exist: files, commands, options, links; examples run."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import re
+import shlex
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+import typer.main
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "epifalcon"
+NAMED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [ROOT / name for name in NAMED if (ROOT / name).exists()]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+FOLDERS = {"src", "tests", "docs", "benchmarks", "scripts", ".ci"}
+TOP_FILES = {"Makefile", "pyproject.toml", "constraints.txt", "mkdocs.yml", "LICENSE"}
+TOP_SUFFIXES = (".md", ".cff")
+ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@dataclass(frozen=True)
+class Fence:
+    language: str
+    text: str
+    line: int
+
+
+def fences(page: Path) -> list[Fence]:
+    found, start, language, lines = [], 0, "", []
+    inside = ""
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        mark = re.match(r"\s*(`{3,}|~{3,})(.*)", line)
+        if not inside and mark:
+            inside, language = mark[1], mark[2].strip()
+            start, lines = number + 1, []
+        elif inside and mark and mark[1].startswith(inside) and not mark[2].strip():
+            found.append(Fence(language, "\n".join(lines), start))
+            inside = ""
+        elif inside:
+            lines.append(line)
+    assert not inside, f"{page.name}: the fence before line {start} is not closed"
+    return found
+
+
+def prose(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    for fence in fences(page):
+        text = text.replace(fence.text, "")
+    return text
+
+
+def spans(page: Path) -> list[str]:
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
+
+
+def shell_lines(page: Path) -> Iterator[str]:
+    """Command lines of fences and code spans, continuations joined."""
+    yield from spans(page)
+    for fence in fences(page):
+        if fence.language not in {"python", "pycon", "toml", "json"}:
+            joined = re.sub(r"\\\n\s*", " ", fence.text)
+            yield from (line.strip().removeprefix("$ ") for line in joined.splitlines())
+
+
+def words_of(line: str) -> list[str]:
+    with contextlib.suppress(ValueError):
+        return shlex.split(line, comments=True)
+    return line.split()
+
+
+def names_a_path(text: str) -> bool:
+    if re.search(r"[\s<>{}$|=()…]", text) or text.startswith(("http", "-")):
+        return False
+    first, _, rest = text.partition("/")
+    if not rest:
+        return text in TOP_FILES or (
+            text.endswith(TOP_SUFFIXES) and not text.startswith(".")
+        )
+    return first in FOLDERS or (first in ROOMS and text.endswith((".py", ".toml")))
+
+
+def missing_path(text: str) -> str | None:
+    name, _, test = text.partition("::")
+    name = re.sub(r":\d+(-\d+)?$", "", name).rstrip("/")
+    for base in (ROOT, PACKAGE, ROOT / "docs"):
+        found = list(base.glob(name))
+        if found and (not test or f"def {test}(" in found[0].read_text()):
+            return None
+    return text
+
+
+def headings(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
+    plain = [re.sub(r"[`*]", "", title).strip().lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
+
+
+@each_page
+def test_every_path_named_exists(page):
+    named = [text for text in spans(page) if names_a_path(text)]
+    for line in shell_lines(page):
+        named += [word for word in words_of(line)[1:] if word.split("/")[0] in FOLDERS]
+    gone = [text for text in named if names_a_path(text) and missing_path(text)]
+    assert not gone
+
+
+@each_page
+def test_every_name_of_the_package_can_be_imported(page):
+    named = [text.split("(")[0] for text in spans(page)]
+    named = [text for text in named if re.fullmatch(r"epifalcon(\.\w+)+", text)]
+    gone = []
+    for text in named:
+        try:
+            importlib.import_module(text)
+        except ImportError:
+            module, _, name = text.rpartition(".")
+            with contextlib.suppress(ImportError):
+                if hasattr(importlib.import_module(module), name):
+                    continue
+            gone.append(text)
+    assert not gone
+
+
+@each_page
+def test_every_make_target_named_exists(page):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    known = set(re.findall(r"^([a-z][a-z-]*):", makefile, flags=re.MULTILINE))
+    named = set()
+    for line in shell_lines(page):
+        command = line.split("#")[0].split("&&")
+        for part in command:
+            match words_of(part):
+                case ["make", *targets]:
+                    named |= {word for word in targets if re.match(r"[a-z]", word)}
+    named = {word for word in named if "=" not in word}
+    assert named <= known
+
+
+def commands() -> click.Command:
+    return typer.main.get_command(importlib.import_module("epifalcon.app.main").app)
+
+
+def invocations(page: Path) -> Iterator[list[str]]:
+    """The words after ``epifalcon`` on every line that calls it."""
+    for line in shell_lines(page):
+        for part in re.split(r"&&|\||;", line):
+            found = words_of(part)
+            if found and found[0].rpartition("/")[2] == "epifalcon":
+                yield found[1:]
+
+
+def wrong_words(words: list[str]) -> list[str]:
+    """Words that the command line would not know; placeholders pass."""
+    command, wrong = commands(), []
+    for word in words:
+        if word.startswith("-") and re.fullmatch(r"--?[a-z][a-z0-9-]*(=.*)?", word):
+            known = {"--help", "-h", "--install-completion", "--show-completion"}
+            for option in command.params:
+                known |= {*option.opts, *option.secondary_opts}
+            wrong += [] if word.split("=")[0] in known else [word]
+        elif isinstance(command, click.Group) and re.fullmatch(r"[a-z][a-z-]*", word):
+            if word not in command.commands:
+                return [word]
+            command = command.commands[word]
+    return wrong
+
+
+@each_page
+def test_every_command_and_option_named_exists(page):
+    wrong = {" ".join(words): wrong_words(words) for words in invocations(page)}
+    assert not {line: found for line, found in wrong.items() if found}
+
+
+@each_page
+def test_every_preset_named_exists(page):
+    known = {path.stem for path in (PACKAGE / "studies" / "presets").glob("*.toml")}
+    named = {
+        after
+        for words in invocations(page)
+        for word, after in zip(words, words[1:], strict=False)
+        if word == "--preset" and re.fullmatch(r"[a-z][a-z0-9-]*", after)
+    }
+    assert named <= known
+
+
+@each_page
+def test_every_link_between_pages_leads_somewhere(page):
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)(?: \"[^\"]*\")?\)", prose(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        goal = page.parent / name if name else page
+        if not goal.exists():
+            broken.append(target)
+        elif anchor and goal.suffix == ".md" and anchor not in headings(goal):
+            broken.append(target)
+    assert not broken
+
+
+@each_page
+def test_every_python_example_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # The examples of a page build on each other, as a reader would type them.
+    names: dict[str, object] = {"__name__": "__main__"}
+    for fence in fences(page):
+        if fence.language == "pycon" or (
+            fence.language == "python" and fence.text.startswith(">>>")
+        ):
+            run_session(fence, page.name, names)
+        elif fence.language == "python":
+            code = compile("\n" * (fence.line - 1) + fence.text, str(page), "exec")
+            with contextlib.redirect_stdout(io.StringIO()):
+                exec(code, names)
+
+
+def run_session(fence: Fence, name: str, names: dict[str, object]) -> None:
+    parsed = doctest.DocTestParser().get_doctest(
+        fence.text + "\n", names, name, name, fence.line
+    )
+    told = io.StringIO()
+    with warnings.catch_warnings():
+        runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+        runner.run(parsed, out=told.write, clear_globs=False)
+    names.update(parsed.globs)
+    assert runner.failures == 0, told.getvalue()
+
+
+def test_every_page_has_its_place_in_the_contents():
+    contents = ROOT / "mkdocs.yml"
+    if not contents.exists():
+        pytest.skip("no contents yet")
+    listed = set(re.findall(r"([\w./-]+\.md)", contents.read_text(encoding="utf-8")))
+    docs = ROOT / "docs"
+    there = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert listed == there
+
+
+def test_the_reader_sees_what_is_wrong(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "See `src/epifalcon/gone.py`, `mobility/clock.py` and [x](gone.md#y).\n"
+        "```bash\n$ epifalcon nonsense --wrong\nepifalcon presets \\\n  --wrong\n```\n",
+        encoding="utf-8",
+    )
+    assert [text for text in spans(page) if missing_path(text)] == [
+        "src/epifalcon/gone.py"
+    ]
+    found = [wrong_words(words) for words in invocations(page)]
+    assert found == [["nonsense"], ["--wrong"]]
