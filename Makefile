@@ -41,6 +41,7 @@ golden: install ## renew the golden numbers after a wanted change of results
 	$(BIN)/python scripts/golden.py
 
 docs: install ## build the documentation into site/
+	$(BIN)/python scripts/reference.py
 	$(BIN)/mkdocs build --strict
 
 clean: ## remove everything that was built

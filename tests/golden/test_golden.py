@@ -50,7 +50,7 @@ def golden_numbers():
             first.outbreak.infected_share,
             second.outbreak.infected_share,
         ],
-        "reported cases": float(cases.by_region_and_day.sum()),
+        "reported cases": round(float(cases.by_region_and_day.sum()), 6),
         "moves": int(sum(flows.moves(day).sum() for day in range(flows.days))),
         "statistics": {item.name: item.value for item in measure(traces).statistics},
     }
