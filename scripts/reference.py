@@ -14,7 +14,9 @@ HEAD = """# Commands
 
 This page is made from the commands themselves by `scripts/reference.py`.
 
-Figures go to standard output, progress to standard error and only on a terminal. `--json` prints one JSON document; `--quiet` prints nothing but errors. Shell completion: `epifalcon --install-completion`.
+Figures go to standard output, progress to standard error and only on a terminal.
+`--json` prints one JSON document; `--quiet` prints nothing but errors.
+Shell completion: `epifalcon --install-completion`.
 
 | exit code | meaning |
 | --- | --- |

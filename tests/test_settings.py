@@ -121,6 +121,7 @@ def test_a_value_of_the_wrong_kind_is_told_with_the_right_one():
     refused({"share": True}, "share=True", "a number")
     refused({"private": 1}, "private=1", "true or false")
     refused({"inner": {"rounds": 2.5}}, "inner.rounds=2.5", "a whole number")
+    refused({"inner": {"rounds": True}}, "inner.rounds=True", "a whole number")
     refused({"inner": 3}, "inner=3", "table")
     refused({"days": 3}, "days=3", "list")
     refused({"days": [1, "b"]}, "days[1]='b'", "a whole number")

@@ -277,7 +277,7 @@ def _put_in_place(scratch: Path, path: Path) -> None:
         path.rename(old)
     try:
         scratch.rename(path)
-    except OSError:
+    except BaseException:
         if old is not None:
             old.rename(path)
         raise

@@ -7,7 +7,6 @@ from epifalcon.epidemic.hazard import (
     kappa_for_r0,
     mean_share_of_others,
     resolve_kappa,
-    slot_hazard,
 )
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
@@ -70,9 +69,3 @@ def test_a_harmless_pathogen_needs_no_kappa():
     assert resolve_kappa(mixing_city(), harmless, OutbreakSettings()) == 1
     with pytest.raises(SettingsError, match="cannot be reached"):
         kappa_for_r0(mixing_city(), harmless, OutbreakSettings(), 2.0)
-
-
-@pytest.mark.parametrize("dose", [0.0, 1e-9, 0.3, 0.999, 1.0, 5.0])
-def test_slot_hazard_gives_the_chance(dose):
-    assert -np.expm1(-slot_hazard(dose, False)) == pytest.approx(1 - np.exp(-dose))
-    assert -np.expm1(-slot_hazard(dose, True)) == pytest.approx(min(dose, 1))

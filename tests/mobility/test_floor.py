@@ -82,3 +82,5 @@ def test_a_draw_at_the_very_top_stays_in_the_row():
 
     weight = np.array([[0.1, 0.2, 0.0], [1e-300, 3.0, 0.7]])
     assert floor._choose(weight, Top()).tolist() == [1, 2]
+    many = np.random.default_rng(0).random((5000, 3)) + 1e-9
+    assert floor._choose(many, Top()).max() == 2

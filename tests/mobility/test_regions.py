@@ -65,6 +65,13 @@ def test_the_plane_keeps_distances_of_a_city_also_across_the_date_line(centre, o
     assert np.abs(plane.mean(axis=0)).max() < 1e-6
 
 
+def test_a_city_on_the_date_line_stays_in_one_piece():
+    suva = np.array([[179.9, -17.0], [-179.9, -17.0], [179.8, -17.0]])
+    plane = plane_km(suva)
+    assert np.ptp(plane[:, 0]) == pytest.approx(31.9, abs=0.1)
+    assert plane.mean(axis=0) == pytest.approx([0, 0], abs=1e-9)
+
+
 def test_the_plane_leaves_unknown_places_unknown():
     degrees = np.array([[10.0, 50.0], [np.nan, np.nan], [10.2, 50.0]])
     plane = plane_km(degrees)

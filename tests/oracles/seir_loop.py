@@ -138,13 +138,15 @@ def hazard(world: World, place: Place) -> float:
 def pick_source(
     story: Story, slot: int, place: Place, choice: float, settings: OutbreakSettings
 ) -> int:
+    def symptoms(carrier: int) -> bool:
+        return NEVER != story.onset_slot[carrier] <= slot
+
     left = choice * place.weight(settings)
     source = NEVER
-    for carrier in place.carriers:
-        symptoms = NEVER != story.onset_slot[carrier] <= slot
-        weight = 1.0 if symptoms else settings.asymptomatic_weight
+    for carrier in sorted(place.carriers, key=symptoms, reverse=True):
+        weight = 1.0 if symptoms(carrier) else settings.asymptomatic_weight
         if weight == 0:
-            continue
+            break
         source = carrier
         left -= weight
         if left < 0:

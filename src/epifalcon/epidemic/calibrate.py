@@ -7,19 +7,19 @@ The kappa for a wished hazard R0 has a closed form: ``kappa_for_r0`` in
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from epifalcon.checks import at_least, positive, unit_interval
-from epifalcon.epidemic.hazard import resolve_kappa, slot_hazard
+from epifalcon.epidemic.hazard import resolve_kappa
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay
 from epifalcon.epidemic.sellke import Draws, whole_slots
+from epifalcon.epidemic.spread import expected_cases
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.types import Counts, Floats, PersonIds, RegionIds
+from epifalcon.types import Counts, Floats, PersonIds
 
 _HIGHEST_KAPPA = 2.0**20
 _HALVINGS = 40
@@ -173,7 +173,7 @@ def counted_r0(
     for index in range(index_people):
         later = (np.arange(traces.slots) - start[index]) % traces.slots
         visits = _visits(later, duration[index], silent_for[index])
-        cases[index] = _expected_cases(traces.by_slot, person[index], visits, rule)
+        cases[index] = expected_cases(traces.by_slot, person[index], visits, rule)
         progress("counted R0", index + 1, index_people)
     return CountedR0(person, cases)
 
@@ -189,33 +189,3 @@ def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
         for wait in (duration, silent_for)
     )
     return np.stack([without, whole - without])
-
-
-@numba.njit(cache=True)
-def _expected_cases(
-    by_slot: RegionIds,
-    index_person: int,
-    visits: Floats,
-    rule: tuple[float, float, bool, bool],
-) -> float:
-    """Sum over all others of the chance that the index person infects them."""
-    force, silent_weight, linear, over_susceptible = rule
-    hazard = np.zeros(by_slot.shape[1])
-    for slot in range(by_slot.shape[0]):
-        here = by_slot[slot]
-        region = here[index_person]
-        if region < 0 or visits[0, slot] + visits[1, slot] == 0:
-            continue
-        crowd = (here == region).sum() - over_susceptible
-        if crowd == 0:
-            continue
-        handed = visits[1, slot] * slot_hazard(force / crowd, linear)
-        if visits[0, slot] > 0:
-            dose = silent_weight * force / crowd
-            handed += visits[0, slot] * slot_hazard(dose, linear)
-        for person in range(here.size):
-            if here[person] == region:
-                hazard[person] += handed
-    hazard[index_person] = 0.0
-    total: float = -np.expm1(-hazard).sum()
-    return total

@@ -12,8 +12,6 @@ handed to the same person twice can infect only once: see ``counted_r0`` in
 left out of m, so a gappy city hands out less than its hazard R0 says.
 """
 
-import math
-
 import numba
 import numpy as np
 
@@ -23,9 +21,6 @@ from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import RegionIds
-
-CERTAIN = 1e300
-"""A hazard that infects everybody; finite, as infinity less infinity is no number."""
 
 
 def mean_share_of_others(traces: Traces, contact: ContactLaw = "I/N") -> float:
@@ -86,17 +81,6 @@ def resolve_kappa(
     if mean_share_of_others(traces, settings.contact) == 0:
         return 1.0
     return kappa_for_r0(traces, pathogen, settings)
-
-
-@numba.njit(cache=True)
-def slot_hazard(dose: float, linear: bool) -> float:
-    """The hazard of a slot from ``dose`` = kappa beta dt W / N.
-
-    Infects with the chance 1 - exp(-dose), or, if ``linear``, min(dose, 1).
-    """
-    if linear:
-        return CERTAIN if dose >= 1 else -math.log1p(-dose)
-    return min(dose, CERTAIN)
 
 
 @numba.njit(cache=True)

@@ -91,7 +91,6 @@ class DistanceFloor:
 def _choose(weight: Floats, rng: np.random.Generator) -> NDArray[np.int64]:
     """A column of each row of ``weight`` (rows, columns), by its weight."""
     heap = np.cumsum(weight, axis=1)
+    # random() is at most 1 - 2^-53, so the product rounds to less than the total.
     target = rng.random(len(weight)) * heap[:, -1]
-    # The product can round up to the whole, which is past the last column.
-    target = np.minimum(target, np.nextafter(heap[:, -1], 0))
     return np.asarray((heap <= target[:, None]).sum(axis=1))

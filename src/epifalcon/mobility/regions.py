@@ -103,9 +103,9 @@ class Regions:
         if self.lonlat is not None:
             return great_circle_km(self.lonlat[here], self.lonlat[there])
         east, north = self.centre_km[:, 0], self.centre_km[:, 1]
-        return np.asarray(
-            np.hypot(east[here] - east[there], north[here] - north[there])
-        )
+        across, along = east[here] - east[there], north[here] - north[there]
+        # Several times faster than hypot, whose care for overflow no city needs.
+        return np.asarray(np.sqrt(across * across + along * along))
 
 
 def great_circle_km(here: Floats, there: Floats) -> Floats:

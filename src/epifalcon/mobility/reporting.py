@@ -91,8 +91,6 @@ def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> Re
     observed = region != UNKNOWN
     seen = np.count_nonzero(observed, axis=1)
     wanted = np.floor(trace_share * seen + rng.random(people)).astype(np.int64)
-    # u just below 1 can round up to one point more than there is.
-    np.minimum(wanted, seen, out=wanted)
 
     # The slot in the lowest part makes keys unique, so the count is exact.
     largest = np.iinfo(np.int64).max

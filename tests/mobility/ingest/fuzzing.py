@@ -3,6 +3,7 @@
 ``python -m tests.mobility.ingest.fuzzing 30000`` makes a long run of it.
 """
 
+import contextlib
 import datetime
 import gzip
 import io
@@ -54,9 +55,10 @@ AREA = {
     ],
 }
 SPLINTERS = [
-    b'"', b'""', b"\n", b"\r\n", b"\r", b",", b";", b"\t", b"\0", b"\xff", b"\xef\xbb\xbf",
-    b"\xc3", b"1e999", b"-1", b"nan", b"inf", b"9" * 400, b"99999-01-01", b"2020-02-30",
-    b"2020-03-29T02:30", b"24:00", b"20200301", b"+99:99", "\u202e\U0001f600".encode(),
+    b'"', b'""', b"\n", b"\r\n", b"\r", b",", b";", b"\t", b"\0", b"\xff",
+    b"\xef\xbb\xbf", b"\xc3", b"1e999", b"-1", b"nan", b"inf", b"9" * 400,
+    b"99999-01-01", b"2020-02-30", b"2020-03-29T02:30", b"24:00", b"20200301",
+    b"+99:99",    "\u202e\U0001f600".encode(),
     b"\xff\xfea\0", b",,,,,", b'","', b"NULL", b"[/b]", b"{}", b"=1+1", b" ", b"",
 ]  # fmt: skip
 
@@ -223,19 +225,31 @@ def try_one(seed: int, folder: Path) -> bool:
         if kind == "results":
             ids = np.zeros((24, 2), dtype=np.int32)
             clock = Clock(2, 2, "2020-03-01", "Europe/Berlin")
-            traces = Traces(ids, clock, Regions("poi", np.zeros((1, 2))), ["ann", "bob"])
+            traces = Traces(
+                ids, clock, Regions("poi", np.zeros((1, 2))), ["ann", "bob"]
+            )
             known, rows = read_results(path, traces)
             assert len(known.person) == rows.kept
         elif settings is None:
             return False
         else:
             rows = import_visits(path, settings).rows
-    except EpifalconError as error:
-        assert str(error).count("\n") == 0 or len(str(error)) < 1000
+    except EpifalconError:
         return False
     assert rows.kept > 0
     assert rows.kept + sum(rows.refused.values()) == rows.read
     return True
+
+
+def try_one_parquet(seed: int, folder: Path) -> None:
+    """Read a Parquet file with one wrong bit."""
+    rng = np.random.default_rng(seed)
+    data = bytearray(odd_parquet("pings", np.random.default_rng(seed % 4)))
+    data[rng.integers(4, len(data))] ^= 1 << int(rng.integers(8))
+    path = folder / "flipped.parquet"
+    path.write_bytes(data)
+    with contextlib.suppress(EpifalconError):
+        import_visits(path, ImportSettings(kind="pings"))
 
 
 def main(count: int, first: int = 1_000_000) -> None:

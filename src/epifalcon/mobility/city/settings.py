@@ -32,41 +32,41 @@ class CitySettings:
     """Share of the city's round extent that its regions cover."""
     towns: int = 24
     """Settlements around the main centre."""
-    home_sigma: float = 1.2
+    home_sigma: float = 0.95
     """Spread (of the logarithm) of the number of homes per region."""
-    attraction_sigma: float = 1.7
+    attraction_sigma: float = 1.9
     """Spread (of the logarithm) of how much a region draws workers and visitors."""
     home_share: float = 1.0
     """Share of the regions in which people live at all."""
 
     commuter_share: float = 0.66
     """Share of people with a fixed place of work or study outside their home."""
-    commute_exponent: float = 1.0
-    commute_scale_km: float = 3.0
-    commute_cutoff_km: float = 25.0
+    commute_exponent: float = 1.5
+    commute_scale_km: float = 2.5
+    commute_cutoff_km: float = 20.0
     """A workplace at d km is chosen with weight (1 + d/scale)^-exponent
     exp(-d/cutoff) times its attraction."""
-    visit_exponent: float = 2.0
-    visit_scale_km: float = 1.5
+    visit_exponent: float = 4.5
+    visit_scale_km: float = 1.0
     visit_cutoff_km: float = 30.0
     """The same for a first visit to a new place."""
     exploration: float = 0.6
     exploration_decay: float = 0.21
     """With S places known, the next one is new with chance exploration *
     S^-exploration_decay."""
-    outings: float = 1.0
+    outings: float = 1.2
     """How often people go out, as a multiple of the built-in hourly rates."""
     outing_sigma: float = 0.4
     """Spread (of the logarithm) of that between people."""
-    chain_share: float = 0.5
+    chain_share: float = 0.4
     """Chance that a stop of an outing is followed by another one."""
-    stay_exponent: float = 1.8
+    stay_exponent: float = 2.0
     stay_min_hours: float = 0.5
     stay_max_hours: float = 12.0
     """Stops last t hours with density t^-stay_exponent between min and max."""
     traveller_share: float = 0.2
     """Share of people who make excursions."""
-    excursion_share: float = 0.15
+    excursion_share: float = 0.25
     """Chance that they spend a day off far away; half of that on other days."""
     excursion_cutoff_km: float = 60.0
     """A goal at d km is chosen with weight exp(-d/cutoff) times its attraction."""

@@ -13,7 +13,7 @@ from scipy.spatial import cKDTree
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.ingest.places import Places
 from epifalcon.mobility.ingest.regioning import Keys, Numbered, Spots, placed
-from epifalcon.mobility.ingest.rows import Sieve
+from epifalcon.mobility.ingest.rows import Sieve, Told
 from epifalcon.mobility.ingest.tables import readable
 from epifalcon.mobility.regions import EARTH_RADIUS_KM
 from epifalcon.types import Floats
@@ -139,8 +139,8 @@ class _Points:
     def __init__(self, lon: Floats, lat: Floats) -> None:
         self._lon, self._lat = lon, lat
 
-    def __getitem__(self, index: int) -> str:
-        return f"{self._lon[index]:.6g}, {self._lat[index]:.6g}"
+    def __getitem__(self, index: int) -> Told:
+        return Told(f"{self._lon[index]:.6g}, {self._lat[index]:.6g}")
 
 
 def _extra(module: str, purpose: str) -> Any:  # noqa: ANN401

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 
 import numba
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
 from epifalcon.mobility.ingest.times import Micros, Zone
 from epifalcon.types import UNKNOWN, RegionIds
 
-_COMPACT_ROWS = 1_000_000
-MAX_RECORDS = 250_000_000
+MAX_RECORDS = 180_000_000
 _MAX_PIECES = 4_000_000
 
 
@@ -36,46 +34,84 @@ class Sightings:
 
 
 class Presence:
-    """Sightings of a whole file, added up by (person, slot, region)."""
+    """Sightings of a whole file, added up by (person, slot, region).
+
+    A hash table of two 64-bit keys, person with slot and region. It grows by
+    doubling; the sums in it do not depend on the order of what was added.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[pl.DataFrame] = []
-        self._rows = 0
-        self._settled = 0
+        self._used = 0
+        self._table = _empty_table(_FIRST_ROOM)
 
     def add(self, seen: Sightings) -> None:
         """Take in some sightings."""
-        part = _sum(pl.DataFrame(vars(seen)))
-        self._parts.append(part)
-        self._rows += len(part)
-        if self._rows > max(_COMPACT_ROWS, 2 * self._settled):
-            self._compact()
+        needed = self._used + len(seen.slot)
+        if needed > MAX_RECORDS:
+            raise DataError(
+                f"more than {MAX_RECORDS:,} triples of person, slot and region: "
+                "choose fewer days (start, days) or longer slots (slot_hours)"
+            )
+        if needed > _FILL * len(self._table[0]):
+            self._grow(needed)
+        who_when = seen.person.astype(np.int64) << 32 | seen.slot
+        self._used += _add(
+            self._table, (who_when, seen.region, seen.weight, seen.first)
+        )
 
     def total(self) -> Sightings:
         """Everything taken in, one entry per (person, slot, region)."""
-        self._compact()
-        frame = self._parts.pop()
-        self._rows = self._settled = 0
-        return Sightings(*(frame[name].to_numpy() for name in _COLUMNS))
+        full = self._table[0] != _FREE
+        who_when, region, weight, first = (column[full] for column in self._table)
+        self._table, self._used = _empty_table(_FIRST_ROOM), 0
+        person = (who_when >> 32).astype(np.uint32)
+        slot = (who_when & (2**32 - 1)).astype(np.int32)
+        return Sightings(person, slot, region, weight, first)
 
-    def _compact(self) -> None:
-        merged = _sum(pl.concat(self._parts))
-        self._parts = [merged]
-        self._rows = self._settled = len(merged)
-        if self._settled > MAX_RECORDS:
-            raise DataError(
-                f"more than {MAX_RECORDS:,} pairs of person and slot: "
-                "choose fewer days (start, days) or longer slots (slot_hours)"
-            )
+    def _grow(self, needed: int) -> None:
+        room = len(self._table[0])
+        while needed > _FILL * room:
+            room *= 2
+        full = np.flatnonzero(self._table[0] != _FREE)
+        larger = _empty_table(room)
+        for part in np.array_split(full, 8):
+            _add(larger, tuple(column[part] for column in self._table))
+        self._table = larger
 
 
-_COLUMNS = ("person", "slot", "region", "weight", "first")
+_FREE = -1
+_FIRST_ROOM = 1 << 12
+_FILL = 0.7
 
 
-def _sum(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.group_by("person", "slot", "region").agg(
-        pl.col("weight").sum(), pl.col("first").min()
-    )
+def _empty_table(room: int) -> tuple[NDArray[np.int64], ...]:
+    free = np.full(room, _FREE, dtype=np.int64)
+    return (free, *(np.empty(room, dtype=np.int64) for _ in range(3)))
+
+
+@numba.njit(cache=True)
+def _add(table, rows):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    """Add rows to a table that has room for them; returns how many were new."""
+    keys, regions, weights, firsts = table
+    key, region, weight, first = rows
+    mask = np.uint64(keys.size - 1)
+    new = 0
+    for i in range(key.size):
+        mixed = np.uint64(key[i]) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= np.uint64(region[i]) * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        j = (mixed >> np.uint64(20)) & mask
+        while keys[j] != -1 and (keys[j] != key[i] or regions[j] != region[i]):
+            j = (j + np.uint64(1)) & mask
+        if keys[j] == -1:
+            keys[j], regions[j] = key[i], region[i]
+            weights[j], firsts[j] = weight[i], first[i]
+            new += 1
+        else:
+            weights[j] += weight[i]
+            firsts[j] = min(firsts[j], first[i])
+    return new
 
 
 def pieces_of_stays(

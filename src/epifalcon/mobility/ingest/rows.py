@@ -141,11 +141,18 @@ class Sieve:
             self._tally.add_example(RefusedRow(reason, row, column, found, expected))
 
 
+class Told(str):
+    """Words of ours about a value, shown without quotes."""
+
+    __slots__ = ()
+
+
 def show(value: object) -> str:
-    """A value as it is shown in messages: quoted, and cut if it is long."""
+    """A value as it is shown in messages: text in quotes, and cut if it is long."""
     if value is None:
         return "nothing"
-    text = repr(value) if isinstance(value, str) else str(value)
+    quoted = isinstance(value, str) and not isinstance(value, Told)
+    text = repr(value) if quoted else str(value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 

@@ -89,7 +89,7 @@ def _zone(name: str) -> Zone:
 
 
 def _offset(zone: ZoneInfo, second: int) -> int:
-    offset = (_EPOCH + timedelta(seconds=second)).astimezone(zone).utcoffset()
+    offset = datetime.fromtimestamp(second, zone).utcoffset()
     assert offset is not None
     return offset // timedelta(microseconds=1)
 
@@ -136,6 +136,8 @@ def is_time(kind: pl.DataType) -> bool:
 
 def _placed(column: pl.Series, value: Floats, zoned: Mask, zone: Zone) -> Instants:
     missing = column.is_null().to_numpy()
+    if isinstance(column.dtype, pl.String):
+        missing = missing | (column.str.strip_chars() == "").fill_null(True).to_numpy()
     unreadable = np.isnan(value)
     # A day on either side, so that an offset cannot push a time off the table.
     outside = ~unreadable & ((value < DAY) | (value > _END - DAY))

@@ -16,6 +16,7 @@ _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null)
 def names(sieve: Sieve, column: pl.Series, called: str) -> pl.Series:
     """The ids in ``column`` as text, exactly as they stand in the file.
 
+    The column bears our name for it; ``called`` is its name in the file.
     Whole numbers stored as floats lose their ".0". Refuses rows whose id is
     empty, broken text, or runs over a line end (a quote was left open).
     """
@@ -26,21 +27,27 @@ def names(sieve: Sieve, column: pl.Series, called: str) -> pl.Series:
         )
     text = _whole(column) if kind.is_float() else column.cast(pl.String)
     empty = (text.is_null() | (text.str.strip_chars() == "")).fill_null(True)
-    sieve.refuse(empty.to_numpy(), "empty id", called, column, "an id")
+    sieve.refuse(empty.to_numpy(), f"empty {column.name}", called, column, "an id")
     broken = text.str.contains("\ufffd", literal=True).fill_null(False)
-    sieve.refuse(broken.to_numpy(), "not UTF-8", called, column, "UTF-8 text")
+    sieve.refuse(
+        broken.to_numpy(), f"{column.name} is not UTF-8", called, column, "UTF-8 text"
+    )
     split = text.str.contains("\n", literal=True).fill_null(False)
     sieve.refuse(
-        split.to_numpy(), "line end inside an id", called, column, "an id in one line"
+        split.to_numpy(),
+        f"line end inside {column.name}",
+        called,
+        column,
+        "an id in one line",
     )
     return text
 
 
 def numbers(sieve: Sieve, column: pl.Series, called: str, limit: float) -> Floats:
     """Finite numbers between ``-limit`` and ``limit``; refused rows hold NaN."""
-    kind = column.dtype
+    kind, ours = column.dtype, column.name
     if isinstance(kind, _TEXT):
-        column = column.cast(pl.String).str.strip_chars()
+        column = column.cast(pl.String).str.strip_chars().replace("", None)
     elif not kind.is_numeric():
         raise DataError(
             f"{sieve.path}: column {called!r} holds {kind}, expected numbers"
@@ -48,12 +55,12 @@ def numbers(sieve: Sieve, column: pl.Series, called: str, limit: float) -> Float
     value = column.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
     expected = f"a number from {-limit:g} to {limit:g}"
     missing = column.is_null().to_numpy()
-    sieve.refuse(missing, f"missing {called}", called, column, expected)
+    sieve.refuse(missing, f"missing {ours}", called, column, expected)
     bad = ~np.isfinite(value)
-    sieve.refuse(bad, f"{called} is not a number", called, column, expected)
+    sieve.refuse(bad, f"{ours} is not a number", called, column, expected)
     with np.errstate(invalid="ignore"):
         out = np.abs(value) > limit
-    sieve.refuse(out, f"{called} out of range", called, column, expected)
+    sieve.refuse(out, f"{ours} out of range", called, column, expected)
     return np.where(bad | out, np.nan, value)
 
 
@@ -66,15 +73,15 @@ def times(
             f"{sieve.path}: column {called!r} holds {column.dtype}, expected times"
         )
     found = instants(column, zone, unit)
-    shown = column
+    shown, ours = column, column.name
     if isinstance(column.dtype, pl.Datetime):
         # As a number: polars cannot show a time of the year 300,000.
         shown = column.to_physical()
-    sieve.refuse(found.missing, f"missing {called}", called, shown, EXPECTED)
-    sieve.refuse(found.unreadable, f"{called} is not readable", called, shown, EXPECTED)
+    sieve.refuse(found.missing, f"missing {ours}", called, shown, EXPECTED)
+    sieve.refuse(found.unreadable, f"{ours} is not readable", called, shown, EXPECTED)
     sieve.refuse(
         found.outside,
-        f"{called} out of range",
+        f"{ours} out of range",
         called,
         shown,
         "a time between 1970 and 2100",

@@ -1,0 +1,1 @@
+"""Benchmarks: each file has ``run() -> dict``; ``run.py`` runs them."""

@@ -1,0 +1,363 @@
+import gzip
+import io
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+import pytest
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.ingest import ImportSettings, ReadSettings, import_visits
+from epifalcon.mobility.ingest import imported as imported_module
+
+CHECKINS = "person,time,place\n"
+
+
+def visits(tmp_path, text, name="visits.csv", **chosen):
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    chosen.setdefault("kind", "checkins")
+    return import_visits(path, ImportSettings(**chosen))
+
+
+def refused(tmp_path, text, match, error=DataError, **chosen):
+    with pytest.raises(error, match=match):
+        visits(tmp_path, text, **chosen)
+
+
+def regions(imported, person):
+    traces = imported.traces
+    row = traces.by_person[list(traces.names).index(person)]
+    return [None if r < 0 else traces.regions.names[r] for r in row]
+
+
+def test_every_refused_row_is_explained(tmp_path):
+    text = (
+        "person,time,lat,lon\n"
+        "ann,2020-03-01T08:00,52.5,13.4\n"
+        ",2020-03-01T08:00,52.5,13.4\n"
+        "ann,yesterday,52.5,13.4\n"
+        "ann,,52.5,13.4\n"
+        "ann,2020-03-01T08:00,952.5,13.4\n"
+        "ann,2020-03-01T08:00,52.5,east\n"
+        "ann,2020-03-01T08:00,52.5\n"
+        "ann,2020-03-01T08:00,nan,13.4\n"
+        "ann,2020-03-01T08:00,,13.4\n"
+        "bob,1583049600,52.5,13.4\n"
+    )
+    read = ReadSettings(max_refused_share=0.9)
+    rows = visits(tmp_path, text, kind="pings", read=read).rows
+    assert (rows.read, rows.kept) == (10, 2)
+    assert rows.refused == {
+        "empty person": 1,
+        "time is not readable": 1,
+        "missing time": 1,
+        "lat out of range": 1,
+        "lon is not a number": 1,
+        "lat is not a number": 1,
+        "missing lat": 1,
+        "wrong number of fields, or an open quote": 1,
+    }
+    found = {row.reason: (row.row, row.column, row.value) for row in rows.examples}
+    assert found["lat out of range"] == (6, "lat", "'952.5'")
+    assert found["empty person"] == (3, "person", "''")
+    assert found["wrong number of fields, or an open quote"][::2] == (8, "3 fields")
+
+
+def test_at_most_three_examples_of_each_reason(tmp_path):
+    text = CHECKINS + "a,2020-03-01,x\n" + "a,never,x\n" * 50
+    rows = visits(tmp_path, text, read=ReadSettings(max_refused_share=1)).rows
+    assert rows.refused == {"time is not readable": 50}
+    assert [row.row for row in rows.examples] == [3, 4, 5]
+
+
+def test_too_many_refused_rows_are_an_error_that_shows_them(tmp_path):
+    text = CHECKINS + "a,2020-03-01,x\na,never,x\na,soon,x\n,2020-03-01,x\n"
+    refused(tmp_path, text, r"3 of 4 rows.*2 x time is not readable \(row 3.*'never'")
+
+
+def test_strict_names_the_first_bad_row(tmp_path):
+    text = CHECKINS + "a,2020-03-01,x\na,never,x\n,2020-03-01,x\n"
+    read = ReadSettings(strict=True)
+    refused(tmp_path, text, "row 3, column 'time'.*found 'never'", read=read)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "is empty"),
+        ("person,time,place\n", "holds no rows"),
+        ("person,when,place\na,b,c\n", "no column 'time'.*'person', 'when', 'place'"),
+        ("person,time,place,time\na,b,c,d\n", "'time' appears more than once"),
+        ("person,user_id,uid,time,place\n", None),
+        ("user_id,uid,time,place\na,b,c,d\n", "'user_id' and 'uid' could each be"),
+        (CHECKINS + ",,\n", "all 1 rows were refused"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, text, match):
+    refused(tmp_path, text, match or "holds no rows")
+
+
+def test_a_missing_column_tells_the_nearest(tmp_path):
+    read = ReadSettings(columns=("time=timestmp",))
+    text = "person,timestamp,place\na,2020-03-01,x\n"
+    refused(tmp_path, text, "no column 'timestmp'.*nearest: 'timestamp'", read=read)
+    read = ReadSettings(columns=("tme=timestamp",))
+    refused(tmp_path, text, "did you mean 'time'", SettingsError, read=read)
+
+
+def test_no_such_file_a_folder_and_an_unknown_ending(tmp_path):
+    settings = ImportSettings(kind="checkins")
+    with pytest.raises(DataError, match="no such file"):
+        import_visits(tmp_path / "nothing.csv", settings)
+    with pytest.raises(DataError, match="is a folder"):
+        import_visits(tmp_path, settings)
+    (tmp_path / "visits.xlsx").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"ending in one of \.csv"):
+        import_visits(tmp_path / "visits.xlsx", settings)
+    (tmp_path / "visits.parquet").write_bytes(b"person,time\n")
+    with pytest.raises(DataError, match=r"visits\.parquet"):
+        import_visits(tmp_path / "visits.parquet", settings)
+
+
+def test_usual_names_and_renamed_ones(tmp_path):
+    text = "Device_ID,Timestamp,Latitude,LNG\na,2020-03-01,1,2\n"
+    found = visits(tmp_path, text, kind="pings").columns
+    assert found == {
+        "person": "Device_ID", "time": "Timestamp", "lat": "Latitude", "lon": "LNG"
+    }  # fmt: skip
+    text = "person,who,when,place\nx,a,2020-03-01,p\n"
+    read = ReadSettings(columns=("person=who", "time=when"))
+    assert visits(tmp_path, text, read=read).traces.names == ("a",)
+
+
+def test_ids_are_kept_letter_by_letter(tmp_path):
+    names = [
+        "007",
+        "7",
+        " 7",
+        "Zoë",
+        "a b",
+        'say "hi", x',
+        "NULL",
+        "張",
+        "1e3",
+        "é" * 300,
+    ]
+    text = CHECKINS + "".join(
+        '"{}",2020-03-01,"{}"\n'.format(
+            name.replace('"', '""'), name.replace('"', '""')
+        )
+        for name in names
+    )
+    traces = visits(tmp_path, text).traces
+    assert list(traces.names) == sorted(names)
+    assert list(traces.regions.names) == sorted(names)
+
+
+def test_whole_numbers_are_sorted_by_size(tmp_path):
+    text = CHECKINS + "".join(f"{k},2020-03-01,{k * 3}\n" for k in (10, 9, 100, 0))
+    traces = visits(tmp_path, text).traces
+    assert traces.names == ("0", "9", "10", "100")
+    assert traces.regions.names == ("0", "27", "30", "300")
+
+
+def test_the_order_of_rows_and_the_format_do_not_matter(tmp_path):
+    rng = np.random.default_rng(1)
+    count = 4000
+    frame = pl.DataFrame(
+        {
+            "person": [f"p{k}" for k in rng.integers(0, 40, count)],
+            "time": [1583020800 + int(s) for s in rng.integers(0, 3 * 86400, count)],
+            "place": [f"r{k}" for k in rng.integers(0, 30, count)],
+        }
+    )
+    out, shuffled = io.BytesIO(), io.BytesIO()
+    frame.write_parquet(out, row_group_size=500)
+    frame.sample(fraction=1, shuffle=True, seed=3).write_parquet(shuffled)
+    text = frame.write_csv().encode()
+    base = visits(tmp_path, text).traces
+    zoned = frame.with_columns(
+        pl.from_epoch("time")
+        .dt.replace_time_zone("UTC")
+        .dt.convert_time_zone("Asia/Tokyo"),
+        pl.col("person").cast(pl.Categorical),
+    )
+    typed = io.BytesIO()
+    zoned.write_parquet(typed)
+    for data, name in (
+        (out.getvalue(), "a.parquet"),
+        (shuffled.getvalue(), "b.parquet"),
+        (typed.getvalue(), "c.parquet"),
+        (gzip.compress(text), "d.csv.gz"),
+    ):
+        other = visits(tmp_path, data, name).traces
+        np.testing.assert_array_equal(other.by_slot, base.by_slot)
+        assert other.names == base.names
+        assert other.regions.names == base.regions.names
+        assert other.clock == base.clock
+
+
+def test_most_rows_win_and_equals_go_to_the_first_seen(tmp_path):
+    text = CHECKINS + (
+        "a,2020-03-01T00:10,x\na,2020-03-01T00:20,b\na,2020-03-01T01:00,b\n"
+        "a,2020-03-01T02:30,y\na,2020-03-01T02:20,z\n"
+        "a,2020-03-01T04:20,z\na,2020-03-01T04:20,y\n"
+    )
+    assert regions(visits(tmp_path, text), "a")[:3] == ["b", "z", "y"]
+
+
+def test_most_time_wins_among_stays(tmp_path):
+    text = (
+        "person,start,end,place\n"
+        "a,2020-03-01T00:00,2020-03-01T00:50,x\n"
+        "a,2020-03-01T00:50,2020-03-01T03:10,y\n"
+        "a,2020-03-01T01:30,2020-03-01T01:40,x\n"
+        "a,2020-03-01T03:10,2020-03-01T04:00,x\n"
+        "a,2020-03-01T05:00,2020-03-01T05:00,dot\n"
+    )
+    assert regions(visits(tmp_path, text, kind="stays"), "a")[:4] == [
+        "y", "y", "dot", None,
+    ]  # fmt: skip
+
+
+def test_time_spent_is_true_time_when_clocks_change(tmp_path):
+    """From 00:00 to 04:00 on the wall are 3 hours in spring and 5 in autumn."""
+    spring = (
+        "person,start,end,place\n"
+        "a,2020-03-29T00:00,2020-03-29T01:40,first\n"
+        "a,2020-03-29T01:40,2020-03-29T04:00,second\n"
+    )
+    chosen = {"kind": "stays", "timezone": "Europe/Berlin", "slot_hours": 4}
+    # 100 minutes against 80, though the clocks show 140.
+    assert regions(visits(tmp_path, spring, **chosen), "a")[0] == "first"
+    autumn = (
+        "person,start,end,place\n"
+        "a,2020-10-25T00:00,2020-10-25T02:10,first\n"
+        "a,2020-10-25T02:10,2020-10-25T04:00,second\n"
+    )
+    # 130 minutes against 170, though the clocks show 110.
+    assert regions(visits(tmp_path, autumn, **chosen), "a")[0] == "second"
+
+
+def test_odd_wall_clock_times_are_counted(tmp_path):
+    text = CHECKINS + "a,2020-03-29T02:30,x\na,2020-10-25T02:30,x\na,2020-03-29,x\n"
+    found = visits(tmp_path, text, timezone="Europe/Berlin")
+    assert (found.times_twice, found.times_never) == (1, 1)
+    assert regions(found, "a")[1] == "x"
+
+
+def test_gaps_are_filled_only_between_observations_and_up_to_the_limit(tmp_path):
+    text = CHECKINS + "".join(
+        f"a,2020-03-01T{hour:02}:00,{place}\n"
+        for hour, place in ((2, "x"), (6, "y"), (12, "z"))
+    )
+    bare = [None, "x", None, "y", None, None, "z", *[None] * 5]
+    one = [None, "x", "x", "y", None, None, "z", *[None] * 5]
+    two = [None, "x", "x", "y", "y", "y", "z", *[None] * 5]
+    for hours, expected in ((0, bare), (1.9, bare), (2, one), (3.9, one), (4, two)):
+        found = visits(tmp_path, text, fill_gap_hours=hours)
+        assert regions(found, "a") == expected
+
+
+def test_days_run_from_the_first_local_day_to_the_last(tmp_path):
+    text = CHECKINS + "a,2020-03-01T23:30Z,x\na,2020-03-03T01:00Z,x\n"
+    clock = visits(tmp_path, text, timezone="Asia/Tokyo").traces.clock
+    assert (clock.start, clock.days) == ("2020-03-02", 2)
+    clock = visits(tmp_path, text, timezone="America/New_York").traces.clock
+    assert (clock.start, clock.days) == ("2020-03-01", 2)
+
+
+def test_days_without_a_start_begin_with_the_data(tmp_path):
+    text = CHECKINS + "a,2020-03-02,x\na,2020-03-03,y\na,2020-03-09,z\n"
+    found = visits(tmp_path, text, days=2)
+    assert found.traces.clock.start == "2020-03-02"
+    assert found.rows.refused == {"outside the days asked for": 1}
+    assert found.traces.regions.names == ("x", "y")
+    assert visits(tmp_path, text, start="2020-02-28").traces.clock.days == 11
+
+
+def test_one_wild_time_does_not_allocate_a_century(tmp_path):
+    text = CHECKINS + "a,2020-03-01,x\n" * 300 + "a,2020-03-04,x\na,1999-01-01,x\n"
+    refused(tmp_path, text, r"days, from 1999-01-01 to 2020-03-04.*start and days")
+    found = visits(tmp_path, text, start="2020-03-01", days=4)
+    assert found.rows.refused == {"outside the days asked for": 1}
+
+
+def test_too_many_cells_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(imported_module, "MAX_CELLS", 20)
+    text = CHECKINS + "a,2020-03-01,x\nb,2020-03-01,x\n"
+    refused(tmp_path, text, "2 people x 12 slots are 24 cells")
+
+
+def test_stays_that_run_backwards_or_for_years_are_refused(tmp_path):
+    text = (
+        "person,start,end,place\n"
+        "a,2020-03-01,2020-03-02,x\n"
+        "a,2020-03-02,2020-03-01,x\n"
+        "a,2020-03-01,2040-03-01,x\n"
+    )
+    read = ReadSettings(max_refused_share=0.9)
+    rows = visits(tmp_path, text, kind="stays", read=read).rows
+    assert rows.refused == {"end before start": 1, "stay too long": 1}
+
+
+def test_a_damaged_parquet_file_is_never_read_in_part(tmp_path):
+    frame = pl.DataFrame(
+        {"person": ["a"] * 3000, "time": [datetime(2020, 3, 1)] * 3000,
+         "place": [str(k % 7) for k in range(3000)]}
+    )  # fmt: skip
+    out = io.BytesIO()
+    frame.write_parquet(out, row_group_size=1000)
+    whole = out.getvalue()
+    failed = 0
+    for at in range(10, len(whole) - 10, len(whole) // 60):
+        data = bytearray(whole)
+        data[at] ^= 0x55
+        try:
+            rows = visits(tmp_path, bytes(data), "damaged.parquet").rows
+        except (DataError, SettingsError):
+            failed += 1
+        else:
+            assert rows.read == 3000
+    assert failed > 10
+
+
+@pytest.mark.parametrize(
+    ("chosen", "match"),
+    [
+        ({"kind": "pings", "regions": "given"}, "makes no sense for pings"),
+        ({"kind": "matrix", "regions": "grid"}, "makes no sense for a matrix"),
+        ({"kind": "pings", "regions": "polygons"}, "needs polygons=FILE"),
+        ({"kind": "pings", "regions": "towers"}, "needs places=FILE"),
+        ({"kind": "pings", "polygons": "x"}, "needs regions='polygons'"),
+        ({"kind": "pings", "places": "x"}, "of no use for pings"),
+        ({"kind": "pings", "h3_resolution": 16}, "between 0 and 15"),
+        ({"kind": "pings", "cell_km": 0}, "cell_km=0"),
+        ({"kind": "pings", "days": 0}, "days=0"),
+        ({"kind": "pings", "start": "March"}, "start='March'"),
+        ({"kind": "pings", "timezone": "Mars"}, "timezone='Mars'"),
+        ({"kind": "pings", "slot_hours": 5}, "slot_hours=5"),
+        ({"kind": "pings", "fill_gap_hours": -1}, "fill_gap_hours=-1"),
+        ({"kind": "matrix", "slot_hours": 0.5, "matrix_slot_hours": 2}, "multiple"),
+        ({"kind": "pongs"}, "kind='pongs'"),
+    ],
+)
+def test_settings_that_make_no_sense(chosen, match):
+    with pytest.raises(SettingsError, match=match):
+        ImportSettings(**chosen)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"columns": ("person",)}, {"delimiter": ",,"}, {"max_refused_share": 2},
+     {"epoch_unit": "h"}],
+)  # fmt: skip
+def test_read_settings_that_make_no_sense(chosen):
+    with pytest.raises(SettingsError):
+        ReadSettings(**chosen)
+
+
+def test_points_are_asked_for_where_there_are_none(tmp_path):
+    text = CHECKINS + "a,2020-03-01,x\n"
+    refused(tmp_path, text, "needs lat and lon", regions="grid")
