@@ -236,8 +236,6 @@ def run_session(fence: Fence, name: str, names: dict[str, object]) -> None:
 
 def test_every_page_has_its_place_in_the_contents():
     contents = ROOT / "mkdocs.yml"
-    if not contents.exists():
-        pytest.skip("no contents yet")
     listed = set(re.findall(r"([\w./-]+\.md)", contents.read_text(encoding="utf-8")))
     docs = ROOT / "docs"
     there = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}

@@ -123,3 +123,19 @@ def test_impossible_goals_are_named():
         ShareGoal(share=0.5, runs=0)
     with pytest.raises(SettingsError, match="index_people=0"):
         counted_r0(CITY, FAST, RULE, rng(), index_people=0)
+
+
+def test_traces_repeated_give_the_same_counted_r0():
+    # Infectious for 20 days on 2 days of traces: most of the time lies past their end.
+    short = mixing_city(people=60, regions=12, days=2)
+    rows = np.tile(short.by_slot, (40, 1))
+    long = traces_of(rows, regions=12, slot_hours=6.0)
+    pathogen = Pathogen(name="long", beta=0.06, alpha=1.0, mu=0.05)
+    rule = OutbreakSettings(asymptomatic_weight=0.3, onset_rate=0.1)
+    once, often = (
+        counted_r0(traces, pathogen, rule, rng(seed), index_people=500)
+        for seed, traces in enumerate((short, long))
+    )
+    error = np.hypot(once.standard_error, often.standard_error)
+    assert once.mean == pytest.approx(often.mean, abs=4 * error)
+    assert error < 0.1 < once.mean / 5

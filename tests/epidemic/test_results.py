@@ -29,9 +29,10 @@ def read(tmp_path, rows, city=None, settings=ALL, header="person,time,result"):
 
 @pytest.mark.parametrize(
     ("word", "positive"),
-    [("positive", True), ("Neg", False), (" POS ", True), ("negative", False)]
-    + [("1", True), ("0", False), ("TRUE", True), ("False", False), ("+", True)]
-    + [("-", False), ("1.0", True), ("0.0", False)],
+    [
+        *((word, True) for word in ("positive", " POS ", "1", "TRUE", "+", "1.0")),
+        *((word, False) for word in ("negative", "Neg", "0", "False", "-", "0.0")),
+    ],
 )
 def test_words_for_results(tmp_path, word, positive):
     known, rows = read(tmp_path, [f"7,2020-03-28,{word}"])
@@ -121,7 +122,7 @@ def test_files_that_cannot_be_used(tmp_path):
     rows = ["7,2020-03-28,pos", "7,2020-03-28,maybe"]
     with pytest.raises(SettingsError, match="give start"):
         read(tmp_path, rows, traces(start=None))
-    with pytest.raises(DataError, match="row 3, column 'result'.*'maybe'"):
+    with pytest.raises(DataError, match=r"row 3, column 'result'.*'maybe'"):
         read(tmp_path, rows, settings=ReadSettings(strict=True))
     with pytest.raises(DataError, match="no column 'result'"):
         read(tmp_path, rows, header="person,time,verdict")

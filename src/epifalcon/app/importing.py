@@ -28,10 +28,15 @@ def import_(
     ] = None,
     columns: Annotated[
         _Text,
-        typer.Option("--columns", help="Column names, e.g. person=user_id,time=ts."),
+        typer.Option(
+            "--columns", help="Column names of the visits, e.g. person=user_id,time=ts."
+        ),
     ] = None,
     test_columns: Annotated[
-        _Text, typer.Option("--test-columns", help="The same for the file of tests.")
+        _Text,
+        typer.Option(
+            "--test-columns", help="Column names of the tests, e.g. result=outcome."
+        ),
     ] = None,
     regions: Annotated[
         _Text,
@@ -41,7 +46,8 @@ def import_(
         float | None, typer.Option("--cell-km", help="Side of a cell of the grid.")
     ] = None,
     h3_resolution: Annotated[
-        int | None, typer.Option("--h3-resolution", help="0 to 15.")
+        int | None,
+        typer.Option("--h3-resolution", help="Resolution of H3 cells, 0 to 15."),
     ] = None,
     polygons: Annotated[
         _Text, typer.Option("--polygons", help="GeoJSON file of areas.")
@@ -53,15 +59,22 @@ def import_(
         ),
     ] = None,
     place_columns: Annotated[
-        _Text, typer.Option("--place-columns", help="The same for that table.")
+        _Text,
+        typer.Option(
+            "--place-columns",
+            help="Column names of that table, e.g. place=id,lat=y,lon=x.",
+        ),
     ] = None,
     slot_hours: Annotated[
-        float | None, typer.Option("--slot-hours", help="Length of a slot.")
+        float | None,
+        typer.Option("--slot-hours", help="Length of a slot: a part of a day."),
     ] = None,
     start: Annotated[
         _Text, typer.Option("--start", help="First day, e.g. 2020-03-01.")
     ] = None,
-    days: Annotated[int | None, typer.Option("--days", help="Number of days.")] = None,
+    days: Annotated[
+        int | None, typer.Option("--days", help="Number of days from the first.")
+    ] = None,
     timezone: Annotated[
         _Text, typer.Option("--timezone", help="The city's, e.g. Europe/Berlin.")
     ] = None,
@@ -119,22 +132,25 @@ class _Sources:
     def __init__(self, visits: Path, tests: Path | None, columns: list[str]) -> None:
         self.visits, self.tests, self.test_columns = visits, tests, columns
 
-    def described(self, settings: "ImportSettings") -> dict[str, Any]:
-        """Name, size and SHA-256 of each file, for the manifest."""
+    def files(self, settings: "ImportSettings") -> dict[str, Path]:
+        """Every file that will be read; raises ``DataError`` if one is missing."""
+        from epifalcon.errors import DataError
+
         named = {
             "visits": self.visits,
             "tests": self.tests,
             "places": settings.places,
             "polygons": settings.polygons,
         }
-        return {
-            name: _described(Path(path))
-            for name, path in named.items()
-            if path is not None
-        }
+        files = {name: Path(path) for name, path in named.items() if path is not None}
+        for path in files.values():
+            if not path.exists():
+                raise DataError(f"{path}: no such file")
+        return files
 
 
 def _described(path: Path) -> dict[str, Any]:
+    """Name, size and SHA-256 of a file, for the manifest."""
     import hashlib
 
     with path.open("rb") as file:
@@ -172,14 +188,14 @@ def _import(
 
     begun = perf_counter()
     test_settings = replace(settings.read, columns=tuple(sources.test_columns))
-    figures: dict[str, Any] = {}
+    files = sources.files(settings)
     with store.new_directory(out, overwrite=overwrite) as folder:
         with screen.progress() as progress:
             imported = import_visits(sources.visits, settings, progress)
         told = {
             "import": as_plain(settings),
             "test_columns": sources.test_columns,
-            "inputs": sources.described(settings),
+            "inputs": {name: _described(path) for name, path in files.items()},
         }
         origin = store.Origin.now(told, None)
         imported.traces.save(folder / "city", origin)

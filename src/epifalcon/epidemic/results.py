@@ -18,6 +18,7 @@ from epifalcon.mobility.ingest.times import Zone
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask
 
+_OUTSIDE_DAYS = "outside the days of the traces"
 _COLUMNS = ("person", "time", "result")
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
 _POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
@@ -45,6 +46,7 @@ def read_results(
     tally = Tally(
         path, strict=settings.strict, max_refused_share=settings.max_refused_share
     )
+    tally.expect(_OUTSIDE_DAYS)
     reader = _Reader(traces, settings, wanted)
     parts = []
     for batch in table.batches(wanted):
@@ -83,7 +85,7 @@ class _Reader:
         outside = (slot < 0) | (slot >= self._clock.slots)
         sieve.refuse(
             outside,
-            "outside the days of the traces",
+            _OUTSIDE_DAYS,
             called,
             column,
             f"{self._clock.days} days from {self._clock.start}",

@@ -11,7 +11,12 @@ import numpy as np
 
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.mobility.validity.bands import BANDS, Band
+from epifalcon.mobility.validity.bands import (
+    BANDS,
+    LEAST_OBSERVED,
+    NEEDS_OBSERVATION,
+    Band,
+)
 from epifalcon.mobility.validity.crowds import Crowds, gini, measure_crowds
 from epifalcon.mobility.validity.lives import Lives, measure_lives
 from epifalcon.mobility.validity.moves import (
@@ -30,7 +35,11 @@ _BINS = 30
 
 @dataclass(frozen=True)
 class Statistic:
-    """One value with the band it should lie in; ``holds`` is None without value."""
+    """One value with the band it should lie in.
+
+    ``holds`` is None where there is no value, or where so few slots were
+    observed that the band says nothing about it.
+    """
 
     name: str
     value: float
@@ -92,7 +101,8 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
         **_home_values(at_home, traces.clock),
     }
     found = tuple(
-        _judge(band, values[band.name]) for band in BANDS[traces.regions.kind]
+        _judge(band, values[band.name], traces.observed_share)
+        for band in BANDS[traces.regions.kind]
     )
     curves = (
         *_life_curves(lives, traces.clock),
@@ -103,11 +113,15 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
     return MobilityStatistics(found, curves)
 
 
-def _judge(band: Band, value: float) -> Statistic:
-    holds = None if np.isnan(value) else bool(band.low <= value <= band.high)
-    return Statistic(
-        band.name, value, band.low, band.high, holds, band.unit, band.source
-    )
+def _judge(band: Band, value: float, observed: float) -> Statistic:
+    holds: bool | None = bool(band.low <= value <= band.high)
+    source = band.source
+    if observed < LEAST_OBSERVED and band.name in NEEDS_OBSERVATION:
+        holds = None
+        source = f"not judged, only {observed:.0%} of slots observed; {source}"
+    if np.isnan(value):
+        holds = None
+    return Statistic(band.name, value, band.low, band.high, holds, band.unit, source)
 
 
 def _life_values(lives: Lives, sample: Sample) -> dict[str, float]:
@@ -151,9 +165,7 @@ def _crowd_values(crowds: Crowds) -> dict[str, float]:
 def _at_home(sample: Sample) -> Floats:
     """Share of observed people who are at home, by slot of the day; NaN if none."""
     seen = (sample.by_person != UNKNOWN).sum(axis=0)
-    home = (sample.by_person == sample.home[:, None]) & (
-        sample.by_person != UNKNOWN
-    )
+    home = (sample.by_person == sample.home[:, None]) & (sample.by_person != UNKNOWN)
     shape = (sample.clock.days, sample.clock.slots_per_day)
     total = seen.reshape(shape).sum(axis=0)
     share = np.full(shape[1], np.nan)
@@ -221,7 +233,7 @@ def _life_curves(lives: Lives, clock: Clock) -> tuple[Curve, ...]:
         Curve("distinct", day, daily, "days", "distinct regions", True, True),
         Curve(
             "zipf",
-            ranked + 1.0,
+            np.asarray(ranked + 1, dtype=np.float64),
             lives.rank_share[ranked],
             "rank of the region",
             "share of time",
@@ -238,7 +250,7 @@ def _spread(name: str, values: Floats, label: str) -> Curve:
     values = values[np.isfinite(values)]
     share = np.linspace(0, 1, 101)
     x = np.quantile(values, share) if len(values) else np.full(101, np.nan)
-    return Curve(name, x, share, label, "share of people")
+    return Curve(name, np.asarray(x, float), share, label, "share of people")
 
 
 def _move_curves(moves: Moves, clock: Clock) -> tuple[Curve, ...]:

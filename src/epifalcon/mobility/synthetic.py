@@ -5,11 +5,18 @@ which is not public. The land is laid out by NumPy; then every person lives
 through the days with a random stream of their own, compiled and in parallel.
 """
 
+import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 from numba import get_num_threads, njit
 
+from epifalcon.mobility.city import coverage as coverage_module
+from epifalcon.mobility.city import destinations as destinations_module
+from epifalcon.mobility.city import diary as diary_module
+from epifalcon.mobility.city import draws as draws_module
 from epifalcon.mobility.city.coverage import Coverage, coverage, cut_gaps
 from epifalcon.mobility.city.destinations import Kernel, destinations
 from epifalcon.mobility.city.diary import (
@@ -121,27 +128,47 @@ def _habits(settings: CitySettings) -> Habits:
     )
 
 
-@njit(cache=True, nogil=True)
-def _live(
-    world: World,
-    plan: Coverage,
-    seed: np.uint64,
-    span: tuple[int, int, int],
-    by_slot: RegionIds,
-) -> None:
-    """Fill the columns of people ``span[0]`` to ``span[1]``."""
-    begin, end, slot_minutes = span
-    per_day = DAY // slot_minutes
-    days = by_slot.shape[0] // per_day
-    # People are written row by row and turned over at the end: a column at a
-    # time would touch a new cache line for every slot.
-    rows = np.empty((end - begin, by_slot.shape[0]), np.int32)
-    life = new_life(days)
-    for number in range(begin, end):
-        row = rows[number - begin]
-        person = be_born(world, life, seed, number)
-        for day in range(days):
-            live_day(world, life, person, day)
-            record_day(life, slot_minutes, row[day * per_day : (day + 1) * per_day])
-        cut_gaps(plan, life.state, seed, number, row)
-    by_slot[:, begin:end] = rows.T
+def _compile(digest: int) -> Callable[..., int]:
+    """The compiled loop over people.
+
+    Numba keeps compiled code as long as this file stays the same; the digest of
+    the files whose functions it calls makes it notice a change in those too.
+    """
+
+    @njit(cache=True, nogil=True)
+    def live(
+        world: World,
+        plan: Coverage,
+        seed: np.uint64,
+        span: tuple[int, int, int],
+        by_slot: RegionIds,
+    ) -> int:
+        """Fill the columns of people ``span[0]`` to ``span[1]``."""
+        begin, end, slot_minutes = span
+        per_day = DAY // slot_minutes
+        days = by_slot.shape[0] // per_day
+        # People are written row by row and turned over at the end: a column at a
+        # time would touch a new cache line for every slot.
+        rows = np.empty((end - begin, by_slot.shape[0]), np.int32)
+        life = new_life(days)
+        for number in range(begin, end):
+            row = rows[number - begin]
+            person = be_born(world, life, seed, number)
+            for day in range(days):
+                live_day(world, life, person, day)
+                record_day(life, slot_minutes, row[day * per_day : (day + 1) * per_day])
+            cut_gaps(plan, life.state, seed, number, row)
+        by_slot[:, begin:end] = rows.T
+        return digest
+
+    return live
+
+
+def _digest() -> int:
+    digest = 0
+    for module in (coverage_module, destinations_module, diary_module, draws_module):
+        digest = zlib.crc32(Path(str(module.__file__)).read_bytes(), digest)
+    return digest
+
+
+_live = _compile(_digest())

@@ -3,7 +3,6 @@
 ``python -m tests.mobility.ingest.fuzzing 30000`` makes a long run of it.
 """
 
-import contextlib
 import datetime
 import gzip
 import io
@@ -15,11 +14,17 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from epifalcon.epidemic.results import read_results
 from epifalcon.errors import EpifalconError
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.ingest import ImportSettings, ReadSettings, import_visits
+from epifalcon.mobility.ingest import (
+    ImportSettings,
+    ReadSettings,
+    import_visits,
+    tables,
+)
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 
@@ -189,16 +194,21 @@ def settings_for(
 
 
 def broken_file(kind: str, folder: Path, rng: np.random.Generator) -> Path:
-    """A file of ``kind`` that has been through a lot."""
+    """A file of ``kind`` that has been through a lot.
+
+    A Parquet file whose bytes are sound is called ``odd.parquet``.
+    """
     if kind == "matrix":
         data = matrix_bytes(rng)
         path = folder / "visits.npy"
         path.write_bytes(mutated(data, rng) if rng.random() < 0.5 else data)
         return path
     if rng.random() < 0.3:
-        path = folder / "visits.parquet"
         data = odd_parquet(kind, rng)
-        path.write_bytes(mutated(data, rng) if rng.random() < 0.4 else data)
+        path = folder / "odd.parquet"
+        if rng.random() < 0.15:
+            path, data = folder / "visits.parquet", mutated(data, rng)
+        path.write_bytes(data)
         return path
     data = mutated(CSV[kind].encode(), rng)
     if rng.random() < 0.1:
@@ -221,6 +231,14 @@ def try_one(seed: int, folder: Path) -> bool:
     kind = KINDS[rng.integers(len(KINDS))]
     path = broken_file(kind, folder, rng)
     settings = settings_for("pings" if kind == "results" else kind, folder, rng)
+    with pytest.MonkeyPatch.context() as patch:
+        if path.name == "odd.parquet":
+            # Half a second for each file, for nothing.
+            patch.setattr(tables, "require_sound_pages", lambda *_: None)
+        return _read(kind, path, settings)
+
+
+def _read(kind: str, path: Path, settings: ImportSettings | None) -> bool:
     try:
         if kind == "results":
             ids = np.zeros((24, 2), dtype=np.int32)
@@ -239,17 +257,6 @@ def try_one(seed: int, folder: Path) -> bool:
     assert rows.kept > 0
     assert rows.kept + sum(rows.refused.values()) == rows.read
     return True
-
-
-def try_one_parquet(seed: int, folder: Path) -> None:
-    """Read a Parquet file with one wrong bit."""
-    rng = np.random.default_rng(seed)
-    data = bytearray(odd_parquet("pings", np.random.default_rng(seed % 4)))
-    data[rng.integers(4, len(data))] ^= 1 << int(rng.integers(8))
-    path = folder / "flipped.parquet"
-    path.write_bytes(data)
-    with contextlib.suppress(EpifalconError):
-        import_visits(path, ImportSettings(kind="pings"))
 
 
 def main(count: int, first: int = 1_000_000) -> None:

@@ -160,11 +160,13 @@ def test_places_give_coordinates_to_given_ids(tmp_path):
     regions = found.traces.regions
     assert regions.names == ("x", "y")
     assert regions.lonlat.tolist() == [[4, 3], [2, 1]]
-    assert found.rows.refused == {"cell is not in the table of places": 1}
+    assert found.rows.refused == {"not in the table of places": 1}
     assert found.places.refused == {"lat out of range": 1, "name appears again": 1}
     settings = ImportSettings(kind="cells", places=places, keep_unvisited=True)
     regions = import_visits(path, settings).traces.regions
     assert regions.names == ("x", "y", "z")
+    settings = ImportSettings(kind="cells", places=places, regions="towers")
+    assert import_visits(path, settings).traces.regions.names == ("y", "x")
     settings = ImportSettings(kind="cells", places=places, regions="grid")
     found = import_visits(path, settings).traces
     assert great_circle_km(found.regions.lonlat, np.array([[2, 1], [4, 3]])).max() < 1

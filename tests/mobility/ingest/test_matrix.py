@@ -63,6 +63,13 @@ def test_bad_rows_are_refused_and_the_others_keep_their_numbers(tmp_path):
         imported(tmp_path, array, read=ReadSettings(strict=True))
 
 
+@pytest.mark.parametrize(("kind", "bits"), [("<f4", 0x7FA00000), ("<f8", 0x7FF4 << 48)])
+def test_a_signalling_nan_is_a_nan(tmp_path, kind, bits):
+    array = np.zeros((1, 48), dtype=kind)
+    array.view(kind.replace("f", "u"))[0, :8] = bits
+    assert imported(tmp_path, array).traces.by_person[0].tolist() == [-1, -1, *[0] * 10]
+
+
 def test_fewer_days_gaps_and_places(tmp_path):
     array = np.full((1, 96), -1)
     array[0, [0, 8, 60]] = [4, 2, 7]

@@ -29,8 +29,7 @@ class Coverage(NamedTuple):
 def coverage(share: float, sigma: float, renewal: float) -> Coverage:
     """The coverage whose mean over people is ``share``."""
     if share in (0.0, 1.0):
-        centre = math.inf if share else -math.inf
-        return Coverage(share == 1.0, centre, 0.0, renewal)
+        return Coverage(share == 1.0, -700.0, 0.0, renewal)
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)
     weights = weights / weights.sum()
 
@@ -42,20 +41,14 @@ def coverage(share: float, sigma: float, renewal: float) -> Coverage:
 
 
 @njit(cache=True)
-def hide(plan: Coverage, state: State, seed: np.uint64, number: int) -> float:
-    """Begin a person's stream of gaps; returns the share that is observed."""
-    start(state, seed ^ _SALT, number)
-    return 1.0 / (1.0 + math.exp(-(plan.centre + plan.sigma * normal(state))))
-
-
-@njit(cache=True)
 def cut_gaps(
     plan: Coverage, state: State, seed: np.uint64, number: int, slots: RegionIds
 ) -> None:
     """Put -1 into the slots (slots,) in which the person was not observed."""
     if plan.everything:
         return
-    share = hide(plan, state, seed, number)
+    start(state, seed ^ _SALT, number)
+    share = 1.0 / (1.0 + math.exp(-(plan.centre + plan.sigma * normal(state))))
     seen = uniform(state) < share
     for slot in range(slots.size):
         if uniform(state) < plan.renewal:

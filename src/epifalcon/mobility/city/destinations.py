@@ -1,10 +1,11 @@
 """Where a person goes: region j from region i with chance ~ attraction_j * f(d_ij).
 
 The distance kernel is f(d) = (1 + d/scale)^-exponent exp(-d/cutoff). The draw is
-exact without a table of all pairs: a coarse cell is drawn with the kernel's
-upper bound between the cells' boxes, a region within it by attraction, and the
-pair is kept with chance f(d) / bound. Memory is cells squared, at most
-``MOST_CELLS`` squared, however many regions there are.
+exact without a table of all pairs. The nearest regions have a table of their
+own. For the rest a coarse cell is drawn with the kernel's upper bound between
+the cells' boxes, a region within it by attraction, and the pair is kept with
+chance f(d) / bound; where it is not kept, everything is drawn again. Memory is
+regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
 """
 
 import math
@@ -13,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from epifalcon.mobility.city.draws import State, uniform
 from epifalcon.types import Floats
 
 MOST_CELLS = 2048
 REGIONS_PER_CELL = 4
+NEAREST = 48
 _MOST_TRIALS = 2_000
 
 
@@ -33,20 +36,26 @@ class Kernel(NamedTuple):
 class Destinations(NamedTuple):
     """All that a draw of a destination reads; made by ``destinations``.
 
+    ``near`` (regions, NEAREST) are the regions closer than ``radius``
+    (regions,), ``near_sum`` the running sums of their exact weights.
     ``cumulative`` (regions,) runs over each cell's ``members`` from the cell's
     start; ``reach`` (cells, cells) is, row by row, the running sum of a cell's
     attraction times the kernel's bound. ``box`` (cells, 4) holds the smallest
-    and largest x and y of the members.
+    and largest x and y of a cell, ``least`` (cells,) its smallest ``radius``.
     """
 
     x: Floats
     y: Floats
+    near: NDArray[np.int32]
+    near_sum: Floats
+    radius: Floats
     cell: NDArray[np.int32]
     members: NDArray[np.int32]
     starts: NDArray[np.int64]
     cumulative: Floats
     reach: Floats
     box: Floats
+    least: Floats
     kernel: Kernel
 
 
@@ -58,10 +67,14 @@ def decay(kernel: Kernel, distance: float) -> float:
 
 
 @njit(cache=True)
-def _gap(box: Floats, here: int, there: int) -> float:
+def _bound(kernel: Kernel, box: Floats, least: Floats, pair: tuple[int, int]) -> float:
+    """The least ``decay`` between far regions of two cells."""
+    here, there = pair
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
     north = max(0.0, box[there, 2] - box[here, 3], box[here, 2] - box[there, 3])
-    return math.sqrt(east * east + north * north)
+    nearest = max(math.sqrt(east * east + north * north), least[here])
+    # All regions are near ones: an exponent of 0 would make 0 * inf of it.
+    return math.inf if nearest == math.inf else decay(kernel, nearest)
 
 
 @njit(cache=True)
@@ -92,19 +105,24 @@ def draw(to: Destinations, here: int, state: State) -> int:
     Given up after 2,000 tries, which a city of sensible settings never needs.
     """
     row = to.cell[here]
-    reach = to.reach[row]
-    if to.members.size == 1:
-        return to.members[0]
+    reach, near_sum = to.reach[row], to.near_sum[here]
+    total = near_sum[-1] + reach[-1]
+    if to.members.size == 1 or total <= 0.0:
+        return int(to.members[0]) if to.members.size == 1 else here
     for _ in range(_MOST_TRIALS):
-        cell = search(reach, 0, reach.size, uniform(state) * reach[-1])
+        target = uniform(state) * total
+        if target < near_sum[-1]:
+            return int(to.near[here, search(near_sum, 0, near_sum.size, target)])
+        cell = search(reach, 0, reach.size, target - near_sum[-1])
         first, end = to.starts[cell], to.starts[cell + 1]
         if first == end:
             continue
         target = uniform(state) * to.cumulative[end - 1]
-        region = to.members[search(to.cumulative, first, end, target)]
-        lost = decay(to.kernel, distance(to, here, region))
-        kept = math.exp(decay(to.kernel, _gap(to.box, row, cell)) - lost)
-        if uniform(state) < kept and region != here:
+        region = int(to.members[search(to.cumulative, first, end, target)])
+        far = distance(to, here, region)
+        bound = _bound(to.kernel, to.box, to.least, (row, cell))
+        kept = math.exp(bound - decay(to.kernel, far))
+        if uniform(state) < kept and far >= to.radius[here]:
             return region
     return here
 
@@ -116,15 +134,67 @@ def destinations(centre_km: Floats, attraction: Floats, kernel: Kernel) -> Desti
     positive value. Origins may be any region.
     """
     x, y = np.ascontiguousarray(centre_km[:, 0]), np.ascontiguousarray(centre_km[:, 1])
+    near, near_km, radius = _nearest(centre_km)
+    near_sum = _near_weights(attraction[near], near_km, kernel)
     cell = _cells(centre_km)
-    order = np.argsort(cell, kind="stable").astype(np.int32)
-    drawn = order[attraction[order] > 0]
     count = int(cell.max()) + 1
-    starts = np.searchsorted(cell[drawn], np.arange(count + 1)).astype(np.int64)
+    order = np.argsort(cell, kind="stable").astype(np.int32)
+    members = order[attraction[order] > 0]
+    starts = np.searchsorted(cell[members], np.arange(count + 1)).astype(np.int64)
     box = _boxes(centre_km, cell, count)
-    cumulative, total = _running(attraction[drawn], starts)
-    reach = _reach(box, total, kernel)
-    return Destinations(x, y, cell, drawn, starts, cumulative, reach, box, kernel)
+    least = np.full(count, np.inf)
+    np.minimum.at(least, cell, radius)
+    cumulative, mass = _running(attraction[members], starts)
+    reach = _reach(box, least, mass, kernel)
+    return Destinations(
+        x=x,
+        y=y,
+        near=near,
+        near_sum=near_sum,
+        radius=radius,
+        cell=cell,
+        members=members,
+        starts=starts,
+        cumulative=cumulative,
+        reach=reach,
+        box=box,
+        least=least,
+        kernel=kernel,
+    )
+
+
+def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
+    """Ids and distances of the regions within each region's radius.
+
+    The radius is the distance of the first region that has no room in the
+    table, so that regions at equal distance are in it or out of it together.
+    Unused entries have an infinite distance.
+    """
+    count = len(centre_km)
+    wished = min(NEAREST + 2, count)
+    found = cKDTree(centre_km).query(centre_km, k=[*range(1, wished + 1)])[1]
+    offset = centre_km[found] - centre_km[:, None, :]
+    far = np.sqrt(offset[..., 0] * offset[..., 0] + offset[..., 1] * offset[..., 1])
+    far[found == np.arange(count)[:, None]] = -1.0
+    order = np.argsort(far, axis=1, kind="stable")
+    far, found = (np.take_along_axis(part, order, axis=1) for part in (far, found))
+    radius = far[:, -1].copy() if wished < count else np.full(count, np.inf)
+    far[(far < 0) | (far >= radius[:, None])] = np.inf
+    return found.astype(np.int32), far, radius
+
+
+@njit(cache=True)
+def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
+    """Running sums along each row of attraction times kernel."""
+    running = np.zeros_like(near_km)
+    for row in range(near_km.shape[0]):
+        total = 0.0
+        for column in range(near_km.shape[1]):
+            if near_km[row, column] < np.inf:
+                lost = decay(kernel, near_km[row, column])
+                total += weight[row, column] * math.exp(-lost)
+            running[row, column] = total
+    return running
 
 
 def _cells(centre_km: Floats) -> NDArray[np.int32]:
@@ -167,12 +237,13 @@ def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]
 
 
 @njit(cache=True)
-def _reach(box: Floats, total: Floats, kernel: Kernel) -> Floats:
-    reach = np.empty((total.size, total.size))
-    for here in range(total.size):
+def _reach(box: Floats, least: Floats, mass: Floats, kernel: Kernel) -> Floats:
+    reach = np.empty((mass.size, mass.size))
+    for here in range(mass.size):
         running = 0.0
-        for there in range(total.size):
-            bound = math.exp(-decay(kernel, _gap(box, here, there)))
-            running += total[there] * bound
+        for there in range(mass.size):
+            running += mass[there] * math.exp(
+                -_bound(kernel, box, least, (here, there))
+            )
             reach[here, there] = running
     return reach

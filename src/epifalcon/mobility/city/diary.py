@@ -176,9 +176,7 @@ def _work(world: World, life: Life, person: Person, begin: int) -> int:
 
 
 @njit(cache=True)
-def _after_work(
-    world: World, life: Life, person: Person, clock: int, off: int
-) -> None:
+def _after_work(world: World, life: Life, person: Person, clock: int, off: int) -> None:
     """Perhaps stop on the way home, then be free."""
     if uniform(life.state) < min(0.9, 0.4 * person.activity):
         clock = _outing(world, life, person, person.work, clock, DAY)
@@ -280,7 +278,7 @@ def _choose(world: World, life: Life, person: Person, here: int) -> int:
             return place
     place = draw(world.visit, here, state)
     for _ in range(_NEW_TRIALS):
-        if not _knows(life, place):
+        if _index(life, place) < 0:
             break
         place = draw(world.visit, here, state)
     _remember(life, place)
@@ -288,11 +286,12 @@ def _choose(world: World, life: Life, person: Person, here: int) -> int:
 
 
 @njit(cache=True)
-def _knows(life: Life, place: int) -> bool:
+def _index(life: Life, place: int) -> int:
+    """Where ``place`` stands among the known places; -1 if it is new."""
     for index in range(life.size[KNOWN]):
         if life.known[index] == place:
-            return True
-    return False
+            return index
+    return -1
 
 
 @njit(cache=True)
@@ -309,19 +308,17 @@ def _return(world: World, life: Life, person: Person, here: int) -> int:
             far = distance(world.visit, here, place) / world.habits.return_scale_km
             running += life.visits[index] / ((1.0 + far) * (1.0 + far))
             if turn == 1 and running > target * total:
-                return place
+                return int(place)
         total = running
     return NOBODY
 
 
 @njit(cache=True)
 def _remember(life: Life, place: int) -> None:
-    known = life.size[KNOWN]
-    for index in range(known):
-        if life.known[index] == place:
-            life.visits[index] += 1
-            return
-    if known < life.known.size:
+    index, known = _index(life, place), life.size[KNOWN]
+    if index >= 0:
+        life.visits[index] += 1
+    elif known < life.known.size:
         life.known[known] = place
         life.visits[known] = 1
         life.size[KNOWN] = known + 1
@@ -370,7 +367,7 @@ def record_day(life: Life, slot_minutes: int, slots: RegionIds) -> None:
 @njit(cache=True)
 def _dominant(life: Life, first: int, begin: int, end: int) -> int:
     if life.stay_end[first] >= end:
-        return life.stay_place[first]
+        return int(life.stay_place[first])
     best, most = UNKNOWN, 0
     last = first
     while life.stay_end[last] < end:
@@ -382,5 +379,5 @@ def _dominant(life: Life, first: int, begin: int, end: int) -> int:
                 left = begin if other == first else life.stay_end[other - 1]
                 minutes += min(life.stay_end[other], end) - left
         if minutes > most:
-            best, most = life.stay_place[index], minutes
+            best, most = int(life.stay_place[index]), minutes
     return best

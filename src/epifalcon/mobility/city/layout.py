@@ -106,9 +106,7 @@ def _honeycomb(
     )
 
 
-def _bent_corners(
-    centre: Floats, pitch: float, rng: np.random.Generator
-) -> Floats:
+def _bent_corners(centre: Floats, pitch: float, rng: np.random.Generator) -> Floats:
     """Corners (regions, 6, 2); a corner shared by cells is bent the same way."""
     angle = np.radians(30 + 60 * np.arange(6))
     around = np.column_stack([np.cos(angle), np.sin(angle)]) * pitch / math.sqrt(3)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from datetime import date
 
-from epifalcon.checks import at_least, non_negative, one_of, positive, unit_interval
+from epifalcon.checks import non_negative, one_of, positive, unit_interval
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import RegionKind
 
 MOST = 2**31 - 1
+MOST_SIGMA = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +86,10 @@ class CitySettings:
         one_of(("poi", "area"), kind=self.kind)
         self._check_lengths()
         non_negative(
-            home_sigma=self.home_sigma,
-            attraction_sigma=self.attraction_sigma,
             commute_exponent=self.commute_exponent,
             visit_exponent=self.visit_exponent,
             exploration_decay=self.exploration_decay,
             outings=self.outings,
-            outing_sigma=self.outing_sigma,
-            observed_sigma=self.observed_sigma,
         )
         unit_interval(
             home_share=self.home_share,
@@ -105,6 +102,7 @@ class CitySettings:
             observed_share=self.observed_share,
         )
         self._check_stays()
+        self._check_spreads()
         self.clock  # noqa: B018  refuses impossible slots and dates
 
     @property
@@ -139,13 +137,26 @@ class CitySettings:
         unit_interval(built_share=self.built_share)
 
     def _check_stays(self) -> None:
-        at_least(0.25, stay_min_hours=self.stay_min_hours)
-        at_least(self.stay_min_hours, stay_max_hours=self.stay_max_hours)
-        if self.stay_max_hours > 24:
+        low, high = self.stay_min_hours, self.stay_max_hours
+        if not 0.25 <= low <= high <= 24:
             raise SettingsError(
-                f"stay_max_hours={self.stay_max_hours} must be 24 or less"
+                f"stay_min_hours={low} and stay_max_hours={high} must lie between "
+                "0.25 and 24, the first not above the second"
             )
-        if not self.stay_exponent > 1:
+        if not 1 < self.stay_exponent <= 10:
             raise SettingsError(
-                f"stay_exponent={self.stay_exponent} must be greater than 1"
+                f"stay_exponent={self.stay_exponent} must lie above 1, up to 10"
             )
+
+    def _check_spreads(self) -> None:
+        for name in (
+            "home_sigma",
+            "attraction_sigma",
+            "outing_sigma",
+            "observed_sigma",
+        ):
+            value = getattr(self, name)
+            if not 0 <= value <= MOST_SIGMA:
+                raise SettingsError(
+                    f"{name}={value} must lie between 0 and {MOST_SIGMA:g}"
+                )

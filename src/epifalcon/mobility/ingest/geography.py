@@ -1,9 +1,9 @@
 """Regions from points: H3 cells, polygons, nearest towers."""
 
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -145,18 +145,12 @@ class _Points:
 
 def _extra(module: str, purpose: str) -> Any:  # noqa: ANN401
     try:
-        return _import(module)
+        return importlib.import_module(module)
     except ImportError:
         raise SettingsError(
             f"{purpose} needs {module.partition('.')[0]}: "
             "install it with pip install 'epifalcon[geo]'"
         ) from None
-
-
-def _import(module: str) -> ModuleType:
-    import importlib
-
-    return importlib.import_module(module)
 
 
 def _on_sphere(lonlat: Floats) -> Floats:

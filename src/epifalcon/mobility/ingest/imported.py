@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from epifalcon.errors import DataError
@@ -51,13 +52,13 @@ class Imported:
         }
 
 
-def require_room(people: int, clock: Clock) -> None:
+def require_room(path: Path, people: int, clock: Clock) -> None:
     """Raise ``DataError`` where people x slots would not fit into memory."""
     cells = people * clock.slots
     if cells > MAX_CELLS:
         raise DataError(
-            f"{people:,} people x {clock.slots:,} slots are {cells:,} cells, more than "
-            f"{MAX_CELLS:,}: choose fewer days (start, days) or longer slots"
+            f"{path}: {people:,} people x {clock.slots:,} slots are {cells:,} cells, "
+            f"more than {MAX_CELLS:,}: choose fewer days (start, days) or longer slots"
         )
 
 

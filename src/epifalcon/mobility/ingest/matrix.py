@@ -38,7 +38,7 @@ def read_matrix(
     columns = clock.slots * (clock.slot_minutes // _column_minutes(settings))
     read = settings.read
     tally = Tally(path, strict=read.strict, max_refused_share=read.max_refused_share)
-    require_room(len(matrix), clock)
+    require_room(path, len(matrix), clock)
     survey = _survey(matrix[:, :columns], tally, progress)
     rows = tally.finish()
     if survey.ids.size == 0:
@@ -142,15 +142,18 @@ def _survey(matrix: NDArray[Any], tally: Tally, progress: Progress) -> _Survey:
 
 def _bad(part: NDArray[Any]) -> Mask:
     if part.dtype.kind == "f":
-        part = part.astype(np.float64)
-        whole = np.isnan(part) | (part == np.floor(part))
-        return np.asarray(~whole | (np.abs(part) > _LARGEST_ID))
+        # A NaN can be one that warns whenever it is touched.
+        with np.errstate(invalid="ignore"):
+            part = part.astype(np.float64)
+            whole = np.isnan(part) | (part == np.floor(part))
+            return np.asarray(~whole | (np.abs(part) > _LARGEST_ID))
     return np.asarray(part > _LARGEST_ID)
 
 
 def _region_ids(part: NDArray[Any]) -> NDArray[np.int64]:
     if part.dtype.kind == "f":
-        part = np.where(np.isnan(part), UNKNOWN, part)
+        with np.errstate(invalid="ignore"):
+            part = np.where(np.isnan(part), UNKNOWN, part)
     return np.maximum(part.astype(np.int64), UNKNOWN)
 
 
@@ -176,14 +179,17 @@ def _most_frequent(part, by_slot):  # type: ignore[no-untyped-def] # noqa: ANN00
     width = columns // slots
     for person in range(people):
         for slot in range(slots):
-            best, most = -1, 0
-            for i in range(slot * width, (slot + 1) * width):
-                region = part[person, i]
-                if region < 0:
-                    continue
-                count = 0
-                for j in range(i, (slot + 1) * width):
-                    count += part[person, j] == region
-                if count > most:
-                    best, most = region, count
-            by_slot[slot, person] = best
+            entries = part[person, slot * width : (slot + 1) * width]
+            by_slot[slot, person] = _mode(entries)
+
+
+@numba.njit(cache=True)
+def _mode(entries):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+    best, most = -1, 0
+    for i in range(entries.size):
+        count = 0
+        for j in range(i, entries.size):
+            count += entries[j] == entries[i]
+        if entries[i] >= 0 and count > most:
+            best, most = entries[i], count
+    return best

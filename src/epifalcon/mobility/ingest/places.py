@@ -32,7 +32,7 @@ class Places:
         at = joined["at"].cast(pl.Int64).fill_null(-1).to_numpy()
         sieve.refuse(
             at < 0,
-            f"{called} is not in the table of places",
+            "not in the table of places",
             called,
             text,
             f"one of the {len(self.names)} names in {self.path}",

@@ -5,6 +5,7 @@ grows with what people did, not with how often they were seen doing it.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -40,7 +41,8 @@ class Presence:
     doubling; the sums in it do not depend on the order of what was added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._used = 0
         self._table = _empty_table(_FIRST_ROOM)
 
@@ -49,7 +51,8 @@ class Presence:
         needed = self._used + len(seen.slot)
         if needed > MAX_RECORDS:
             raise DataError(
-                f"more than {MAX_RECORDS:,} triples of person, slot and region: "
+                f"{self._path}: more than {MAX_RECORDS:,} different (person, slot, "
+                "region): "
                 "choose fewer days (start, days) or longer slots (slot_hours)"
             )
         if needed > _FILL * len(self._table[0]):
@@ -221,6 +224,5 @@ def _fill_gaps(by_slot, longest):  # type: ignore[no-untyped-def] # noqa: ANN001
                 continue
             seen = last[person]
             if seen >= 0 and slot - seen - 1 <= longest:
-                for gap in range(seen + 1, slot):
-                    by_slot[gap, person] = by_slot[seen, person]
+                by_slot[seen + 1 : slot, person] = by_slot[seen, person]
             last[person] = slot

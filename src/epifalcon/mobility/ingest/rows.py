@@ -63,10 +63,15 @@ class Tally:
         self._read = 0
         self._refused: dict[str, int] = {}
         self._examples: list[RefusedRow] = []
+        self._expected: set[str] = set()
 
     def add_read(self, rows: int) -> None:
         """Count ``rows`` rows as read."""
         self._read += rows
+
+    def expect(self, reason: str) -> None:
+        """Hold rows refused for ``reason`` against nobody: they were asked out."""
+        self._expected.add(reason)
 
     def add_refused(self, reason: str, count: int) -> int:
         """Count ``count`` rows as refused; returns how many examples are wanted."""
@@ -80,8 +85,9 @@ class Tally:
 
     def check_strict(self) -> None:
         """In strict mode, raise on the first row refused so far."""
-        if self._strict and self._examples:
-            first = min(self._examples, key=lambda example: example.row)
+        wrong = [row for row in self._examples if row.reason not in self._expected]
+        if self._strict and wrong:
+            first = min(wrong, key=lambda example: example.row)
             raise DataError(f"{self.path}: {first}")
 
     def finish(self) -> RowCount:
@@ -103,9 +109,11 @@ class Tally:
             raise DataError(
                 f"{self.path}: all {refused} rows were refused: {_told(count)}"
             )
-        if refused > self._max_share * self._read:
+        left_out = sum(self._refused.get(reason, 0) for reason in self._expected)
+        wrong, judged = refused - left_out, self._read - left_out
+        if wrong > self._max_share * judged:
             raise DataError(
-                f"{self.path}: {refused} of {self._read} rows were refused, more "
+                f"{self.path}: {wrong} of {judged} rows were refused, more "
                 f"than max_refused_share={self._max_share:g} allows: {_told(count)}"
             )
         return count

@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import subprocess
+import sys
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -97,7 +99,8 @@ def _require_file(path: Path) -> None:
         if not path.exists():
             raise DataError(f"{path}: no such file")
         if not path.is_file():
-            raise DataError(f"{path}: is a folder, expected a file")
+            what = "is a folder" if path.is_dir() else "is no ordinary file"
+            raise DataError(f"{path}: {what}, expected a file")
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty")
 
@@ -137,33 +140,60 @@ class _ParquetTable:
         self.width = len(self.names)
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
-        chosen = [
-            pl.nth(self.names.index(theirs)).alias(ours)
-            for ours, theirs in wanted.items()
-        ]
+        at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
+        require_sound_pages(self._path, sorted(set(at.values())), self._total)
+        chosen = [pl.nth(index).alias(ours) for ours, index in at.items()]
         done = 0
         with readable(self._path):
-            with _no_panic_shown():
-                frames = iter(
-                    self._lazy.select(chosen).collect_batches(
-                        chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
-                    )
-                )
-            while (frame := _next(frames)) is not None:
+            for frame in self._lazy.select(chosen).collect_batches(
+                chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
+            ):
                 row = np.arange(done + 1, done + len(frame) + 1, dtype=np.int64)
                 done += len(frame)
                 fields = np.full(len(frame), self.width, dtype=np.int64)
                 yield Batch(row, frame, fields, done, self._total)
-        if done != self._total:
-            # A panic in one of polars' threads only ends the stream early.
-            raise DataError(
-                f"{self._path}: is damaged: {done} of {self._total} rows can be read"
-            )
+        _require_all(self._path, done, self._total)
 
 
-def _next(frames: Iterator[pl.DataFrame]) -> pl.DataFrame | None:
-    with _no_panic_shown():
-        return next(frames, None)
+_PROBE = """
+import sys
+import polars as pl
+columns = [pl.nth(int(index)) for index in sys.argv[2].split(",")]
+lazy = pl.scan_parquet(sys.argv[1], glob=False).select(columns)
+batches = lazy.collect_batches(chunk_size=262144, engine="streaming")
+sys.stdout.write(str(sum(len(batch) for batch in batches)))
+"""
+
+
+def require_sound_pages(path: Path, columns: Sequence[int], total: int) -> None:
+    """Read these columns once in a process of its own; ``DataError`` if it fails.
+
+    One wrong bit in a page can make polars ask for 2^61 bytes, and then the
+    whole process is ended at once; or one of its threads gives up and the rest
+    of the rows is silently missing. Reading twice costs little: decoding is
+    the small part of an import.
+    """
+    if not sys.executable:
+        return
+    with readable(path):
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE, str(path.absolute()),
+             ",".join(map(str, columns))],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )  # fmt: skip
+    if done.returncode != 0:
+        told = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = next((line for line in told if "exceptions." in line), "")
+        reason = reason.partition(": ")[2][:200] or "its pages cannot be decoded"
+        raise DataError(f"{path}: is damaged: {reason}")
+    _require_all(path, int(done.stdout), total)
+
+
+def _require_all(path: Path, done: int, total: int) -> None:
+    if done != total:
+        raise DataError(f"{path}: is damaged: {done} of {total} rows can be read")
 
 
 @contextlib.contextmanager

@@ -169,9 +169,14 @@ def _from_epoch(number: Floats, unit: EpochUnit) -> Floats:
 
 def _like_a_date(number: Floats) -> Mask:
     """Whole numbers like 20200301, far likelier a date than seconds of 1970."""
-    whole = (number >= 19_000_101) & (number <= 21_001_231) & (number % 1 == 0)
-    month, day = number // 100 % 100, number % 100
-    return np.asarray(whole & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31))
+    found = np.zeros(len(number), dtype=np.bool_)
+    near = np.flatnonzero((number >= 19_000_101) & (number <= 21_001_231))
+    digits = number[near]
+    month, day = digits // 100 % 100, digits % 100
+    found[near] = (
+        (digits % 1 == 0) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    )
+    return found
 
 
 def _from_text(column: pl.Series, unit: EpochUnit) -> tuple[Floats, Mask]:

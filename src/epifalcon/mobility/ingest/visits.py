@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest import columns, geography, values
 from epifalcon.mobility.ingest.imported import Imported, finished, require_room
@@ -36,6 +36,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.types import Mask
 
 MAX_SPAN_DAYS = 366
+OUTSIDE_DAYS = "outside the days asked for"
 _FIRST_SLOT, _LAST_SLOT = -(2**31), 2**31 - 1
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _COLUMNS = {
@@ -57,10 +58,13 @@ def read_visits(
     table = open_table(path, settings.read.delimiter)
     places = read_places(settings)
     wanted = _wanted(path, table.names, settings, places)
+    days_asked_for = settings.start is not None
     if settings.days is not None and settings.start is None:
         found = _Reading(path, table, settings, wanted, places).run(progress)
         settings = replace(settings, start=_day(found.first_slot, settings.clock(1)))
     reading = _Reading(path, table, settings, wanted, places)
+    if days_asked_for:
+        reading.tally.expect(OUTSIDE_DAYS)
     scan = reading.run(progress)
     rows = reading.tally.finish()
     return _assemble(path, reading, scan, rows)
@@ -112,7 +116,7 @@ class _Reading:
         self._zone = Zone.of(settings.timezone)
         self._slot_us = settings.clock(1).slot_minutes * 60_000_000
         self._window = _window(settings)
-        self._presence = Presence()
+        self._presence = Presence(path)
         self._twice = self._never = 0
 
     def run(self, progress: Progress) -> _Scan:
@@ -226,7 +230,7 @@ class _Reading:
     ) -> None:
         sieve.refuse(
             outside,
-            "outside the days asked for",
+            OUTSIDE_DAYS,
             self.wanted[name],
             batch.frame[name],
             _told_days(self.settings),
@@ -254,22 +258,22 @@ def _wanted(
     by_name = rule in ("auto", "given") and "place" in wanted
     if by_name:
         return wanted
-    here = kind != "cells" and _has_points(path, names, chosen)
-    if not here and "place" in wanted:
-        if places is None or rule == "towers":
-            raise DataError(
-                f"{path}: regions={rule!r} needs lat and lon: give these columns, "
-                "or a table of places (places=FILE) that holds them"
-            )
-        return wanted
-    wanted.pop("place", None)
-    for ours in ("lat", "lon"):
-        wanted[ours] = columns.need(path, names, ours, chosen)
+    if kind != "cells" and _any_point(path, names, chosen):
+        wanted.pop("place", None)
+        for ours in ("lat", "lon"):
+            wanted[ours] = columns.need(path, names, ours, chosen)
+    elif "place" not in wanted:
+        columns.need(path, names, "lat" if kind == "pings" else "place", chosen)
+    elif places is None:
+        raise SettingsError(
+            f"regions={rule!r} needs lat and lon, which {path} does not have: name "
+            "these columns, or a table of places (places=FILE) that holds them"
+        )
     return wanted
 
 
-def _has_points(path: Path, names: Sequence[str], chosen: Mapping[str, str]) -> bool:
-    return all(
+def _any_point(path: Path, names: Sequence[str], chosen: Mapping[str, str]) -> bool:
+    return any(
         columns.find(path, names, ours, chosen) is not None for ours in ("lat", "lon")
     )
 
@@ -341,7 +345,7 @@ def _assemble(path: Path, reading: _Reading, scan: _Scan, rows: RowCount) -> Imp
     seen, settings = scan.seen, reading.settings
     clock, low = _clock(path, settings, seen)
     codes, person = np.unique(seen.person, return_inverse=True)
-    require_room(len(codes), clock)
+    require_room(path, len(codes), clock)
     names = reading.people.decode(codes)
     order = values.natural_order(names)
     keys, region = np.unique(seen.region, return_inverse=True)

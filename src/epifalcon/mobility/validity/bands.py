@@ -30,7 +30,7 @@ class Band:
 AREA = (
     Band("radius_of_gyration_q10", 0.3, 3.0, "km", _GONZALEZ),
     Band("radius_of_gyration_median", 2.5, 8.0, "km", _GONZALEZ),
-    Band("radius_of_gyration_q90", 9.0, 30.0, "km", _GONZALEZ),
+    Band("radius_of_gyration_q90", 7.0, 30.0, "km", _GONZALEZ),
     Band("distinct_1d", 2.0, 3.6, "regions", _SONG),
     Band("distinct_7d", 7.5, 14.0, "regions", _SONG),
     Band("distinct_14d", 12.0, 24.0, "regions", _SONG),
@@ -56,8 +56,6 @@ _POI = {
     "radius_of_gyration_q10": (0.2, 3.0),
     "radius_of_gyration_median": (1.0, 6.0),
     "radius_of_gyration_q90": (3.0, 15.0),
-    "distinct_7d": (5.0, 14.0),
-    "distinct_14d": (8.0, 24.0),
     "commute_q10": (0.3, 4.0),
     "commute_median": (2.0, 10.0),
     "commute_q90": (6.0, 25.0),
@@ -73,3 +71,17 @@ POI = tuple(
 )
 
 BANDS = {"area": AREA, "poi": POI}
+
+LEAST_OBSERVED = 0.8
+NEEDS_OBSERVATION = frozenset(
+    {
+        "distinct_1d",
+        "distinct_7d",
+        "distinct_14d",
+        "distinct_exponent",
+        "stay_exponent",
+        "stay_away_mean",
+        "predictability",
+    }
+)
+"""Statistics that gaps bias: not judged where less than 80 % was observed."""

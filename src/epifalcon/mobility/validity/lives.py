@@ -94,9 +94,7 @@ def _tally(
 
 
 @njit(cache=True)
-def _gyration(
-    places: RegionIds, tally: np.ndarray, seen: int, centre: Floats
-) -> float:
+def _gyration(places: RegionIds, tally: np.ndarray, seen: int, centre: Floats) -> float:
     """Root mean square distance from the mean place, weighted by slots."""
     x, y, square = 0.0, 0.0, 0.0
     for place in places:

@@ -113,4 +113,4 @@ def _spacing_km(sample: Sample) -> float:
     if not sample.regions.placed or len(centre) < 2:
         return 0.0
     near, _ = cKDTree(centre).query(centre[:: max(1, len(centre) // 2000)], k=2)
-    return float(np.median(near[:, 1]))
+    return float(np.median(np.asarray(near)[:, 1]))

@@ -1,0 +1,259 @@
+"""How sure a figure is: over seeds, within one run, and between two methods.
+
+Seeds are outbreaks and splits of labels. An interval over seeds says what another
+outbreak may bring; an interval within one run only what other people of the same
+outbreak would have, which is narrower. Claims rest on seeds.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from epifalcon.checks import whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.evaluation.curves import Curve, ratio
+from epifalcon.types import Counts, Floats
+
+EXACT_FLIPS = 40
+"""Most pairs for which all sign flips are counted; see ``Paired.p_flip``."""
+
+_CHUNK = 2_000_000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean of one metric over seeds; the t interval is None below two values."""
+
+    mean: float | None
+    sd: float | None
+    low: float | None
+    high: float | None
+    level: float
+    count: int
+    """Seeds with a value."""
+    undefined: int
+    """Seeds without one, left out."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate from one run and its interval; None where undefined."""
+
+    estimate: float | None
+    low: float | None
+    high: float | None
+    level: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Ours minus theirs on the same seeds."""
+
+    difference: Summary
+    wins: int
+    """Pairs in which ours is larger."""
+    losses: int
+    p_t: float | None
+    """Two-sided p of the paired t test; None without spread to judge by."""
+    p_flip: float | None
+    """Two-sided exact p of the sign-flip test, which assumes only that without a
+    true difference each pair is as likely one way as the other. With n pairs it
+    cannot fall below 2 / 2^n: 0.0625 for five, 0.002 for ten. None above 40."""
+
+
+def over_seeds(values: Sequence[float | None], level: float = 0.95) -> Summary:
+    """Mean, standard deviation and t interval of one metric over seeds.
+
+    None and NaN (undefined in that seed) are left out and counted. The interval
+    is not cut at 0 or 1.
+    """
+    _check_level(level)
+    known = _known(values)
+    count, undefined = len(known), len(values) - len(known)
+    if count == 0:
+        return Summary(None, None, None, None, level, 0, undefined)
+    mean = float(known.mean())
+    if count == 1:
+        return Summary(mean, None, None, None, level, 1, undefined)
+    sd = float(known.std(ddof=1))
+    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * sd / math.sqrt(count)
+    return Summary(mean, sd, mean - half, mean + half, level, count, undefined)
+
+
+def paired(
+    ours: Sequence[float | None], theirs: Sequence[float | None], level: float = 0.95
+) -> Paired:
+    """Compare two methods on the same seeds, given in the same order.
+
+    A pair with an undefined value is left out and counted. Pairing takes away
+    what the outbreak does to both methods alike.
+    """
+    if len(ours) != len(theirs):
+        raise DataError(
+            f"pairs need the same seeds: ours has {len(ours)}, theirs {len(theirs)}"
+        )
+    pairs = list(zip(ours, theirs, strict=True))
+    gaps = [None if a is None or b is None else a - b for a, b in pairs]
+    known = _known(gaps)
+    # Equal figures may differ in the last bit, which is neither a win nor spread.
+    size = max((abs(a) for a in _known([*ours, *theirs])), default=0.0)
+    known[np.abs(known) <= 1e-12 * size] = 0.0
+    return Paired(
+        difference=over_seeds(gaps, level),
+        wins=int(np.count_nonzero(known > 0)),
+        losses=int(np.count_nonzero(known < 0)),
+        p_t=_p_t(known, 1e-12 * size),
+        p_flip=_p_flip(known),
+    )
+
+
+def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Holm's adjustment for several comparisons; undefined ones stay None.
+
+    The chance of any false claim among all then stays below the level.
+    """
+    known = sorted((p, name) for name, p in p_values.items() if p is not None)
+    adjusted: dict[str, float | None] = dict.fromkeys(p_values)
+    largest = 0.0
+    for place, (p, name) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - place) * p))
+        adjusted[name] = largest
+    return adjusted
+
+
+def bootstrap(
+    ranked: Curve,
+    statistics: Mapping[str, Callable[[Curve], Floats]],
+    rng: np.random.Generator,
+    replicates: int = 1000,
+    level: float = 0.95,
+) -> dict[str, Interval]:
+    """Intervals of metrics within one run, all from the same draws.
+
+    Infected and healthy people are drawn anew, each kind among itself, so the
+    prevalence stays. ``metrics.statistics`` names the metrics. The interval is
+    that of percentiles, moved by twice the bias that the draws show: best-over-
+    thresholds metrics and calibration errors are too large on few people, and
+    twice too large on people drawn from them. For calibration errors even the
+    estimate may then lie above the interval. Not cut at 0 or 1.
+    """
+    _check_level(level)
+    whole(2, replicates=replicates)
+    if ranked.positives.ndim != 1:
+        raise DataError("only a curve that was not resampled can be")
+    rows = max(1, _CHUNK // int(ranked.people))
+    drawn: dict[str, list[Floats]] = {name: [] for name in statistics}
+    for start in range(0, replicates, rows):
+        sample = _resampled(ranked, min(rows, replicates - start), rng)
+        for name, statistic in statistics.items():
+            drawn[name].append(statistic(sample))
+    return {
+        name: _interval(statistic(ranked), np.concatenate(drawn[name]), level)
+        for name, statistic in statistics.items()
+    }
+
+
+def auc_interval(ranked: Curve, level: float = 0.95) -> Interval:
+    """DeLong's interval of the AUC within one run, on the logit scale.
+
+    Without drawing; agrees with ``bootstrap``. No interval where DeLong's
+    variance is zero or undefined: a perfect ranking, fewer than two of a kind.
+    """
+    _check_level(level)
+    if ranked.positives.ndim != 1:
+        raise DataError("DeLong's interval is for one ranking at a time")
+    infected = int(ranked.infected)
+    healthy = int(ranked.people) - infected
+    if not (infected and healthy):
+        return Interval(None, None, None, level)
+    wins = 1 - (ranked.false_positives - ranked.negatives / 2) / healthy
+    losses = (ranked.true_positives - ranked.positives / 2) / infected
+    auc = float((ranked.positives * wins).sum() / infected)
+    if min(infected, healthy) < 2:
+        return Interval(auc, None, None, level)
+    variance = _spread(wins, ranked.positives, auc) / infected
+    variance += _spread(losses, ranked.negatives, auc) / healthy
+    if variance <= 1e-24 or not 0 < auc < 1:
+        return Interval(auc, None, None, level)
+    z = float(stats.norm.ppf((1 + level) / 2))
+    half = z * math.sqrt(variance) / (auc * (1 - auc))
+    logit = math.log(auc / (1 - auc))
+    low, high = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
+    return Interval(auc, low, high, level)
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise SettingsError(f"level={level} must lie between 0 and 1, both excluded")
+
+
+def _known(values: Sequence[float | None]) -> Floats:
+    made = np.array([math.nan if value is None else value for value in values], float)
+    if np.isinf(made).any():
+        raise DataError("an infinite value cannot be averaged over seeds")
+    return np.asarray(made[~np.isnan(made)])
+
+
+def _p_t(gaps: Floats, rounding: float) -> float | None:
+    if len(gaps) < 2:
+        return None
+    error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
+    if error <= rounding:
+        return None
+    return float(2 * stats.t.sf(abs(float(gaps.mean())) / error, len(gaps) - 1))
+
+
+def _p_flip(gaps: Floats) -> float | None:
+    """Share of all sign patterns whose sum is as far from 0 as the one seen."""
+    if not 1 <= len(gaps) <= EXACT_FLIPS:
+        return None
+    half = len(gaps) // 2
+    # Sums of two halves: 2^20 sums twice, not 2^40 sums.
+    first, second = _flip_sums(gaps[:half]), np.sort(_flip_sums(gaps[half:]))
+    seen = abs(float(gaps.sum())) - 1e-12 * float(np.abs(gaps).sum())
+    if seen <= 0:
+        return 1.0
+    above = len(second) - np.searchsorted(second, seen - first, "left")
+    below = np.searchsorted(second, -seen - first, "right")
+    return float(above.sum() + below.sum()) / (len(first) * len(second))
+
+
+def _flip_sums(gaps: Floats) -> Floats:
+    sums = np.zeros(1)
+    for gap in gaps:
+        sums = np.concatenate([sums + gap, sums - gap])
+    return sums
+
+
+def _resampled(ranked: Curve, rows: int, rng: np.random.Generator) -> Curve:
+    return Curve(
+        ranked.score,
+        _redrawn(ranked.positives, rows, rng),
+        _redrawn(ranked.negatives, rows, rng),
+    )
+
+
+def _redrawn(counts: Counts, rows: int, rng: np.random.Generator) -> Counts:
+    """As many people drawn anew, counted by score: (rows, thresholds)."""
+    groups, people = len(counts), int(counts.sum())
+    owner = np.repeat(np.arange(groups), counts)
+    chosen = owner[rng.integers(0, people, (rows, people))] if people else owner[None]
+    flat = (chosen + groups * np.arange(rows)[:, None]).ravel()
+    return np.bincount(flat, minlength=rows * groups).reshape(rows, groups)
+
+
+def _interval(estimate: Floats, drawn: Floats, level: float) -> Interval:
+    known = drawn[~np.isnan(drawn)]
+    if np.isnan(estimate) or not len(known):
+        return Interval(None, None, None, level)
+    moved = known - 2 * (known.mean() - estimate)
+    low, high = np.quantile(moved, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(estimate), float(low), float(high), level)
+
+
+def _spread(values: Floats, counts: Counts, mean: float) -> float:
+    total = float((counts * (values - mean) ** 2).sum())
+    return float(ratio(total, int(counts.sum()) - 1))

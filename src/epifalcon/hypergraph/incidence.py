@@ -1,0 +1,260 @@
+"""The hypergraph: which people were in which region in which window.
+
+An edge is a region in a window of one or more slots; it joins everybody who
+was there (paper, section "Privacy-preserving FGML Framework": e(t, r)).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.checks import whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.hypergraph import pairs
+from epifalcon.hypergraph.pairs import Ends, Ids
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import PersonIds
+
+T = TypeVar("T", bound=np.generic)
+EdgeKeys = NDArray[np.int64]
+_MOST_EDGES = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HypergraphSettings:
+    """How traces are cut into edges."""
+
+    window_slots: int = 1
+    """Slots joined into one window; must divide the slots of the trace."""
+    keep_alone: bool = True
+    """Whether an edge with a single person is kept."""
+
+    def __post_init__(self) -> None:
+        whole(1, window_slots=self.window_slots)
+        if not isinstance(self.keep_alone, bool):
+            raise SettingsError(f"keep_alone={self.keep_alone!r} must be true or false")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Sorted pairs: row i holds ``index[start[i] : start[i + 1]]``, ascending."""
+
+    start: Ends
+    """(rows + 1,)"""
+    index: Ids
+    """(pairs,)"""
+
+    def __post_init__(self) -> None:
+        _freeze(self.start)
+        _freeze(self.index)
+
+
+@dataclass(frozen=True, eq=False)
+class Incidence:
+    """The (person, edge) pairs H, sorted by edge and then by person.
+
+    A person counts once in an edge, however many slots of the window were spent
+    there. Edges without people do not exist; people without edges do, with
+    degree 0. Every array is read-only.
+
+    It takes 4 bytes for a pair and 20 for an edge; ``by_person``, made when it
+    is first asked for, takes 4 more for a pair.
+    """
+
+    people: int
+    regions: int
+    windows: int
+    edge_key: EdgeKeys
+    """(edges,) window * regions + region, ascending: equal in every cohort."""
+    by_edge: Rows
+    """The members of each edge."""
+
+    def __post_init__(self) -> None:
+        key, start, member = self.edge_key, self.by_edge.start, self.by_edge.index
+        _require_types(key, start, member)
+        if len(start) != len(key) + 1 or start[0] != 0 or start[-1] != len(member):
+            raise DataError(
+                f"{len(start)} bounds from {start[0]} to {start[-1]} for "
+                f"{len(key)} edges and {len(member)} pairs"
+            )
+        if len(key) and (key[0] < 0 or key[-1] >= self.windows * self.regions):
+            raise DataError(
+                f"edge keys run from {key[0]} to {key[-1]}, expected 0 to "
+                f"{self.windows * self.regions - 1}"
+            )
+        if (np.diff(key) <= 0).any() or (np.diff(start) <= 0).any():
+            raise DataError("edges must be in the order of their keys, none empty")
+        if not pairs.rows_rise(start, member, self.people):
+            raise DataError(
+                f"the members of an edge must be different people from 0 to "
+                f"{self.people - 1}, in order"
+            )
+        _freeze(key)
+
+    @classmethod
+    def of(
+        cls, traces: Traces, settings: HypergraphSettings | None = None
+    ) -> "Incidence":
+        """The hypergraph of ``traces``; slots in which nobody was seen are left out.
+
+        A cohort that holds the traces of its own people gets the same keys as
+        the whole city. Only whoever sees everybody can tell who was alone, so a
+        cohort must keep such edges (``keep_alone``).
+        """
+        settings = settings or HypergraphSettings()
+        width = settings.window_slots
+        if traces.slots % width:
+            raise SettingsError(
+                f"window_slots={width} must divide the trace of {traces.slots} slots"
+            )
+        regions, windows = len(traces.regions), traces.slots // width
+        # A plain array: a memory-mapped one would be compiled for anew.
+        by_slot = np.ascontiguousarray(traces.by_slot).view(np.ndarray)
+        by_slot.setflags(write=False)
+        parts = by_slot.reshape(windows, width, traces.people)
+        least = 1 if settings.keep_alone else 2
+        found = [_edges_of(window, regions, least) for window in parts]
+        size = np.concatenate([sizes for _, sizes in found])
+        start = _bounds(size)
+        if len(size) > _MOST_EDGES:
+            raise DataError(f"{len(size)} edges, expected at most {_MOST_EDGES}")
+        member = np.empty(start[-1], np.int32)
+        first = 0
+        for window, (region, _) in zip(parts, found, strict=True):
+            place = np.full(regions, -1, np.int64)
+            place[region] = start[first : first + len(region)]
+            pairs.fill_window(window, place, member)
+            first += len(region)
+        key = [
+            number * regions + region.astype(np.int64)
+            for number, (region, _) in enumerate(found)
+        ]
+        rows = Rows(start, member)
+        return cls(traces.people, regions, windows, np.concatenate(key), rows)
+
+    @property
+    def edges(self) -> int:
+        """Number of edges."""
+        return len(self.edge_key)
+
+    @property
+    def pairs(self) -> int:
+        """Number of (person, edge) pairs."""
+        return len(self.by_edge.index)
+
+    @cached_property
+    def size(self) -> Ids:
+        """|e|, the number of members in this record: (edges,)."""
+        return _freeze(np.diff(self.by_edge.start).astype(np.int32))
+
+    @cached_property
+    def degree(self) -> Ids:
+        """deg(v), the number of edges of each person: (people,)."""
+        return _freeze(pairs.count_ids(self.by_edge.index, self.people))
+
+    @cached_property
+    def by_person(self) -> Rows:
+        """The edges of each person: H transposed."""
+        start = _bounds(self.degree)
+        rows = self.by_edge
+        return Rows(start, pairs.transpose(rows.start, rows.index, start))
+
+    @property
+    def edge_region(self) -> Ids:
+        """The region of each edge: (edges,)."""
+        return (self.edge_key % self.regions).astype(np.int32)
+
+    @property
+    def edge_window(self) -> Ids:
+        """The window of each edge: (edges,)."""
+        return (self.edge_key // self.regions).astype(np.int32)
+
+    def restrict(self, people: PersonIds | Sequence[int]) -> "Incidence":
+        """The pairs of some people, renumbered in the order given: a cohort.
+
+        Keys are kept; edges that none of them visited are gone. ``degree`` is
+        still deg(v) of the city, but ``size`` counts the cohort only, so means
+        over edges need the sums and sizes of all cohorts added up.
+        """
+        chosen = _people(people, self.people)
+        start = _bounds(self.degree[chosen])
+        rows = self.by_person
+        edge = pairs.select_rows(rows.start, rows.index, chosen, start)
+        size = pairs.count_ids(edge, self.edges)
+        kept = np.flatnonzero(size)
+        number = np.full(self.edges, -1, np.int32)
+        number[kept] = np.arange(len(kept), dtype=np.int32)
+        bounds = _bounds(size[kept])
+        member = pairs.transpose(start, number[edge], bounds)
+        return Incidence(
+            len(chosen),
+            self.regions,
+            self.windows,
+            self.edge_key[kept],
+            Rows(bounds, member),
+        )
+
+    def places_in(self, keys: EdgeKeys) -> NDArray[np.int64]:
+        """Where each edge stands among the ascending ``keys``: (edges,).
+
+        Raises ``DataError`` if one of the edges is not among them.
+        """
+        place = np.searchsorted(keys, self.edge_key)
+        missing = place == len(keys)
+        missing[~missing] = keys[place[~missing]] != self.edge_key[~missing]
+        if missing.any():
+            lost = self.edge_key[missing]
+            raise DataError(f"{len(lost)} edges are not listed, first {lost[0]}")
+        return place
+
+
+def _edges_of(window: NDArray[np.int32], regions: int, least: int) -> tuple[Ids, Ids]:
+    """Regions of the window with ``least`` people or more, and how many."""
+    count = pairs.count_window(window, regions)
+    region = np.flatnonzero(count >= least).astype(np.int32)
+    return region, count[region]
+
+
+def _bounds(size: Ids) -> Ends:
+    start = np.zeros(len(size) + 1, np.int64)
+    np.cumsum(size, out=start[1:])
+    return start
+
+
+def _people(people: PersonIds | Sequence[int], count: int) -> PersonIds:
+    chosen = np.asarray(people)
+    if chosen.dtype == np.bool_ or chosen.ndim != 1:
+        raise DataError("people must be a list of ids, not a mask")
+    if not len(chosen):
+        raise DataError("a cohort needs at least one person")
+    if not np.issubdtype(chosen.dtype, np.integer):
+        raise DataError(f"people are {chosen.dtype}, expected whole numbers")
+    if chosen.min() < 0 or chosen.max() >= count:
+        raise DataError(
+            f"people run from {chosen.min()} to {chosen.max()}, "
+            f"expected 0 to {count - 1}"
+        )
+    if len(np.unique(chosen)) < len(chosen):
+        raise DataError("a person is listed twice")
+    return chosen.astype(np.int32)
+
+
+def _require_types(key: EdgeKeys, start: Ends, member: Ids) -> None:
+    for name, array, kind in (
+        ("edge_key", key, "int64"),
+        ("start", start, "int64"),
+        ("index", member, "int32"),
+    ):
+        if array.dtype != kind or array.ndim != 1:
+            raise DataError(
+                f"{name} is {array.dtype} of {array.ndim} axes, expected {kind} of 1"
+            )
+
+
+def _freeze(array: NDArray[T]) -> NDArray[T]:
+    array.setflags(write=False)
+    return array

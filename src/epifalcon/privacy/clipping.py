@@ -1,0 +1,120 @@
+"""Clip rows, or whole gradients, to an L2 norm that holds after rounding too.
+
+The paper's text cuts each coordinate to [-C, C], which lets the norm reach
+C sqrt(width); the noise is calibrated to the norm, so the norm is what we clip.
+"""
+
+import torch
+from torch import Tensor
+
+from epifalcon.checks import positive
+from epifalcon.errors import DataError
+
+
+def clip_rows(update: Tensor, bound: float) -> Tensor:
+    """Scale each row so that its L2 norm is at most ``bound``, rounding included.
+
+    Shape (..., width) in and out, always a new tensor. A zero row stays zero, a
+    row within the bound comes back bit for bit, and clipping twice changes
+    nothing. A row with NaN or infinity raises ``DataError``: scaled, it would
+    pass the clip and poison the sum.
+    """
+    positive(bound=bound)
+    if not update.is_floating_point():
+        raise DataError(f"update of {update.dtype} must hold floating-point numbers")
+    rows = update.reshape(-1, update.shape[-1]) if update.ndim else update.reshape(1, 1)
+    return _clip(rows, row_norms(rows), bound).reshape(update.shape)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """L2 norm of each row, (rows, width) to (rows,), in double precision.
+
+    Raises ``DataError`` where a row holds NaN or infinity.
+    """
+    norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, dtype=torch.float64)
+    doubtful = (~torch.isfinite(norms)).nonzero().squeeze(1)
+    if doubtful.numel():
+        suspects = rows.detach()[doubtful].double()
+        _refuse_non_finite(suspects, doubtful, norms.numel())
+        # Finite entries whose squares overflow.
+        largest = suspects.abs().amax(dim=-1)
+        shape = torch.linalg.vector_norm(suspects / largest.unsqueeze(1), dim=-1)
+        most = torch.finfo(torch.float64).max
+        norms[doubtful] = (largest * shape).clamp(max=most)
+    return norms
+
+
+def clip_factors(
+    norms: Tensor, bound: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """What to multiply each person's gradient with, (people,), from its norm.
+
+    Exactly 1 where the norm is within the bound, zero norms included; otherwise
+    a hair under bound/norm, so that rounding gradients of ``dtype`` cannot lift
+    them over the bound. Raises ``DataError`` for a norm that is NaN, infinite or
+    negative.
+    """
+    positive(bound=bound)
+    wrong = (~(torch.isfinite(norms) & (norms >= 0))).nonzero().flatten()
+    if wrong.numel():
+        raise DataError(
+            f"{wrong.numel()} of {norms.numel()} gradient norms are not finite "
+            f"(first: position {int(wrong[0])}); expected finite gradients"
+        )
+    exact = norms.double()
+    shrunk = bound * (1 - _margin(dtype)) / exact.clamp(min=bound)
+    return torch.where(exact <= bound, torch.ones_like(exact), shrunk)
+
+
+def clip_by_norms(gradients: Tensor, norms: Tensor, bound: float) -> Tensor:
+    """Scale gradients, (people, ...), whose norms over all parameters are ``norms``.
+
+    For one tensor of many: the norm of a person is taken over all parameters
+    together, so each tensor is scaled by the same factor.
+    """
+    factors = clip_factors(norms, bound, gradients.dtype)
+    shape = (-1,) + (1,) * (gradients.ndim - 1)
+    scaled = gradients * factors.to(gradients.dtype).reshape(shape)
+    within = (factors == 1).reshape(shape)
+    return torch.where(within, gradients, scaled)
+
+
+def _clip(rows: Tensor, norms: Tensor, bound: float) -> Tensor:
+    factors = (bound * (1 - _margin(rows.dtype)) / norms.clamp(min=bound)).to(
+        rows.dtype
+    )
+    # A factor below the normal range has few digits, a norm near the largest
+    # double may be capped; and a tape needs the slope of the norm.
+    exact = (factors < 16 * torch.finfo(rows.dtype).tiny) | (norms > 1e300)
+    if rows.requires_grad:
+        exact = norms > bound
+    within = (norms <= bound).unsqueeze(1)
+    clipped = torch.where(within, rows, rows * factors.unsqueeze(1))
+    if bool(exact.any()):
+        chosen = (exact & (norms > bound)).nonzero().squeeze(1)
+        clipped[chosen] = _scaled(rows[chosen], bound).to(rows.dtype)
+    return clipped
+
+
+def _scaled(rows: Tensor, bound: float) -> Tensor:
+    # Through the largest entry, so that neither squares nor factors leave the
+    # range of doubles, however extreme the row.
+    exact = rows.double()
+    unit = exact / exact.detach().abs().amax(dim=-1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+    return unit * torch.div(bound * (1 - _margin(rows.dtype)), norms)
+
+
+def _margin(dtype: torch.dtype) -> float:
+    """Room for the rounding of a product, four units in the last place."""
+    return 4 * torch.finfo(dtype).eps
+
+
+def _refuse_non_finite(suspects: Tensor, where: Tensor, people: int) -> None:
+    wrong = ~torch.isfinite(suspects).all(dim=-1)
+    if bool(wrong.any()):
+        first = int(where[wrong.nonzero()[0]])
+        raise DataError(
+            f"{int(wrong.sum())} of {people} rows hold NaN or infinity "
+            f"(first: row {first}); expected finite updates"
+        )

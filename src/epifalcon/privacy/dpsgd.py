@@ -1,0 +1,241 @@
+"""DPSGD: one gradient for each person, clipped over all parameters, noised, averaged.
+
+For linear layers the gradient of one person is an outer product of what goes
+in, a, and the gradient of what comes out, b, so its norm is ||a|| ||b|| and the
+clipped sum over people is one matrix product: no gradient of a person is ever
+formed (ghost clipping; Goodfellow 2015, Li et al. 2022). Anything else goes
+through ``torch.func.vmap``.
+
+What is bounded is a person's own gradient. Rows that travelled through other
+people's messages are another channel with its own receipt: neither alone is a
+person-level guarantee.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from epifalcon.checks import non_negative, positive, whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.privacy.accounting import DELTA, NoiseRule, NoiseWish
+from epifalcon.privacy.clipping import clip_factors
+from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Relation, Terms, Unit
+from epifalcon.privacy.gaussian import normals
+
+Params = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpsgdSettings:
+    """Clip and noise of the gradients (C_f and sigma_f in the paper).
+
+    ``gradient_sigma`` is the noise on each person's upload, so the mean over n
+    people carries sigma / sqrt(n). ``rule`` as in ``PerturbSettings``.
+    """
+
+    gradient_clip: float = 0.1
+    rule: NoiseRule = "exact"
+    gradient_sigma: float | None = None
+    epsilon: float = 8.0
+    delta: float = DELTA
+    unit: Unit = "person"
+
+    def __post_init__(self) -> None:
+        positive(gradient_clip=self.gradient_clip)
+        self._wish()
+
+    def mechanism(
+        self, rounds: int, relation: Relation = "zero-out"
+    ) -> "GradientMechanism":
+        """The mechanism for a run of ``rounds`` gradients of each person."""
+        bare = GradientMechanism(self.gradient_clip, 0.0)
+        reach = bare.receipt(
+            Terms(channel="gradient", releases=ONE_VECTOR, relation=relation)
+        ).sensitivity
+        sigma = self._wish().sigma_of(reach, ONE_VECTOR, rounds)
+        return GradientMechanism(self.gradient_clip, sigma)
+
+    def _wish(self) -> NoiseWish:
+        return NoiseWish(
+            rule=self.rule,
+            sigma=self.gradient_sigma,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+        )
+
+
+@dataclass(frozen=True)
+class GradientMechanism:
+    """The clip and the noise of one person's gradient."""
+
+    clip: float
+    sigma: float
+
+    def __post_init__(self) -> None:
+        positive(clip=self.clip)
+        non_negative(sigma=self.sigma)
+
+    def receipt(self, terms: Terms) -> GaussianRelease:
+        """What one round costs; a gradient is one vector for any unit."""
+        return GaussianRelease(terms=terms, clip=self.clip, sigma=self.sigma)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearTape:
+    """What a linear layer y = W x + b saw of each person.
+
+    ``inputs`` (people, in) and ``outputs`` (people, out), the gradient of the
+    person's own loss (not of the mean) with respect to y; or (people, rows, in)
+    and (people, rows, out) where a person has several rows.
+    """
+
+    weight: str
+    inputs: Tensor
+    outputs: Tensor
+    bias: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim not in (2, 3) or (
+            self.inputs.shape[:-1] != self.outputs.shape[:-1]
+        ):
+            raise DataError(
+                f"{self.weight}: inputs {tuple(self.inputs.shape)} and outputs "
+                f"{tuple(self.outputs.shape)} must be (people, [rows,] width) alike"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedSum:
+    """Clipped gradients added up over people, by parameter name; not yet private."""
+
+    gradients: dict[str, Tensor]
+    norms: Tensor
+    """(people,) before clipping; stays at home."""
+    clip: float
+
+    @property
+    def people(self) -> int:
+        """How many gradients were added."""
+        return len(self.norms)
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedGradient:
+    """The noised mean gradient by parameter name, and what it cost."""
+
+    value: dict[str, Tensor]
+    receipt: GaussianRelease
+
+
+def gradient_norms(layers: Sequence[LinearTape]) -> Tensor:
+    """L2 norm of each person's gradient over all layers together, (people,)."""
+    if not layers:
+        raise DataError("layers must hold one layer or more")
+    if len({len(layer.inputs) for layer in layers}) > 1:
+        raise DataError("layers must all hold the same people")
+    squares = torch.stack([_squared_norms(layer) for layer in layers]).sum(dim=0)
+    return torch.sqrt(squares)
+
+
+def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
+    """Each person's gradient clipped to ``clip`` over all layers, added over people."""
+    norms = gradient_norms(layers)
+    factors = clip_factors(norms, clip, layers[0].outputs.dtype)
+    gradients: dict[str, Tensor] = {}
+    for layer in layers:
+        shape = (-1,) + (1,) * (layer.outputs.ndim - 1)
+        outputs = layer.outputs * factors.to(layer.outputs.dtype).reshape(shape)
+        outputs = outputs.reshape(-1, outputs.shape[-1])
+        inputs = layer.inputs.reshape(-1, layer.inputs.shape[-1])
+        gradients[layer.weight] = outputs.T @ inputs
+        if layer.bias is not None:
+            gradients[layer.bias] = outputs.sum(dim=0)
+    return ClippedSum(gradients, norms, clip)
+
+
+def clipped_sum_of(
+    loss: Callable[..., Tensor],
+    params: Params,
+    people: Sequence[Tensor],
+    clip: float,
+    chunk: int = 1024,
+) -> ClippedSum:
+    """The same for any model: ``loss(params, *one_person)`` is a person's own loss.
+
+    ``people`` are tensors whose first axis is people. Gradients of ``chunk``
+    people exist at a time. Randomness inside the loss is refused by vmap.
+    """
+    whole(1, chunk=chunk)
+    if not people or len({len(tensor) for tensor in people}) != 1:
+        raise DataError("people must be tensors of the same length")
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None,) + (0,) * len(people))
+    sums = {name: torch.zeros_like(value) for name, value in params.items()}
+    norms = []
+    for start in range(0, len(people[0]), chunk):
+        part = each(dict(params), *(tensor[start : start + chunk] for tensor in people))
+        norms.append(_joint_norms(part))
+        kind = next(iter(part.values())).dtype
+        factors = clip_factors(norms[-1], clip, kind)
+        for name, gradient in part.items():
+            weights = factors.to(gradient.dtype)
+            sums[name] += torch.tensordot(weights, gradient, dims=1)
+    return ClippedSum(sums, torch.cat(norms) if norms else torch.zeros(0), clip)
+
+
+def private_mean(
+    clipped: ClippedSum,
+    mechanism: GradientMechanism,
+    terms: Terms,
+    generator: torch.Generator,
+) -> ReleasedGradient:
+    """The mean of noised gradients as the server forms it, g_u + N(0, sigma_f^2).
+
+    The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people)
+    times the scale, the same in distribution. Everybody who uploads counts,
+    also with a zero gradient: a missing upload would tell who was not tested.
+    """
+    if clipped.people == 0:
+        raise DataError("a mean needs one person or more")
+    if clipped.clip > mechanism.clip:
+        raise SettingsError(
+            f"gradients clipped to {clipped.clip} must not be released under a "
+            f"receipt for {mechanism.clip}"
+        )
+    scale = mechanism.sigma * math.sqrt(clipped.people)
+    value = {}
+    for name, total in clipped.gradients.items():
+        noise = scale * normals(total.shape, generator, total.dtype) if scale else 0.0
+        value[name] = (total + noise) / clipped.people
+    return ReleasedGradient(value, mechanism.receipt(terms))
+
+
+def _squared_norms(layer: LinearTape) -> Tensor:
+    inputs, outputs = layer.inputs.detach(), layer.outputs.detach()
+    if inputs.ndim == 2:
+        into, out = _squares(inputs), _squares(outputs)
+        return (into + (layer.bias is not None)) * out
+    # Rows of one person may cancel, and single precision would then see too
+    # short a gradient.
+    inputs, outputs = inputs.double(), outputs.double()
+    rows = inputs.shape[1]
+    if rows * rows <= inputs.shape[2] * outputs.shape[2]:
+        # ||sum_s a_s b_s'||^2 is the sum of both Gram matrices' products.
+        gram = (inputs @ inputs.mT + (layer.bias is not None)) * (outputs @ outputs.mT)
+        return gram.sum(dim=(1, 2), dtype=torch.float64).clamp(min=0)
+    weight = _squares((outputs.mT @ inputs).flatten(1))
+    return weight + _squares(outputs.sum(dim=1)) if layer.bias is not None else weight
+
+
+def _squares(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    return norms * norms
+
+
+def _joint_norms(gradients: Mapping[str, Any]) -> Tensor:
+    parts = [_squares(one.flatten(1)) for one in gradients.values()]
+    return torch.sqrt(torch.stack(parts).sum(dim=0))

@@ -1,0 +1,252 @@
+"""The Gaussian mechanism: clip, add noise, hand back value and receipt together.
+
+Noise comes in two forms. From a ``torch.Generator``, drawn in order. Or keyed:
+a counter-based generator (Philox 4x64-10, Salmon et al. 2011) whose counter is
+(place, person, round) and whose key is a hash of seed and channel, so a value
+is the same however people are split into cohorts and in whatever order they
+come, and no two of them share a draw.
+
+Noise protects only from those who do not know the seed. A device that sends to
+a server it does not trust draws its own (``secrets.randbits(128)``); a run's
+public seed is for simulation.
+"""
+
+# mypy: disallow-untyped-decorators=False
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.checks import non_negative, same_length, whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.privacy.clipping import clip_rows
+from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Terms
+
+ONE_RELEASE = Terms(channel="release", releases=ONE_VECTOR)
+"""One vector of each person, in no named channel."""
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
+_MULTIPLY = (np.uint64(0xD2E7470EE14C6C93), np.uint64(0xCA5A826395121157))
+_WEYL = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBB67AE8584CAA73B))
+_ONE = np.uint64(1)
+_SPARE_BITS = np.uint64(11)
+_TO_UNIT = 2.0**-53
+_TURN = 2 * math.pi
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """A value made private and what it cost; the ledger sees the receipt first."""
+
+    value: Tensor
+    receipt: GaussianRelease
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseRows:
+    """Which row of noise belongs to whom: one pair (person, place) for each row.
+
+    ``place`` is any number that tells a person's rows apart, such as region x
+    windows + window. A pair may come once only: two rows under one noise would
+    differ by exactly what the noise should hide.
+    """
+
+    person: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        same_length(person=self.person, place=self.place)
+        for name in ("person", "place"):
+            ids = np.ascontiguousarray(getattr(self, name), dtype=np.int64)
+            if ids.ndim != 1 or (ids.size and ids.min() < 0):
+                raise DataError(f"{name} must be a list of numbers of 0 or more")
+            object.__setattr__(self, name, ids)
+        if twice := _first_repeat(self.person, self.place):
+            raise DataError(
+                f"person {twice[0]} has place {twice[1]} more than once: "
+                "two values under the same noise would give each other away"
+            )
+
+    @classmethod
+    def of_people(cls, person: NDArray[np.int64]) -> "NoiseRows":
+        """One row for each person, as gradients have."""
+        return cls(person, np.zeros(len(person), dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class NoiseKey:
+    """Seed and terms of one release: together they fix its noise.
+
+    Channel and round come from the terms that the receipt carries, so noise is
+    used twice only where the ledger sees the same (round, channel) twice.
+    """
+
+    seed: int
+    terms: Terms
+
+    def __post_init__(self) -> None:
+        whole(0, seed=self.seed)
+
+    def words(self) -> NDArray[np.uint64]:
+        """The 128-bit Philox key."""
+        text = f"epifalcon noise\0{int(self.seed)}\0{self.terms.channel}"
+        digest = hashlib.sha256(text.encode()).digest()
+        return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
+
+
+def release(
+    update: Tensor,
+    clip: float,
+    sigma: float,
+    generator: torch.Generator,
+    terms: Terms = ONE_RELEASE,
+) -> Released:
+    """Clip each row to ``clip`` and add N(0, sigma^2) to every entry.
+
+    Shape (rows, width) in and out, on no gradient tape. ``sigma=0`` releases
+    the clipped rows; the receipt then says that nothing protects them.
+    """
+    receipt = GaussianRelease(terms=terms, clip=clip, sigma=sigma)
+    clipped = clip_rows(update.detach(), clip)
+    if sigma > 0:
+        clipped += sigma * normals(clipped.shape, generator, clipped.dtype)
+    return Released(clipped, receipt)
+
+
+def release_keyed(
+    update: Tensor, clip: float, sigma: float, rows: NoiseRows, key: NoiseKey
+) -> Released:
+    """As ``release``, each row's noise fixed by person, place, round and channel."""
+    receipt = GaussianRelease(terms=key.terms, clip=clip, sigma=sigma)
+    clipped = clip_rows(update.detach(), clip)
+    return Released(add_keyed(clipped, sigma, rows, key), receipt)
+
+
+def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
+    """Standard normal noise, (rows, width), fixed by key, person, place and column."""
+    whole(1, width=width)
+    noise = np.zeros((len(rows.person), width))
+    _fill_rows(noise, rows.person, rows.place, key.terms.round, key.words())
+    return noise
+
+
+def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Tensor:
+    """``value``, (rows, width), with keyed noise of scale ``sigma`` added."""
+    non_negative(sigma=sigma)
+    if value.ndim != 2 or len(value) != len(rows.person):
+        raise DataError(
+            f"value of shape {tuple(value.shape)} must have one row for each of "
+            f"{len(rows.person)} (person, place) pairs"
+        )
+    if sigma == 0:
+        return value
+    noise = torch.from_numpy(keyed_normals(key, rows, value.shape[1]))
+    return value + (sigma * noise).to(value.dtype)
+
+
+def aggregate_noise(
+    uploads: Tensor, width: int, sigma: float, generator: torch.Generator
+) -> Tensor:
+    """Noise of sums of uploads, (sums, width), drawn as one Gaussian for each sum.
+
+    The sum of k independent N(0, sigma^2) is N(0, k sigma^2): the same
+    distribution as adding up k draws, at a k-th of the cost. ``uploads``,
+    (sums,), holds k; or, for weighted sums, the sum of squared weights.
+    Whoever looks at single uploads needs ``release`` instead.
+    """
+    non_negative(sigma=sigma)
+    whole(1, width=width)
+    if bool((uploads < 0).any()) or not bool(torch.isfinite(uploads).all()):
+        raise DataError("uploads must be finite numbers of 0 or more")
+    dtype = uploads.dtype if uploads.is_floating_point() else torch.float32
+    scale = sigma * torch.sqrt(uploads.double()).to(dtype)
+    return normals((len(uploads), width), generator, dtype) * scale.unsqueeze(1)
+
+
+def normals(
+    shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
+) -> Tensor:
+    """Standard normal draws; a generator is demanded, never torch's global one."""
+    if not isinstance(generator, torch.Generator):
+        raise SettingsError("generator must be a torch.Generator of the caller's own")
+    return torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def _first_repeat(
+    person: NDArray[np.int64], place: NDArray[np.int64]
+) -> tuple[int, int] | None:
+    here, there = person[:-1], person[1:]
+    # Most callers list people in order, which shows at once that none repeats.
+    if bool(np.all((here < there) | ((here == there) & (place[:-1] < place[1:])))):
+        return None
+    order = np.lexsort((place, person))
+    person, place = person[order], place[order]
+    same = (person[:-1] == person[1:]) & (place[:-1] == place[1:])
+    if not same.any():
+        return None
+    first = int(np.argmax(same))
+    return int(person[first]), int(place[first])
+
+
+@numba.njit(cache=True)
+def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The upper 64 bits of the product of two 64-bit numbers."""
+    a_low, a_high = a & _LOW, a >> _HALF
+    b_low, b_high = b & _LOW, b >> _HALF
+    middle = a_high * b_low + ((a_low * b_low) >> _HALF)
+    other = a_low * b_high + (middle & _LOW)
+    return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
+
+
+@numba.njit(cache=True)
+def _philox(
+    block: np.uint64,
+    place: np.uint64,
+    person: np.uint64,
+    turn: np.uint64,
+    key: NDArray[np.uint64],
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Four random 64-bit words from the counter (block, place, person, turn)."""
+    first, second = key[0], key[1]
+    for _ in range(10):
+        high_0, low_0 = _high_product(_MULTIPLY[0], block), _MULTIPLY[0] * block
+        high_1, low_1 = _high_product(_MULTIPLY[1], person), _MULTIPLY[1] * person
+        block, place = high_1 ^ place ^ first, low_1
+        person, turn = high_0 ^ turn ^ second, low_0
+        first, second = first + _WEYL[0], second + _WEYL[1]
+    return block, place, person, turn
+
+
+@numba.njit(cache=True)
+def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, float]:
+    """Two normals from two words (Box and Muller); 53 bits reach to 8.5 sigma."""
+    radius = math.sqrt(-2 * math.log(((radius_bits >> _SPARE_BITS) + _ONE) * _TO_UNIT))
+    angle = _TURN * ((angle_bits >> _SPARE_BITS) * _TO_UNIT)
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_rows(
+    noise: NDArray[np.float64],
+    person: NDArray[np.int64],
+    place: NDArray[np.int64],
+    turn: int,
+    key: NDArray[np.uint64],
+) -> None:
+    """Write the noise of every row; each row by itself, so any split agrees."""
+    width = noise.shape[1]
+    for row in range(noise.shape[0]):
+        who, where = np.uint64(person[row]), np.uint64(place[row])
+        for start in range(0, width, 4):
+            block = np.uint64(start // 4 + 1)
+            a, b, c, d = _philox(block, where, who, np.uint64(turn), key)
+            four = (*_normal_pair(a, b), *_normal_pair(c, d))
+            for column in range(start, min(start + 4, width)):
+                noise[row, column] = four[column - start]

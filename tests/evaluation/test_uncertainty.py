@@ -1,0 +1,234 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.evaluation.curves import Curve, curve
+from epifalcon.evaluation.metrics import MetricSettings, auc, statistics
+from epifalcon.evaluation.uncertainty import (
+    EXACT_FLIPS,
+    auc_interval,
+    bootstrap,
+    holm,
+    over_seeds,
+    paired,
+)
+from tests.evaluation.rankings import rankings
+from tests.oracles import metrics_loop
+
+CASES = settings(max_examples=60, deadline=None, derandomize=True)
+GAPS = st.lists(st.integers(-5, 5).map(lambda k: k / 100), min_size=1, max_size=9)
+
+
+def ranking(infected: int, healthy: int, rng: np.random.Generator) -> Curve:
+    """Scores of two normal distributions one apart: the true AUC is .7602."""
+    logit = rng.normal(0, 1, infected + healthy) + (
+        np.arange(infected + healthy) < infected
+    )
+    return curve(1 / (1 + np.exp(2 - logit)), np.arange(len(logit)) < infected)
+
+
+def test_mean_and_t_interval_by_hand():
+    # Mean 2, sd 1, t(.975, 2) = 4.302653.
+    made = over_seeds([1.0, 2.0, 3.0])
+    assert (made.mean, made.sd, made.count, made.undefined) == (2, 1, 3, 0)
+    half = 4.302653 / math.sqrt(3)
+    assert [made.low, made.high] == pytest.approx([2 - half, 2 + half], rel=1e-6)
+
+
+def test_the_t_interval_is_scipys():
+    values = np.random.default_rng(0).random(10)
+    made = over_seeds(list(values), level=0.9)
+    wanted = stats.ttest_1samp(values, 0).confidence_interval(0.9)
+    assert [made.low, made.high] == pytest.approx([wanted.low, wanted.high])
+
+
+def test_undefined_seeds_are_left_out_and_counted():
+    made = over_seeds([0.5, None, 0.7, math.nan])
+    assert made.mean == pytest.approx(0.6)
+    assert (made.count, made.undefined) == (2, 2)
+    one = over_seeds([0.5, None])
+    assert (one.mean, one.sd, one.low, one.high) == (0.5, None, None, None)
+    none = over_seeds([None])
+    assert (none.mean, none.low, none.count, none.undefined) == (None, None, 0, 1)
+    assert over_seeds([]).mean is None
+
+
+def test_impossible_input_is_refused():
+    with pytest.raises(DataError, match="infinite"):
+        over_seeds([math.inf])
+    with pytest.raises(SettingsError, match="level=1"):
+        over_seeds([0.1], level=1)
+    with pytest.raises(DataError, match="ours has 2, theirs 1"):
+        paired([0.1, 0.2], [0.1])
+    ranked = curve([0.3, 0.1], [1, 0])
+    with pytest.raises(SettingsError, match="replicates"):
+        bootstrap(ranked, {"auc": auc}, np.random.default_rng(0), replicates=1)
+    rows = Curve(np.array([1.0]), np.ones((2, 1), np.int64), np.ones((2, 1), np.int64))
+    with pytest.raises(DataError, match="resampled"):
+        bootstrap(rows, {"auc": auc}, np.random.default_rng(0))
+    with pytest.raises(DataError, match="one ranking"):
+        auc_interval(rows)
+
+
+def test_a_paired_comparison_by_hand():
+    # Differences .1 .2 .3 -.1 sum to .5. Of the 16 sign patterns, those with a sum
+    # of .5 or more take at most one .1 away: three, and their three mirrors.
+    ours, theirs = [0.6, 0.7, 0.8, 0.4], [0.5, 0.5, 0.5, 0.5]
+    made = paired(ours, theirs)
+    assert made.difference.mean == pytest.approx(0.125)
+    assert (made.wins, made.losses) == (3, 1)
+    assert made.p_t == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert made.p_flip == 6 / 16
+
+
+@CASES
+@given(GAPS)
+def test_sign_flips_are_counted_as_the_loop_counts_them(gaps):
+    made = paired(gaps, [0.0] * len(gaps))
+    assert made.p_flip == pytest.approx(metrics_loop.sign_flip_p(gaps))
+    other_way = paired([0.0] * len(gaps), gaps)
+    assert other_way.p_flip == made.p_flip
+    assert (other_way.wins, other_way.losses) == (made.losses, made.wins)
+
+
+def test_sign_flips_agree_with_the_t_test_for_many_pairs_and_with_scipy():
+    gaps = np.random.default_rng(1).normal(0.2, 1, EXACT_FLIPS)
+    made = paired(list(gaps), [0.0] * EXACT_FLIPS)
+    assert made.p_flip == pytest.approx(made.p_t, abs=0.01)
+    assert paired([*gaps, 0.1], [0.0] * (EXACT_FLIPS + 1)).p_flip is None
+    few = gaps[:12]
+    theirs = stats.permutation_test(
+        (few, np.zeros(12)),
+        lambda x, y, axis: np.sum(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=np.inf,
+    )
+    assert paired(list(few), [0.0] * 12).p_flip == pytest.approx(theirs.pvalue)
+
+
+def test_pairs_without_spread_have_no_t_test():
+    # In floating point .3 - .2 and .4 - .3 are not quite equal.
+    same_gap = paired([0.3, 0.4, 0.5], [0.2, 0.3, 0.4])
+    assert (same_gap.p_t, same_gap.wins) == (None, 3)
+    assert same_gap.p_flip == 2 / 8
+    equal = paired([0.3, 0.1 + 0.2], [0.3, 0.3])
+    assert (equal.wins, equal.losses, equal.p_t, equal.p_flip) == (0, 0, None, 1)
+
+
+def test_pairs_with_an_undefined_value_are_left_out():
+    made = paired([0.3, None, 0.5, 0.6], [0.2, 0.3, math.nan, 0.3])
+    assert (made.difference.count, made.difference.undefined) == (2, 2)
+    assert made.wins == 2
+    none = paired([None], [0.2])
+    assert (none.difference.mean, none.p_t, none.p_flip) == (None, None, None)
+
+
+def test_the_flip_test_keeps_its_level_without_a_difference():
+    rng = np.random.default_rng(2)
+    skewed = rng.exponential(1, (400, 8)) * rng.choice([-1, 1], (400, 8))
+    p_values = [paired(list(gaps), [0.0] * 8).p_flip for gaps in skewed]
+    assert np.mean(np.array(p_values) <= 0.05) < 0.085
+
+
+def test_holm_by_hand():
+    # Sorted .01 .02 .04: times 3, 2, 1, and never falling.
+    made = holm({"b": 0.04, "a": 0.01, "c": 0.02, "d": None})
+    assert made == {"b": pytest.approx(0.04), "a": 0.03, "c": 0.04, "d": None}
+    assert holm({"a": 0.5, "b": 0.6}) == {"a": 1.0, "b": 1.0}
+    assert holm({"a": 0.02, "b": 0.03})["b"] == 0.04
+    assert holm({}) == {}
+
+
+def test_bootstrap_and_delong_agree_and_are_repeatable():
+    ranked = ranking(300, 1200, np.random.default_rng(3))
+    drawn = bootstrap(ranked, {"auc": auc}, np.random.default_rng(0), 2000)["auc"]
+    exact = auc_interval(ranked)
+    assert drawn.estimate == float(auc(ranked)) == pytest.approx(exact.estimate)
+    assert [drawn.low, drawn.high] == pytest.approx([exact.low, exact.high], abs=0.003)
+    again = bootstrap(ranked, {"auc": auc}, np.random.default_rng(0), 2000)["auc"]
+    assert again == drawn
+
+
+def test_the_intervals_hold_what_they_promise():
+    rng = np.random.default_rng(4)
+    truth = stats.norm.cdf(1 / math.sqrt(2))
+    hits = np.zeros(2)
+    for _ in range(150):
+        ranked = ranking(80, 240, rng)
+        exact = auc_interval(ranked)
+        drawn = bootstrap(ranked, {"auc": auc}, rng, 200)["auc"]
+        hits += [each.low <= truth <= each.high for each in (exact, drawn)]
+    # 95 % of 150, give or take three standard errors.
+    assert (np.abs(hits / 150 - 0.95) < 0.055).all()
+
+
+def test_the_bias_of_the_best_over_thresholds_is_taken_off():
+    rng = np.random.default_rng(5)
+    named = statistics(200, 0.825, MetricSettings())
+    ranked = ranking(40, 160, rng)
+    made = bootstrap(ranked, {name: named[name] for name in ("f1", "ece")}, rng, 500)
+    for interval in made.values():
+        assert (interval.low + interval.high) / 2 < interval.estimate
+
+
+def test_every_metric_has_an_interval_and_draws_do_not_depend_on_the_others():
+    ranked = ranking(60, 240, np.random.default_rng(6))
+    named = statistics(300, 0.825, MetricSettings())
+    made = bootstrap(ranked, named, np.random.default_rng(1), 100)
+    assert set(made) == set(named)
+    assert all(each.low < each.high for each in made.values())
+    alone = bootstrap(ranked, {"dep": named["dep"]}, np.random.default_rng(1), 100)
+    assert alone["dep"] == made["dep"]
+
+
+def test_draws_in_pieces_are_draws_at_once(monkeypatch):
+    ranked = ranking(20, 30, np.random.default_rng(7))
+    rng = np.random.default_rng
+    once = bootstrap(ranked, {"auc": auc}, rng(1), 2000)["auc"]
+    monkeypatch.setattr("epifalcon.evaluation.uncertainty._CHUNK", 60)
+    pieces = bootstrap(ranked, {"auc": auc}, rng(1), 2000)["auc"]
+    # Other draws, the same interval.
+    assert pieces.low == pytest.approx(once.low, abs=0.02)
+    assert pieces.high == pytest.approx(once.high, abs=0.02)
+
+
+def test_one_kind_of_people_has_no_auc_interval():
+    rng = np.random.default_rng(0)
+    for truth in ([0, 0, 0], [1, 1, 1]):
+        ranked = curve([0.1, 0.2, 0.3], truth)
+        assert auc_interval(ranked).estimate is None
+        made = bootstrap(ranked, {"auc": auc}, rng, 10)["auc"]
+        assert (made.estimate, made.low, made.high) == (None, None, None)
+
+
+def test_delong_gives_no_interval_without_a_variance():
+    perfect = auc_interval(curve([4, 3, 2, 1], [1, 1, 0, 0]))
+    assert dataclasses.astuple(perfect)[:3] == (1, None, None)
+    single = auc_interval(curve([4, 3, 2, 1], [0, 1, 0, 0]))
+    assert single.estimate == pytest.approx(2 / 3)
+    assert single.low is None
+    equal = auc_interval(curve([1, 1, 1, 1], [1, 1, 0, 0]))
+    assert dataclasses.astuple(equal)[:3] == (0.5, None, None)
+
+
+@CASES
+@given(rankings())
+def test_delong_is_the_definition(case):
+    made = auc_interval(curve(case.scores, case.truth))
+    infected = sum(case.truth)
+    assert made.estimate == pytest.approx(metrics_loop.auc(case.scores, case.truth))
+    if min(infected, len(case.truth) - infected) < 2 or made.low is None:
+        return
+    variance = metrics_loop.delong_variance(case.scores, case.truth)
+    area = made.estimate
+    half = stats.norm.ppf(0.975) * math.sqrt(variance) / (area * (1 - area))
+    ends = [math.log(end / (1 - end)) for end in (made.low, made.high)]
+    middle = math.log(area / (1 - area))
+    assert ends == pytest.approx([middle - half, middle + half])

@@ -1,0 +1,186 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.statistics import measure
+from epifalcon.mobility.synthetic import CitySettings, build_city
+from epifalcon.mobility.traces import Traces
+from epifalcon.studies.experiment import Experiment
+
+CASES = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def traces_of(rows, slot_hours=2.0, centre=None, kind="area"):
+    """Traces of the given rows (people, slots), regions along a line 3 km apart."""
+    rows = np.asarray(rows, dtype=np.int32)
+    clock = Clock(slot_hours, rows.shape[1] * round(slot_hours * 60) // 1440)
+    if centre is None:
+        count = max(1, int(rows.max()) + 1)
+        centre = np.column_stack([3.0 * np.arange(count), np.zeros(count)])
+    return Traces(np.ascontiguousarray(rows.T), clock, Regions(kind, centre))
+
+
+@pytest.mark.parametrize(
+    ("preset", "seed"),
+    [("hamlet", 0), ("hamlet", 7), ("larger-sars", 1)],
+)
+def test_presets_keep_their_bands(preset, seed):
+    city = build_city(Experiment.load(preset).city, np.random.default_rng(seed))
+    failed = [item for item in measure(city).statistics if not item.holds]
+    assert failed == []
+
+
+@pytest.mark.parametrize("observed", [1.0, 0.3])
+def test_basic_keeps_its_bands(observed):
+    wished = Experiment.load("basic-sars", ["city.days=15", "city.people=4000"]).city
+    full = CitySettings(
+        **{**vars(wished), "observed_share": observed, "regions": 2_900}
+    )
+    city = build_city(full, np.random.default_rng(4))
+    found = measure(city).statistics
+    assert [item for item in found if item.holds is False] == []
+    unjudged = [item for item in found if item.holds is None]
+    assert len(unjudged) == (0 if observed == 1 else 7)
+
+
+def test_a_random_walk_is_not_a_city():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 100, (200, 168))
+    centre = rng.uniform(0, 30, (100, 2))
+    found = measure(traces_of(rows, centre=centre))
+    failed = {item.name for item in found.statistics if item.holds is False}
+    assert {"entropy", "zipf_exponent", "distinct_14d", "at_home_night"} <= failed
+    assert found.value("predictability") < 0.4
+
+
+def test_one_known_life_by_hand():
+    """Nights in 0, a working day in 1 (4 of 12 slots), 3 km away, for 14 days."""
+    day = [0, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0]
+    found = measure(traces_of([day * 14, day * 14]))
+    assert found.value("radius_of_gyration_median") == pytest.approx(
+        3 * math.sqrt(2 / 9)
+    )
+    assert found.value("entropy") == pytest.approx(
+        -(1 / 3) * math.log2(1 / 3) - (2 / 3) * math.log2(2 / 3)
+    )
+    assert found.value("distinct_1d") == found.value("distinct_14d") == 2
+    assert found.value("distinct_exponent") == pytest.approx(0)
+    assert found.value("commute_median") == 3
+    assert found.value("copresence") == 0.5
+    assert found.value("share_alone") == 0
+    assert found.value("stay_away_mean") == 8
+    assert found.value("at_home_night") == 1
+    assert found.value("at_home_midday") == 0
+    assert found.value("occupancy_gini") == pytest.approx(1 / 6)
+    assert found.value("predictability") > 0.9
+    assert found.curve("at_home").y.tolist() == [float(place == 0) for place in day]
+
+
+def test_exponents_are_recovered():
+    rng = np.random.default_rng(1)
+    for exponent in (1.3, 1.8):
+        power = 1 - exponent
+        u = rng.random(4000)
+        jump = (1.0 + u * (50**power - 1)) ** (1 / power)
+        centre = np.zeros((4001, 2))
+        centre[1:, 0] = jump
+        rows = np.zeros((4000, 12), dtype=int)
+        rows[:, 5] = np.arange(1, 4001)
+        found = measure(traces_of(rows, centre=centre))
+        # Neighbouring regions are nearer than a kilometre: the fit begins there.
+        assert found.value("jump_exponent") == pytest.approx(exponent, abs=0.05)
+
+
+def test_stay_exponent_is_recovered():
+    rng = np.random.default_rng(2)
+    length = np.arange(1, 35)
+    chance = length**-1.7
+    rows = []
+    for _ in range(3000):
+        stay = rng.choice(length, p=chance / chance.sum())
+        rows.append([0] * 7 + [1] * stay + [0] * (48 - 7 - stay))
+    found = measure(traces_of(rows, slot_hours=0.5))
+    assert found.value("stay_exponent") == pytest.approx(1.7, abs=0.06)
+
+
+def test_gaps_are_no_places():
+    whole = [0] * 4 + [1] * 4 + [0] * 4
+    gappy = [0, -1, 0, 0, 1, -1, 1, 1, -1, 0, 0, -1]
+    found = measure(traces_of([whole * 7, gappy * 7]))
+    assert found.value("distinct_7d") == 2
+    assert found.value("share_alone") < 0.3
+    # The stays in 1 that touch a gap count neither as short nor as long ones.
+    assert found.curve("stays").x.max() <= 18
+
+
+@CASES
+@given(
+    shape=st.tuples(st.integers(1, 6), st.integers(1, 4)),
+    regions=st.integers(1, 5),
+    slot_hours=st.sampled_from([1.0, 2.0, 8.0, 24.0]),
+    placed=st.booleans(),
+    unseen=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 10_000),
+)
+def test_never_fails_and_nothing_is_judged_without_a_value(
+    shape, regions, slot_hours, placed, unseen, seed
+):
+    rng = np.random.default_rng(seed)
+    people, days = shape
+    rows = rng.integers(0, regions, (people, days * round(24 / slot_hours)))
+    rows[rng.random(rows.shape) < unseen] = -1
+    centre = (
+        rng.uniform(0, 10, (regions, 2)) if placed else np.full((regions, 2), np.nan)
+    )
+    found = measure(traces_of(rows, slot_hours, centre, "poi"))
+    for item in found.statistics:
+        assert item.holds is None or not math.isnan(item.value)
+        assert not math.isinf(item.value)
+    for curve in found.curves:
+        assert curve.x.shape == curve.y.shape
+    if not placed:
+        assert math.isnan(found.value("radius_of_gyration_median"))
+        assert math.isnan(found.value("jump_exponent"))
+
+
+def test_a_part_of_the_places_unknown():
+    centre = np.array([[0.0, 0.0], [np.nan, np.nan], [3.0, 0.0]])
+    found = measure(traces_of([[0, 2] * 6, [1, 2] * 6], centre=centre))
+    assert found.value("radius_of_gyration_median") == pytest.approx(1.5)
+    assert math.isnan(found.value("jump_exponent"))
+
+
+def test_names_are_distinct_and_every_statistic_has_a_source():
+    found = measure(traces_of([[0] * 12]))
+    names = [item.name for item in found.statistics]
+    assert len(set(names)) == len(names)
+    assert all(item.source and item.low < item.high for item in found.statistics)
+    curves = [item.name for item in found.curves]
+    assert len(set(curves)) == len(curves) == 9
+
+
+def test_large_cities_are_sampled_evenly():
+    rows = np.zeros((50_000, 12), dtype=np.int32)
+    rows[::2, 6] = 1
+    found = measure(traces_of(rows))
+    assert found.value("distinct_1d") == pytest.approx(1.5, abs=0.01)
+
+
+def test_slot_length_barely_moves_the_radius():
+    wished = {"people": 400, "regions": 300}
+    radius = [
+        measure(
+            build_city(
+                CitySettings(**wished, slot_hours=hours), np.random.default_rng(0)
+            )
+        ).value("radius_of_gyration_median")
+        for hours in (0.5, 1.0, 2.0)
+    ]
+    for a, b in itertools.pairwise(radius):
+        assert a == pytest.approx(b, rel=0.1)

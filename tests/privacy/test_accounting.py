@@ -1,0 +1,219 @@
+import builtins
+import importlib
+import math
+import sys
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import SettingsError
+from epifalcon.privacy import accounting
+from epifalcon.privacy.accounting import (
+    NoiseWish,
+    delta_of,
+    epsilon_of,
+    gaussian_mu,
+    log_delta_of,
+    mu_for,
+    paper_epsilon,
+    paper_sigma,
+    reference_epsilon,
+    sigma_for,
+)
+from epifalcon.privacy.events import Releases
+from tests.oracles import gaussian_dp
+
+FORTNIGHT = Releases(visit=1, day=12, person=168)
+mus = st.floats(-6, 4).map(lambda power: 10.0**power)
+deltas = st.floats(-14, -0.01).map(lambda power: 10.0**power)
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+
+# sigma, the paper's epsilon at delta .001, one visit, 168 slots, 480 slots.
+TABLE = [
+    (0.05, 3776, 1212, 170754, 484656),
+    (0.10, 1888, 355, 43377, 122328),
+    (0.15, 1259, 181, 19584, 54885),
+    (0.20, 944, 115, 11188, 31163),
+    # The published noise to four figures is 0.3776; the row belongs to 0.37764.
+    (0.37764, 500, 45, 3309, 9030),
+]
+
+
+@pytest.mark.parametrize(("sigma", "paper", "visit", "fortnight", "forty"), TABLE)
+def test_the_table_of_500_rounds_comes_out(sigma, paper, visit, fortnight, forty):
+    assert paper_epsilon(sigma, 1e-3, 0.1, 500) == pytest.approx(paper, abs=0.7)
+    for slots, expected in ((1, visit), (168, fortnight), (480, forty)):
+        found = epsilon_of(gaussian_mu(0.1, sigma, 500 * slots), 1e-6)
+        assert found == pytest.approx(expected, abs=0.7)
+
+
+def test_two_layers_are_root_two_of_one():
+    one, two = gaussian_mu(0.1, 0.2, 500), gaussian_mu(0.1, 0.2, 2 * 500)
+    assert two == pytest.approx(math.sqrt(2) * one)
+
+
+@pytest.mark.parametrize(("rounds", "sigma"), [(500, 18.9), (2, 1.20), (1, 0.85)])
+def test_few_releases_need_little_noise(rounds, sigma):
+    found = sigma_for(8, 1e-6, sensitivity=0.1, releases=rounds * 168)
+    assert found == pytest.approx(sigma, abs=0.05 if rounds == 500 else 0.005)
+
+
+@quick
+@given(mus, deltas)
+def test_epsilon_meets_its_delta_by_the_oracle(mu, delta):
+    epsilon = epsilon_of(mu, delta)
+    if epsilon == 0:
+        # At epsilon 0 the definition is the total variation distance.
+        assert math.erf(mu / math.sqrt(8)) <= delta * (1 + 1e-9)
+    else:
+        expected = math.log(delta)
+        found = gaussian_dp.log_delta(epsilon, mu)
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-8)
+
+
+@quick
+@given(mus, st.floats(-8, 8).map(lambda power: 10.0**power))
+def test_delta_agrees_with_120_digits(mu, epsilon):
+    # Beyond this the oracle's own digits run out; delta is under exp(-100 000).
+    if epsilon / mu - mu / 2 > 400:
+        return
+    found = log_delta_of(epsilon, mu)
+    expected = gaussian_dp.log_delta(epsilon, mu)
+    assert found == pytest.approx(expected, rel=1e-10, abs=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "mu"), [(0.5, 0.3), (1.0, 1.0), (8.0, 2.5)])
+def test_delta_is_the_integral_that_defines_it(epsilon, mu):
+    expected = gaussian_dp.delta_by_integration(epsilon, mu)
+    assert delta_of(epsilon, mu) == pytest.approx(expected, rel=1e-9)
+
+
+@quick
+@given(st.floats(-6, 6).map(lambda power: 10.0**power), deltas)
+def test_mu_and_epsilon_undo_each_other(epsilon, delta):
+    again = epsilon_of(mu_for(epsilon, delta), delta)
+    # Where delta is large, a tiny epsilon is a difference of near equals.
+    assert again == pytest.approx(epsilon, rel=1e-7, abs=1e-9)
+
+
+@quick
+@given(mus, mus, deltas)
+def test_more_mu_never_costs_less(one, other, delta):
+    low, high = sorted((one, other))
+    assert epsilon_of(low, delta) <= epsilon_of(high, delta) * (1 + 1e-10)
+
+
+def test_the_edges_of_mu():
+    assert epsilon_of(0.0) == 0
+    assert epsilon_of(math.inf) == math.inf
+    assert delta_of(1.0, 0.0) == 0
+    assert delta_of(1.0, math.inf) == 1
+    assert gaussian_mu(0.1, 0.0) == math.inf
+    assert gaussian_mu(0.0, 0.0) == 0
+    assert epsilon_of(mu_for(0.0, 1e-6) * 0.999, 1e-6) == 0
+
+
+@pytest.mark.parametrize("mu", [5e-324, 1e-200, 1e-9, 1e9, 1e74, 1e200, 1e308])
+def test_no_mu_is_too_extreme(mu):
+    for delta in (1e-300, 1e-6, 0.5, 0.999999):
+        epsilon = epsilon_of(mu, delta)
+        assert epsilon == pytest.approx(mu * mu / 2, rel=1e-6) or mu < 1
+        assert epsilon == 0 or mu > 1 or epsilon < 1e-6
+    for epsilon in (0.0, 1e-300, 1.0, 1e8, 1e300):
+        assert -math.inf <= log_delta_of(epsilon, mu) <= 1e-12
+
+
+def test_the_papers_formula_as_published():
+    assert paper_sigma(1, 1e-3, 0.1, 500) == pytest.approx(188.8, abs=0.05)
+    sigma = paper_sigma(3, 1e-5, 0.1, 20)
+    assert paper_epsilon(sigma, 1e-5, 0.1, 20) == pytest.approx(3)
+    assert paper_epsilon(0.0, 1e-5, 0.1, 20) == math.inf
+
+
+@pytest.mark.parametrize("unit", ["visit", "day", "person"])
+def test_exact_noise_spends_what_was_wished(unit):
+    wish = NoiseWish(epsilon=8, unit=unit)
+    sigma = wish.sigma_of(0.1, FORTNIGHT, exchanges=1000)
+    mu = gaussian_mu(0.1, sigma, 1000 * FORTNIGHT.of(unit))
+    assert epsilon_of(mu, 1e-6) == pytest.approx(8)
+
+
+def test_the_other_rules_of_noise():
+    given_sigma = NoiseWish(rule="given", sigma=0.2)
+    assert given_sigma.sigma_of(0.1, FORTNIGHT, 9) == 0.2
+    paper = NoiseWish(rule="paper", epsilon=1, delta=1e-3)
+    assert paper.sigma_of(0.1, FORTNIGHT, 500) == pytest.approx(188.8, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: NoiseWish(rule="given"),
+        lambda: NoiseWish(rule="exact", sigma=0.2),
+        lambda: NoiseWish(rule="guess"),
+        lambda: NoiseWish(unit="week"),
+        lambda: NoiseWish(delta=1.0),
+        lambda: NoiseWish(delta=0.0),
+        lambda: NoiseWish(epsilon=0.0),
+        lambda: NoiseWish(rule="given", sigma=-0.2),
+        lambda: epsilon_of(-1.0),
+        lambda: epsilon_of(math.nan),
+        lambda: epsilon_of(1.0, 2.0),
+        lambda: delta_of(-1.0, 1.0),
+        lambda: gaussian_mu(0.1, 0.1, -1),
+        lambda: sigma_for(8, 1e-6, 0.1, 0),
+        lambda: paper_sigma(0, 1e-6, 0.1, 1),
+        lambda: reference_epsilon(1.0, 1, method="guess"),
+    ],
+)
+def test_impossible_wishes_are_refused(wrong):
+    with pytest.raises(SettingsError):
+        wrong()
+
+
+def test_dp_accounting_agrees():
+    pytest.importorskip("dp_accounting")
+    exact = epsilon_of(gaussian_mu(0.1, 0.2, 500))
+    assert exact == pytest.approx(114.81, abs=0.005)
+    assert reference_epsilon(2.0, 500) == pytest.approx(exact, rel=1e-3)
+    rdp = reference_epsilon(2.0, 500, method="rdp")
+    assert rdp == pytest.approx(119.47, abs=0.01)
+    assert exact <= rdp
+
+
+def test_sampling_costs_less():
+    pytest.importorskip("dp_accounting")
+    sampled = reference_epsilon(2.0, 20, sampling=0.1)
+    assert 0 < sampled < 0.5 * reference_epsilon(2.0, 20)
+
+
+def test_opacus_rdp_agrees_with_the_other_rdp():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("opacus")
+        rdp = importlib.import_module("opacus.accountants.rdp")
+        accountant = rdp.RDPAccountant()
+        accountant.history = [(2.0, 1.0, 500)]
+        told = accountant.get_epsilon(1e-6)
+    assert told == pytest.approx(119.47, abs=0.01)
+    assert told >= epsilon_of(gaussian_mu(0.1, 0.2, 500))
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch):
+    def gone(name, *rest):
+        if name.startswith("dp_accounting"):
+            raise ImportError(name)
+        return builtins.__import__(name, *rest)
+
+    monkeypatch.setattr(accounting, "import_module", gone)
+    with pytest.raises(SettingsError, match="audit"):
+        reference_epsilon(1.0, 1)
+
+
+def test_exact_accounting_needs_no_extra():
+    source = importlib.util.find_spec("epifalcon.privacy.accounting")
+    assert source is not None
+    assert "dp_accounting" not in vars(accounting)
+    assert "torch" not in vars(sys.modules["epifalcon.privacy.accounting"])

@@ -1,0 +1,293 @@
+import copy
+import importlib
+import math
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import nn
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.privacy.dpsgd import (
+    ClippedSum,
+    DpsgdSettings,
+    GradientMechanism,
+    LinearTape,
+    clipped_sum,
+    clipped_sum_of,
+    gradient_norms,
+    private_mean,
+)
+from epifalcon.privacy.events import ONE_VECTOR, Terms
+from epifalcon.privacy.ledger import Budget, Ledger
+
+SURE = 1e-6
+quick = settings(max_examples=30, deadline=None, derandomize=True)
+
+
+def terms(turn=0, relation="zero-out"):
+    return Terms(channel="gradient", releases=ONE_VECTOR, round=turn, relation=relation)
+
+
+def model(seed=0, dtype=torch.float64):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)).to(dtype)
+
+
+def data(people=30, rows=None, dtype=torch.float64):
+    torch.manual_seed(1)
+    shape = (people, 6) if rows is None else (people, rows, 6)
+    return torch.randn(shape, dtype=dtype), torch.randint(0, 2, shape[:-1])
+
+
+def loss_of(net, inputs, labels):
+    """A person's own loss: the sum over the person's rows."""
+    scores = net(inputs).reshape(-1, 2)
+    return nn.functional.cross_entropy(scores, labels.reshape(-1), reduction="sum")
+
+
+def tapes(net, inputs, labels):
+    """One backward for everybody, keeping what each linear layer saw."""
+    hidden = net[0](inputs)
+    hidden.retain_grad()
+    active = net[1](hidden)
+    scores = net[2](active)
+    scores.retain_grad()
+    flat = scores.reshape(-1, 2)
+    nn.functional.cross_entropy(flat, labels.reshape(-1), reduction="sum").backward()
+    return [
+        LinearTape("0.weight", inputs, hidden.grad, bias="0.bias"),
+        LinearTape("2.weight", active, scores.grad, bias="2.bias"),
+    ]
+
+
+def one_by_one(net, inputs, labels):
+    """Gradient of each person by a loop: the slow truth, (people, parameters)."""
+    found = []
+    for person in range(len(inputs)):
+        own = loss_of(net, inputs[person], labels[person])
+        grads = torch.autograd.grad(own, list(net.parameters()))
+        found.append(torch.cat([grad.flatten() for grad in grads]))
+    return torch.stack(found)
+
+
+def joined(gradients, net):
+    return torch.cat([gradients[name].flatten() for name, _ in net.named_parameters()])
+
+
+def functional_loss(net):
+    def loss(params, inputs, label):
+        scores = torch.func.functional_call(net, params, (inputs,)).reshape(-1, 2)
+        return nn.functional.cross_entropy(scores, label.reshape(-1), reduction="sum")
+
+    return loss
+
+
+def plain_params(net):
+    return {name: value.detach() for name, value in net.named_parameters()}
+
+
+@pytest.mark.parametrize("rows", [None, 1, 3, 12])
+@pytest.mark.parametrize("clip", [0.01, 1.0, 100.0])
+def test_closed_form_vmap_and_loop_agree(rows, clip):
+    net, (inputs, labels) = model(), data(rows=rows)
+    each = one_by_one(net, inputs, labels)
+    norms = each.norm(dim=1)
+    expected = (each * torch.clamp(clip / norms, max=1).unsqueeze(1)).sum(dim=0)
+    ghost = clipped_sum(tapes(net, inputs, labels), clip)
+    mapped = clipped_sum_of(
+        functional_loss(net), plain_params(net), (inputs, labels), clip, chunk=7
+    )
+    for found in (ghost, mapped):
+        assert torch.allclose(found.norms, norms, rtol=1e-9)
+        assert torch.allclose(joined(found.gradients, net), expected, rtol=1e-9)
+        assert found.people == 30
+        assert found.clip == clip
+
+
+@quick
+@given(
+    st.integers(1, 6), st.integers(1, 5), st.integers(1, 7), st.booleans(), st.data()
+)
+def test_norms_of_outer_products(people, width, rows, bias, draws):
+    seed = draws.draw(st.integers(0, 99))
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(people, rows, width, generator=generator).double()
+    outputs = torch.randn(people, rows, 2, generator=generator).double()
+    tape = LinearTape("w", inputs, outputs, bias="b" if bias else None)
+    weight = torch.einsum("pri,pro->poi", inputs, outputs).flatten(1)
+    whole = torch.cat([weight, outputs.sum(1)], 1) if bias else weight
+    assert torch.allclose(gradient_norms([tape]), whole.norm(dim=1), rtol=1e-7)
+
+
+def test_no_person_moves_the_sum_by_more_than_the_clip():
+    """Adversarial people: huge, tiny, zero, and all alike."""
+    clip = 0.1
+    inputs = torch.ones(6, 4) * torch.tensor([1e18, 1e-18, 0, 1, 5, 1e6])[:, None]
+    outputs = torch.ones(6, 3) * torch.tensor([1e18, 1.0, 1, 1e-9, 5, 1e6])[:, None]
+    tape = [LinearTape("w", inputs, outputs, bias="b")]
+    whole = clipped_sum(tape, clip).gradients
+    for person in range(6):
+        rest = [index for index in range(6) if index != person]
+        part = [LinearTape("w", inputs[rest], outputs[rest], bias="b")]
+        less = clipped_sum(part, clip).gradients
+        moved = math.hypot(
+            *((whole[name] - less[name]).double().norm().item() for name in whole)
+        )
+        # Float sums of the others round; the person's part does not exceed.
+        assert moved <= clip * (1 + 1e-5)
+
+
+def test_alone_a_person_is_within_the_clip_to_the_last_digit():
+    torch.manual_seed(3)
+    inputs, outputs = 50 * torch.randn(300, 8), torch.randn(300, 4)
+    for person in range(300):
+        tape = LinearTape(
+            "w", inputs[person : person + 1], outputs[person : person + 1], bias="b"
+        )
+        parts = clipped_sum([tape], 0.1).gradients.values()
+        squares = sum(float((part.double() ** 2).sum()) for part in parts)
+        assert math.sqrt(squares) <= 0.1
+
+
+@pytest.mark.parametrize("width", [2, 9])
+def test_rows_that_nearly_cancel_do_not_hide_a_long_gradient(width):
+    inputs, outputs = torch.zeros(1, 4, width), torch.zeros(1, 4, 2)
+    inputs[0, :3, 0], outputs[0, :3, 0] = 3333.3, torch.tensor([1001.0, 777, -1778])
+    inputs[0, 3, 1], outputs[0, 3, 1] = 1.0, 1.0
+    found = gradient_norms([LinearTape("w", inputs, outputs)])
+    assert found.tolist() == pytest.approx([1.0], rel=1e-3)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_poisoned_person_is_named(poison):
+    inputs, outputs = torch.ones(4, 2), torch.ones(4, 3)
+    outputs[2, 0] = poison
+    with pytest.raises(DataError, match="position 2"):
+        clipped_sum([LinearTape("w", inputs, outputs)], 1.0)
+
+
+def test_opacus_forms_the_same_gradients_and_the_same_clipped_sum():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip("opacus")
+        opacus = importlib.import_module("opacus.grad_sample")
+        net, (inputs, labels) = model(), data()
+        hooked = opacus.GradSampleModule(copy.deepcopy(net), loss_reduction="sum")
+        loss_of(hooked, inputs, labels).backward()
+        samples = [param.grad_sample for param in hooked.parameters()]
+    each = torch.cat([sample.flatten(1) for sample in samples], dim=1).detach()
+    norms = each.norm(dim=1)
+    clip = float(norms.median())
+    # Opacus divides by the norm plus 1e-6 and clamps at 1 (DPOptimizer).
+    factors = (clip / (norms + 1e-6)).clamp(max=1.0)
+    ghost = clipped_sum(tapes(net, inputs, labels), clip)
+    assert torch.allclose(ghost.norms, norms, rtol=1e-9)
+    expected = torch.einsum("p,pd->d", factors, each)
+    assert torch.allclose(joined(ghost.gradients, net), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_noise_of_a_mean_is_that_of_its_uploads():
+    people, sigma = 25, 0.4
+    clipped = ClippedSum({"w": torch.full((300, 40), 2.0)}, torch.ones(people), 0.1)
+    released = private_mean(
+        clipped,
+        GradientMechanism(clip=0.1, sigma=sigma),
+        terms(),
+        torch.Generator().manual_seed(4),
+    )
+    noise = (released.value["w"].double() - 2.0 / people).numpy().ravel()
+    low, high = stats.chi2.ppf([SURE / 2, 1 - SURE / 2], noise.size)
+    assert low < np.sum(noise**2) * people / sigma**2 < high
+    assert stats.kstest(noise * math.sqrt(people) / sigma, "norm").pvalue > SURE
+    assert released.receipt.clip == 0.1
+    assert released.receipt.sigma == sigma
+
+
+def test_parameters_do_not_share_noise():
+    clipped = ClippedSum(
+        {"a": torch.zeros(50), "b": torch.zeros(50)}, torch.ones(3), 1.0
+    )
+    generator = torch.Generator().manual_seed(4)
+    mechanism = GradientMechanism(1.0, 1.0)
+    value = private_mean(clipped, mechanism, terms(0), generator).value
+    later = private_mean(clipped, mechanism, terms(1), generator).value
+    drawn = torch.cat([value["a"], value["b"], later["a"], later["b"]])
+    assert len(torch.unique(drawn)) == 200
+
+
+def test_without_noise_the_mean_is_exact_and_marked():
+    clipped = ClippedSum({"a": torch.ones(3)}, torch.ones(4), 1.0)
+    generator = torch.Generator().manual_seed(4)
+    released = private_mean(clipped, GradientMechanism(1.0, 0.0), terms(), generator)
+    assert torch.equal(released.value["a"], torch.full((3,), 0.25))
+    assert not released.receipt.protected
+
+
+def test_a_wider_clip_than_the_receipts_is_refused():
+    clipped = ClippedSum({"a": torch.ones(3)}, torch.ones(4), 2.0)
+    generator = torch.Generator()
+    with pytest.raises(SettingsError, match="clipped to 2"):
+        private_mean(clipped, GradientMechanism(1.0, 1.0), terms(), generator)
+    nobody = ClippedSum({"a": torch.ones(3)}, torch.zeros(0), 1.0)
+    with pytest.raises(DataError, match="one person"):
+        private_mean(nobody, GradientMechanism(1.0, 1.0), terms(), generator)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace"])
+def test_exact_settings_keep_their_promise_in_the_ledger(relation):
+    mechanism = DpsgdSettings(epsilon=2).mechanism(rounds=50, relation=relation)
+    ledger = Ledger(Budget(person=2))
+    for turn in range(50):
+        ledger.record(mechanism.receipt(terms(turn, relation)))
+    assert set(ledger.spent().epsilon().values()) == {ledger.spent().epsilon()["day"]}
+    assert ledger.spent().epsilon()["person"] == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: DpsgdSettings(gradient_clip=0),
+        lambda: DpsgdSettings(rule="given"),
+        lambda: DpsgdSettings(gradient_sigma=1.0),
+        lambda: GradientMechanism(0.0, 1.0),
+        lambda: GradientMechanism(1.0, -1.0),
+        lambda: LinearTape("w", torch.ones(3, 2), torch.ones(4, 2)),
+        lambda: LinearTape("w", torch.ones(3), torch.ones(3)),
+        lambda: gradient_norms([]),
+        lambda: gradient_norms(
+            [
+                LinearTape("w", torch.ones(3, 2), torch.ones(3, 2)),
+                LinearTape("v", torch.ones(4, 2), torch.ones(4, 2)),
+            ]
+        ),
+        lambda: clipped_sum_of(lambda p: p, {}, (), 1.0),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong):
+    with pytest.raises((SettingsError, DataError)):
+        wrong()
+
+
+def test_a_city_of_clients_is_clipped_in_milliseconds():
+    torch.manual_seed(0)
+    sizes = ((32, 32), (32, 32), (32, 2))
+    layers = [
+        LinearTape(
+            f"{index}", torch.randn(15738, into), torch.randn(15738, out), f"{index}b"
+        )
+        for index, (into, out) in enumerate(sizes)
+    ]
+    clipped_sum(layers, 0.1)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        clipped_sum(layers, 0.1)
+        times.append(time.perf_counter() - start)
+    # A bound that a busy machine keeps and a loop over people does not.
+    assert min(times) < 0.25

@@ -1,0 +1,214 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.privacy.events import ONE_VECTOR, Terms
+from epifalcon.privacy.gaussian import (
+    NoiseKey,
+    NoiseRows,
+    add_keyed,
+    aggregate_noise,
+    keyed_normals,
+    release,
+    release_keyed,
+)
+from tests.oracles.philox_loop import slow_normals
+
+# Two-sided: a correct program fails one in 500 000 times, and the seed is fixed.
+SURE = 1e-6
+
+
+def terms(channel="upload/0", turn=0):
+    return Terms(channel=channel, releases=ONE_VECTOR, round=turn)
+
+
+def generator(seed=1):
+    return torch.Generator().manual_seed(seed)
+
+
+def some_rows(people=50, seed=0):
+    rng = np.random.default_rng(seed)
+    person = rng.permutation(10 * people)[:people]
+    return NoiseRows(person, rng.integers(0, 2**40, people))
+
+
+def refuse_wrong_scale(noise, sigma):
+    """The chi-square interval of the variance, and normal shape by KS."""
+    flat = np.asarray(noise, dtype=np.float64).ravel()
+    total = np.sum(flat**2) / sigma**2
+    low, high = stats.chi2.ppf([SURE / 2, 1 - SURE / 2], flat.size)
+    assert low < total < high
+    assert stats.kstest(flat / sigma, "norm").pvalue > SURE
+
+
+def test_release_clips_then_adds_noise_of_the_right_size():
+    update = torch.full((2000, 16), 5.0)
+    released = release(update, 0.1, 0.4, generator(), terms())
+    refuse_wrong_scale(released.value.double() - 0.1 / 4, 0.4)
+    assert released.receipt.clip == 0.1
+    assert released.receipt.sigma == 0.4
+    assert released.receipt.protected
+    assert torch.equal(update, torch.full((2000, 16), 5.0))
+
+
+def test_without_noise_the_receipt_is_marked():
+    released = release(torch.full((3, 4), 5.0), 0.1, 0.0, generator(), terms())
+    assert float(released.value.norm(dim=1).max()) <= 0.1
+    assert not released.receipt.protected
+    assert released.receipt.squared_mu("visit") == math.inf
+
+
+def test_what_is_released_carries_no_tape():
+    update = torch.ones(2, 2, requires_grad=True)
+    assert not release(update, 1.0, 1.0, generator()).value.requires_grad
+
+
+def test_poison_is_refused_before_noise_hides_it():
+    with pytest.raises(DataError):
+        release(torch.tensor([[math.nan]]), 1.0, 1.0, generator())
+
+
+def test_torchs_own_generator_is_not_good_enough():
+    with pytest.raises(SettingsError, match="generator"):
+        release(torch.ones(1, 1), 1.0, 1.0, None)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**130),
+    st.integers(0, 2**40),
+    st.integers(1, 11),
+    st.lists(st.integers(0, 2**62), min_size=1, max_size=4, unique=True),
+)
+def test_keyed_noise_is_numpys_philox(seed, turn, width, people):
+    key = NoiseKey(seed, terms(turn=turn))
+    rows = NoiseRows(np.array(people), np.arange(len(people)) * 977)
+    expected = slow_normals(key.words(), turn, rows.person, rows.place, width)
+    assert keyed_normals(key, rows, width) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.randoms(use_true_random=False), st.integers(1, 7))
+def test_any_split_into_cohorts_gives_the_same_bits(chance, parts):
+    rows, key = some_rows(), NoiseKey(5, terms())
+    whole = keyed_normals(key, rows, 9)
+    order = list(range(len(rows.person)))
+    chance.shuffle(order)
+    for part in np.array_split(np.array(order), parts):
+        cohort = NoiseRows(rows.person[part], rows.place[part])
+        assert np.array_equal(keyed_normals(key, cohort, 9), whole[part])
+
+
+def test_a_wider_row_begins_like_a_narrow_one():
+    key, rows = NoiseKey(5, terms()), some_rows()
+    wide = keyed_normals(key, rows, 10)
+    assert np.array_equal(keyed_normals(key, rows, 3), wide[:, :3])
+
+
+def test_keyed_noise_has_the_right_size_and_shape():
+    rows = NoiseRows(np.repeat(np.arange(500), 20), np.tile(np.arange(20), 500))
+    noise = keyed_normals(NoiseKey(11, terms()), rows, 33)
+    refuse_wrong_scale(noise, 1.0)
+    # Neighbouring columns, places and people must not be related.
+    for axis in (1, 0):
+        ahead = np.take(noise, range(1, noise.shape[axis]), axis)
+        behind = np.take(noise, range(noise.shape[axis] - 1), axis)
+        assert abs(np.mean(ahead * behind)) * math.sqrt(ahead.size) < 4.9
+
+
+def test_nothing_shares_noise_with_anything_else():
+    """One changed word of (seed, channel, round, person, place) changes all draws."""
+    base = NoiseRows(np.array([3]), np.array([8]))
+    draws = [
+        keyed_normals(NoiseKey(seed, terms(channel, turn)), rows, 8)
+        for seed in (1, 2)
+        for channel in ("upload/0", "upload/1", "gradient")
+        for turn in (0, 1, 8)
+        for rows in (
+            base,
+            NoiseRows(np.array([8]), np.array([3])),
+            NoiseRows(np.array([4]), np.array([8])),
+        )
+    ]
+    values = np.concatenate(draws).ravel()
+    assert len(np.unique(values)) == values.size
+
+
+def test_rounds_of_one_channel_are_independent():
+    rows = NoiseRows.of_people(np.arange(2000))
+    one, two = (keyed_normals(NoiseKey(1, terms(turn=t)), rows, 8) for t in (0, 1))
+    assert abs(np.mean(one * two)) * math.sqrt(one.size) < 4.9
+
+
+def test_two_values_never_meet_under_one_noise():
+    with pytest.raises(DataError, match="person 4 has place 7"):
+        NoiseRows(np.array([4, 5, 4]), np.array([7, 7, 7]))
+    with pytest.raises(DataError, match="person 4 has place 7"):
+        NoiseRows(np.array([4, 4]), np.array([7, 7]))
+    assert NoiseRows(np.array([5, 4, 4]), np.array([7, 8, 7])).place.size == 3
+
+
+def test_ids_that_are_none_are_refused():
+    with pytest.raises(DataError, match="person"):
+        NoiseRows(np.array([-1]), np.array([0]))
+    with pytest.raises(DataError, match="lengths"):
+        NoiseRows(np.array([1]), np.array([0, 1]))
+    with pytest.raises(SettingsError, match="seed"):
+        NoiseKey(-1, terms())
+    with pytest.raises(DataError, match="one row"):
+        add_keyed(torch.zeros(2, 2), 1.0, some_rows(3), NoiseKey(1, terms()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_keyed_release_is_the_clipped_row_plus_its_noise(dtype):
+    rows, key = some_rows(400), NoiseKey(3, terms())
+    released = release_keyed(
+        torch.full((400, 9), 2.0, dtype=dtype), 0.3, 0.4, rows, key
+    )
+    assert released.value.dtype == dtype
+    refuse_wrong_scale(released.value.double() - 0.1, 0.4)
+    assert released.receipt.terms == key.terms
+
+
+def test_one_draw_of_a_sum_is_distributed_like_many():
+    """Moments and KS, sum by sum, for the number of uploads each sum has."""
+    uploads = torch.tensor([0, 1, 2, 7, 40])
+    draws, width, sigma = 400, 10, 0.2
+    short = torch.stack(
+        [aggregate_noise(uploads, width, sigma, generator(s)) for s in range(draws)]
+    )
+    person = np.arange(int(uploads.sum()))
+    place = np.repeat(np.arange(len(uploads)), uploads.numpy())
+    long = np.zeros((draws, len(uploads), width))
+    for turn in range(draws):
+        key = NoiseKey(1, terms(turn=turn))
+        noise = sigma * keyed_normals(key, NoiseRows(person, place), width)
+        np.add.at(long[turn], place, noise)
+    assert not short[:, 0].any()
+    for index, count in enumerate(uploads.tolist()):
+        if not count:
+            continue
+        one, many = short[:, index].numpy().ravel(), long[:, index].ravel()
+        for sums in (one, many):
+            refuse_wrong_scale(sums, sigma * math.sqrt(count))
+        assert stats.ks_2samp(one, many).pvalue > SURE
+        assert np.mean(one) == pytest.approx(0, abs=5 * sigma * (count / 4000) ** 0.5)
+
+
+def test_weights_of_a_sum_go_in_squared():
+    weights = np.array([0.5, 2.0, 1.5])
+    variance = torch.tensor([float(np.sum(weights**2))] * 3000)
+    noise = aggregate_noise(variance, 4, 0.3, generator())
+    refuse_wrong_scale(noise, 0.3 * math.sqrt(np.sum(weights**2)))
+
+
+@pytest.mark.parametrize("wrong", [[-1.0], [math.nan], [math.inf]])
+def test_impossible_counts_of_uploads(wrong):
+    with pytest.raises(DataError):
+        aggregate_noise(torch.tensor(wrong), 2, 1.0, generator())
