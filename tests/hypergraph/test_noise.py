@@ -26,7 +26,8 @@ quick = settings(deadline=None, derandomize=True, max_examples=50)
 
 # Merged twice and thrice, shared by three, alone once and twice, never seen.
 EDGES = [[0, 1], [0, 1, 2], [3], [0, 1], [2, 3], [0, 1, 2], [3], [4], [0, 1]]
-EXTRA = np.array([0, 3, 1, 5, 0, 2, 0, 4, 1])
+EDGES += [[0], [2]]
+EXTRA = np.array([0, 3, 1, 5, 0, 2, 0, 4, 1, 2, 0])
 SIGMA = 0.7
 COLUMNS = 150_000
 

@@ -115,8 +115,14 @@ def test_gaps_are_no_places():
     found = measure(traces_of([whole * 7, gappy * 7]))
     assert found.value("distinct_7d") == 2
     assert found.value("share_alone") < 0.3
-    # The stays in 1 that touch a gap count neither as short nor as long ones.
-    assert found.curve("stays").x.max() <= 18
+
+
+def test_stays_that_touch_a_gap_or_an_end_do_not_count():
+    row = [0, 0, -1, 0, 1, 1, 0, 0, 0, 1, -1, 0]
+    curve = measure(traces_of([row])).curve("stays")
+    # Whole are only the two slots in 1 and the three in 0 after them.
+    assert curve.x.tolist() == [4, 6]
+    assert curve.y.tolist() == [0.5, 0.5]
 
 
 @CASES

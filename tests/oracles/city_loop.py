@@ -41,16 +41,16 @@ class Stream:
 class Goals:
     """Where to go; the tables of `destinations` as plain lists."""
 
-    def __init__(self, to):
-        self.place = list(zip(to.x.tolist(), to.y.tolist(), strict=True))
-        self.near, self.near_sum = to.near.tolist(), to.near_sum.tolist()
+    def __init__(self, to, purpose):
+        self.place, self.near = to.place.tolist(), to.near.tolist()
+        self.near_sum = to.near_sum[purpose].tolist()
         self.radius, self.cell = to.radius.tolist(), to.cell.tolist()
-        self.reach, self.box = to.reach.tolist(), to.box.tolist()
-        self.least, self.kernel = to.least.tolist(), to.kernel
-        self.only = to.members.tolist()
+        self.reach, self.box = to.reach[purpose].tolist(), to.box.tolist()
+        self.kernel = to.kernels[purpose]
         spans = zip(to.starts[:-1].tolist(), to.starts[1:].tolist(), strict=True)
         self.cells = [
-            (to.members[a:b].tolist(), to.cumulative[a:b].tolist()) for a, b in spans
+            (to.members[a:b].tolist(), to.cumulative[purpose, a:b].tolist())
+            for a, b in spans
         ]
 
     def distance(self, here, there):
@@ -66,11 +66,9 @@ class Goals:
         east = max(0.0, b[0] - a[1], a[0] - b[1])
         north = max(0.0, b[2] - a[3], a[2] - b[3])
         gap = math.sqrt(east * east + north * north)
-        return self.decay(max(gap, self.least[row]))
+        return self.decay(max(gap, a[4]))
 
     def draw(self, here, stream):
-        if len(self.only) == 1:
-            return self.only[0]
         row = self.cell[here]
         near_sum, reach = self.near_sum[here], self.reach[row]
         total = near_sum[-1] + reach[-1]
@@ -80,8 +78,6 @@ class Goals:
                 return self.near[here][first_above(near_sum, target)]
             cell = first_above(reach, target - near_sum[-1])
             members, running = self.cells[cell]
-            if not members:
-                continue
             target = stream.uniform() * running[-1]
             region = members[first_above(running, target)]
             far = self.distance(here, region)
@@ -280,8 +276,8 @@ def prepare(settings, rng):
     """What all people share, with its tables as plain lists."""
     seed = int(rng.integers(2**63))
     world = _world(lay_out(settings, rng), settings)
-    goals = {name: Goals(getattr(world, name)) for name in ("work", "visit")}
-    goals["excursion"] = Goals(world.excursion)
+    names = ("work", "visit", "excursion")
+    goals = {name: Goals(world.goals, index) for index, name in enumerate(names)}
     goals["home"], goals["rate"] = world.home.tolist(), world.rate.tolist()
     return seed, world, goals
 

@@ -7,7 +7,7 @@ ends the process when two of our callers use it at once, or after a fork.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any, TypeVar, cast
 
 import torch
@@ -15,7 +15,7 @@ from numba import njit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_WORTH_THREADS = 100_000
+_WORTH_THREADS = 1_000_000
 
 
 def compiled(function: F) -> F:
@@ -30,12 +30,25 @@ def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     """Call ``work(part)`` for every part, on as many threads as torch may use.
 
     ``steps`` says how much there is to do in all: little work stays on the
-    calling thread, because starting another one takes some 50 microseconds.
+    calling thread, because starting another one takes some 50 microseconds. The
+    first error is raised when all threads have ended.
     """
-    threads = min(parts, torch.get_num_threads())
-    if threads == 1 or steps < _WORTH_THREADS:
-        for part in range(parts):
-            work(part)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, range(parts)))
+    threads = min(parts, torch.get_num_threads()) if steps >= _WORTH_THREADS else 1
+    todo = iter(range(parts))
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            for part in todo:
+                work(part)
+        except BaseException as error:
+            failed.append(error)
+
+    others = [Thread(target=run, daemon=True) for _ in range(threads - 1)]
+    for thread in others:
+        thread.start()
+    run()
+    for thread in others:
+        thread.join()
+    if failed:
+        raise failed[0]

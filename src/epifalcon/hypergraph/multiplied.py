@@ -134,6 +134,18 @@ def _count_some(
 
 
 @compiled
+def _meet(members: Ids, weight: float, total: Floats, other: Ids, here: int) -> int:
+    """Add ``weight`` for each member; list those not met before from ``here`` on."""
+    for met in members:
+        if total[met] < 0:
+            other[here] = met
+            total[met] = 0
+            here += 1
+        total[met] += weight
+    return here
+
+
+@compiled
 def _fill(
     matrix: tuple[Ends, Ids, Floats],
     turned: tuple[Ends, Ids],
@@ -153,13 +165,8 @@ def _fill(
         here += 1
         for each in range(own_start[person], own_start[person + 1]):
             group = own[each]
-            for pair in range(start[group], start[group + 1]):
-                met = index[pair]
-                if total[met] < 0:
-                    other[here] = met
-                    total[met] = 0
-                    here += 1
-                total[met] += group_weight[group]
+            members = index[start[group] : start[group + 1]]
+            here = _meet(members, group_weight[group], total, other, here)
         for entry in range(first[person], here):
             weight[entry] = total[other[entry]]
             total[other[entry]] = -1

@@ -98,7 +98,7 @@ class Operator:
         return inverse(self.degree)
 
     def symmetric(
-        self, x: RowsOf, before: Floats, after: Floats, noise: Noise = SILENT
+        self, x: RowsOf, before: Floats | None, after: Floats, noise: Noise = SILENT
     ) -> RowsOf:
         """The rows of after * (H De^-1 H' (before * x) + noise): (people, width).
 
@@ -140,12 +140,15 @@ class Operator:
         return out
 
 
-def _packed(x: RowsOf, factor: Floats) -> RowsOf:
+def _packed(x: RowsOf, factor: Floats | None) -> RowsOf:
     """``factor * x`` with rows of whole vectors, zeros at their end."""
     people, width = x.shape
     step = lanes(x.dtype)
+    if factor is None and width % step == 0:
+        return x
     rows = aligned_zeros((people, -(-width // step) * step), x.dtype)
-    np.multiply(x, factor.astype(x.dtype)[:, None], out=rows[:, :width])
+    scale = np.ones(people) if factor is None else factor
+    np.multiply(x, scale.astype(x.dtype)[:, None], out=rows[:, :width])
     return rows
 
 
@@ -176,14 +179,14 @@ class Propagation(torch.autograd.Function):
     ) -> Tensor:
         ctx.made_with = operator, turned  # type: ignore[attr-defined]
         ones = np.ones(operator.people)
-        before, after = (operator.share, ones) if turned else (ones, operator.share)
+        before, after = (operator.share, ones) if turned else (None, operator.share)
         fast = operator.multiplied
         if fast is None or noise is not SILENT or x.dtype != torch.float32:
             return torch.from_numpy(operator.symmetric(view(x), before, after, noise))
-        first, last = (
-            torch.from_numpy(one).float()[:, None] for one in (before, after)
-        )
-        return fast.times(x.detach() * first).mul_(last)
+        share = torch.from_numpy(operator.share).float()[:, None]
+        if turned:
+            return fast.times(x.detach() * share)
+        return fast.times(x.detach().contiguous()).mul_(share)
 
     @staticmethod
     def backward(

@@ -99,6 +99,12 @@ def normals(key: np.uint64, item: int, out: NDArray[np.float32]) -> None:
 
 
 @compiled
+def _add(total: RowsOf, scale: float, drawn: NDArray[np.float32]) -> None:
+    for place in range(len(total)):
+        total[place] += scale * drawn[place]
+
+
+@compiled
 def spread_part(
     groups: GroupArrays,
     bound: Bound,
@@ -118,29 +124,28 @@ def spread_part(
     lanes = VECTOR_BYTES // x.itemsize
     rows, sums = x.reshape(-1), out.reshape(-1)
     total = np.zeros(2 * lanes, x.dtype)
-    drawn = np.zeros(width, np.float32)
+    one = x.dtype.type(1)
+    noisy = len(scale) > 0
+    drawn = np.zeros(width + lanes, np.float32)
     for group in range(bound[0], bound[1]):
-        span = start[group], start[group + 1]
-        if len(scale):
+        if noisy:
             normals(key, group, drawn[: used + used % 2])
-            for column in range(used):
-                drawn[column] *= scale[group]
         column = 0
         while column < width:
-            layout = width, column
+            where = width, column, start[group], start[group + 1]
             # Two vectors at once hide the time that an addition takes.
             both = column + lanes < width
             if both:
-                gather_two(rows, member, total, layout, span)
+                gather_two(rows, member, total, weight[group], where)
             else:
-                gather_one(rows, member, total, layout, span)
+                gather_one(rows, member, total, weight[group], where)
             taken = 2 * lanes if both else lanes
-            for place in range(taken):
-                total[place] = weight[group] * total[place] + drawn[column + place]
+            if noisy:
+                _add(total, scale[group], drawn[column:])
             if both:
-                scatter_two(sums, member, total, layout, span)
+                scatter_two(sums, member, total, one, where)
             else:
-                scatter_one(sums, member, total, layout, span)
+                scatter_one(sums, member, total, one, where)
             column += taken
 
 

@@ -4,12 +4,12 @@ Numba's own loops keep a running sum in memory, which takes twice as long as the
 functions here, which spell out the vectors for the compiler. A vector has 64
 bytes; where the processor has shorter ones the compiler splits it.
 
-Rows lie one after the other in a flat array, ``layout[0]`` values each, a whole
-number of vectors, the members' places in another. ``gather_one(rows, member,
-total, layout, span)`` sets ``total`` to the sum of one vector, from column
-``layout[1]`` on, of the members from ``span[0]`` to ``span[1]``;
-``scatter_one`` adds ``total`` to the same places. ``gather_two`` and
-``scatter_two`` do it for two vectors side by side. Only for compiled code.
+Rows lie one after the other in a flat array, ``width`` values each, a whole
+number of vectors. ``gather_one(rows, member, total, factor, (width, column,
+first, past))`` sets ``total`` to ``factor`` times the sum of one vector, from
+``column`` on, of the rows ``member[first:past]``; ``scatter_one`` adds ``factor``
+times ``total`` to the same places. ``gather_two`` and ``scatter_two`` do it for
+two vectors side by side. Only for compiled code.
 """
 
 from collections.abc import Callable
@@ -51,8 +51,10 @@ class _Loop:
             context.make_array(kind)(context, builder, value).data
             for kind, value in zip(signature.args[:3], args[:3], strict=True)
         )
-        self.width, self.column = _code.unpack_tuple(builder, args[3], 2)
-        self.first, self.past = _code.unpack_tuple(builder, args[4], 2)
+        self.factor = args[3]
+        self.width, self.column, self.first, self.past = _code.unpack_tuple(
+            builder, args[4], 4
+        )
         value = signature.args[0].dtype
         self.bytes = value.bitwidth // 8
         self.lanes = VECTOR_BYTES // self.bytes
@@ -74,6 +76,14 @@ class _Loop:
         build = self.builder
         first = build.add(start, self.width.type(number * self.lanes))
         return build.bitcast(build.gep(array, [first]), self.vector.as_pointer())
+
+    def scaled(self, value: Any) -> Any:  # noqa: ANN401
+        """The vector times the factor."""
+        build, lane = self.builder, ir.IntType(32)
+        empty = ir.Constant(self.vector, ir.Undefined)
+        first = build.insert_element(empty, self.factor, lane(0))
+        every = ir.Constant(ir.VectorType(lane, self.lanes), None)
+        return build.fmul(value, build.shuffle_vector(first, empty, every))
 
     def load(self, place: Any) -> Any:  # noqa: ANN401
         """The vector at ``place``, which need not be aligned."""
@@ -98,13 +108,14 @@ def _write_gather(loop: _Loop, vectors: int) -> None:
             build.store(build.fadd(build.load(one), more), one)
     for number, one in enumerate(sums):
         goal = loop.place(loop.total, loop.width.type(0), number)
-        loop.store(build.load(one), goal)
+        loop.store(loop.scaled(build.load(one)), goal)
 
 
 def _write_scatter(loop: _Loop, vectors: int) -> None:
     start = loop.width.type(0)
     added = [
-        loop.load(loop.place(loop.total, start, number)) for number in range(vectors)
+        loop.scaled(loop.load(loop.place(loop.total, start, number)))
+        for number in range(vectors)
     ]
     with loop.pairs() as (pair, _):
         row = loop.row_of(pair)
@@ -116,12 +127,12 @@ def _write_scatter(loop: _Loop, vectors: int) -> None:
 def _function(write: Callable[[_Loop, int], None], vectors: int) -> Any:  # noqa: ANN401
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:  # noqa: ANN401
         write(_Loop(context, builder, signature, args), vectors)
-        return context.get_dummy_value()
+        return context.get_constant_null(signature.return_type)
 
     @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
-    def passing(typing, rows, member, total, layout, span):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
-        two = _kinds.UniTuple(_kinds.intp, 2)
-        return _kinds.void(rows, member, total, two, two), codegen
+    def passing(typing, rows, member, total, factor, where):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, ARG001
+        numbers = _kinds.UniTuple(_kinds.intp, 4)
+        return _kinds.void(rows, member, total, rows.dtype, numbers), codegen
 
     return passing
 

@@ -13,17 +13,24 @@ from pathlib import Path
 import numpy as np
 from numba import get_num_threads, njit
 
+from epifalcon.mobility.city import borrow as borrow_module
 from epifalcon.mobility.city import coverage as coverage_module
 from epifalcon.mobility.city import destinations as destinations_module
 from epifalcon.mobility.city import diary as diary_module
 from epifalcon.mobility.city import draws as draws_module
+from epifalcon.mobility.city.borrow import borrow
 from epifalcon.mobility.city.coverage import Coverage, coverage, cut_gaps
-from epifalcon.mobility.city.destinations import Kernel, destinations
+from epifalcon.mobility.city.destinations import (
+    Kernel,
+    borrow_destinations,
+    destinations,
+)
 from epifalcon.mobility.city.diary import (
     DAY,
     Habits,
     World,
     be_born,
+    borrow_life,
     live_day,
     new_life,
     record_day,
@@ -37,6 +44,13 @@ from epifalcon.types import Floats, RegionIds
 __all__ = ["CitySettings", "build_city"]
 
 BLOCK_PEOPLE = 256
+_KERNELS = (
+    borrow_module,
+    coverage_module,
+    destinations_module,
+    diary_module,
+    draws_module,
+)
 
 # Chance per hour of leaving home for an outing, by hour of the day: nearly none at
 # night, a first peak before noon and a second one after work, later on days off.
@@ -84,7 +98,6 @@ def build_city(
 
 
 def _world(layout: Layout, settings: CitySettings) -> World:
-    centre = layout.regions.centre_km
     commute = Kernel(
         float(settings.commute_exponent),
         float(settings.commute_scale_km),
@@ -98,9 +111,11 @@ def _world(layout: Layout, settings: CitySettings) -> World:
     excursion = Kernel(0.0, 1.0, float(settings.excursion_cutoff_km))
     return World(
         home=np.cumsum(layout.home),
-        work=destinations(centre, layout.work, commute),
-        visit=destinations(centre, layout.visit, visit),
-        excursion=destinations(centre, layout.visit, excursion),
+        goals=destinations(
+            layout.regions.centre_km,
+            (layout.work, layout.visit, layout.visit),
+            (commute, visit, excursion),
+        ),
         rate=_rates(settings),
         habits=_habits(settings),
     )
@@ -150,23 +165,31 @@ def _compile(digest: int) -> Callable[..., int]:
         # People are written row by row and turned over at the end: a column at a
         # time would touch a new cache line for every slot.
         rows = np.empty((end - begin, by_slot.shape[0]), np.int32)
-        life = new_life(days)
+        owner = new_life(days)
+        life = borrow_life(owner)
+        shared = World(
+            borrow(world.home),
+            borrow_destinations(world.goals),
+            borrow(world.rate),
+            world.habits,
+        )
         for number in range(begin, end):
             row = rows[number - begin]
-            person = be_born(world, life, seed, number)
+            person = be_born(shared, life, seed, number)
             for day in range(days):
-                live_day(world, life, person, day)
+                live_day(shared, life, person, day)
                 record_day(life, slot_minutes, row[day * per_day : (day + 1) * per_day])
             cut_gaps(plan, life.state, seed, number, row)
         by_slot[:, begin:end] = rows.T
-        return digest
+        # Named last, so that the borrowed memory lives until here.
+        return digest + 0 * int(owner.size[0])
 
     return live
 
 
 def _digest() -> int:
     digest = 0
-    for module in (coverage_module, destinations_module, diary_module, draws_module):
+    for module in _KERNELS:
         digest = zlib.crc32(Path(str(module.__file__)).read_bytes(), digest)
     return digest
 

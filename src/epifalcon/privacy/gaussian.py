@@ -11,7 +11,6 @@ a server it does not trust draws its own (``secrets.randbits(128)``); a run's
 public seed is for simulation.
 """
 
-# mypy: disallow-untyped-decorators=False
 
 import hashlib
 import math
@@ -167,7 +166,7 @@ def aggregate_noise(
         raise DataError("uploads must be finite numbers of 0 or more")
     dtype = uploads.dtype if uploads.is_floating_point() else torch.float32
     scale = sigma * torch.sqrt(uploads.double()).to(dtype)
-    return normals((len(uploads), width), generator, dtype) * scale.unsqueeze(1)
+    return normals((len(uploads), width), generator, dtype).mul_(scale.unsqueeze(1))
 
 
 def normals(

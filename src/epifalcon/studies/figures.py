@@ -123,6 +123,7 @@ def mobility(statistics: MobilityStatistics, title: str) -> Figure:
         axes.set_ylabel(curve.y_label, fontsize=9)
         if curve.log_x and curve.x.size:
             axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
             axes.xaxis.set_major_formatter(_PLAIN_NUMBERS)
         if curve.log_y and curve.y.size:
             axes.set_yscale("log")

@@ -97,7 +97,7 @@ def write_mobility_figure(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mobility.png"
     figures.save(figures.mobility(statistics, title), path)
-    return Picture(path, "Mobility statistics; shaded bands are what real traces show.")
+    return Picture(path, "Mobility statistics; the grey bars are the bands a city should keep.")
 
 
 def write_run(

@@ -51,3 +51,11 @@ def test_people_differ_by_sigma():
 
 def test_centre_solves_the_mean_without_spread():
     assert coverage(0.25, 0.0, 1.0).centre == pytest.approx(np.log(1 / 3))
+
+
+def test_gaps_know_nothing_of_the_home():
+    """The stream of gaps is not the stream that drew the home."""
+    home = city().by_slot[0]
+    seen = city(observed_share=0.5, observed_sigma=2.0).by_person >= 0
+    odd = np.abs(seen.mean(axis=1) - 0.5)
+    assert abs(np.corrcoef(home, odd)[0, 1]) < 0.12

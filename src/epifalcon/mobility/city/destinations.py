@@ -9,6 +9,7 @@ regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from epifalcon.mobility.city.borrow import borrow
 from epifalcon.mobility.city.draws import State, uniform
 from epifalcon.types import Floats
 
@@ -36,16 +38,17 @@ class Kernel(NamedTuple):
 class Destinations(NamedTuple):
     """All that a draw of a destination reads; made by ``destinations``.
 
-    ``near`` (regions, NEAREST) are the regions closer than ``radius``
-    (regions,), ``near_sum`` the running sums of their exact weights.
-    ``cumulative`` (regions,) runs over each cell's ``members`` from the cell's
-    start; ``reach`` (cells, cells) is, row by row, the running sum of a cell's
-    attraction times the kernel's bound. ``box`` (cells, 4) holds the smallest
-    and largest x and y of a cell, ``least`` (cells,) its smallest ``radius``.
+    One record serves several purposes, each with its attraction and kernel.
+    ``near`` (regions, NEAREST) are the regions
+    closer than ``radius`` (regions,), ``near_sum`` (purposes, regions, NEAREST)
+    the running sums of their exact weights. ``cumulative`` (purposes, regions)
+    runs over each cell's ``members`` from the cell's start; ``reach``
+    (purposes, cells, cells) is, row by row, the running sum of a cell's
+    attraction times the kernel's bound. ``box`` (cells, 5) holds the smallest
+    and largest x and y of a cell and its smallest ``radius``.
     """
 
-    x: Floats
-    y: Floats
+    place: Floats
     near: NDArray[np.int32]
     near_sum: Floats
     radius: Floats
@@ -55,8 +58,25 @@ class Destinations(NamedTuple):
     cumulative: Floats
     reach: Floats
     box: Floats
-    least: Floats
-    kernel: Kernel
+    kernels: tuple[Kernel, ...]
+
+
+@njit(cache=True)
+def borrow_destinations(to: Destinations) -> Destinations:
+    """The same record of borrowed arrays."""
+    return Destinations(
+        borrow(to.place),
+        borrow(to.near),
+        borrow(to.near_sum),
+        borrow(to.radius),
+        borrow(to.cell),
+        borrow(to.members),
+        borrow(to.starts),
+        borrow(to.cumulative),
+        borrow(to.reach),
+        borrow(to.box),
+        to.kernels,
+    )
 
 
 @njit(cache=True)
@@ -67,12 +87,11 @@ def decay(kernel: Kernel, distance: float) -> float:
 
 
 @njit(cache=True)
-def _bound(kernel: Kernel, box: Floats, least: Floats, pair: tuple[int, int]) -> float:
+def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
     """The least ``decay`` between far regions of two cells."""
-    here, there = pair
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
     north = max(0.0, box[there, 2] - box[here, 3], box[here, 2] - box[there, 3])
-    nearest = max(math.sqrt(east * east + north * north), least[here])
+    nearest = max(math.sqrt(east * east + north * north), box[here, 4])
     # All regions are near ones: an exponent of 0 would make 0 * inf of it.
     return math.inf if nearest == math.inf else decay(kernel, nearest)
 
@@ -93,73 +112,70 @@ def search(cumulative: Floats, low: int, high: int, target: float) -> int:
 @njit(cache=True)
 def distance(to: Destinations, here: int, there: int) -> float:
     """Kilometres between the centres of two regions."""
-    east = to.x[here] - to.x[there]
-    north = to.y[here] - to.y[there]
+    east = to.place[here, 0] - to.place[there, 0]
+    north = to.place[here, 1] - to.place[there, 1]
     return math.sqrt(east * east + north * north)
 
 
 @njit(cache=True)
-def draw(to: Destinations, here: int, state: State) -> int:
+def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
     """A region other than ``here``, or ``here`` where no other is within reach.
 
     Given up after 2,000 tries, which a city of sensible settings never needs.
     """
-    row = to.cell[here]
-    reach, near_sum = to.reach[row], to.near_sum[here]
+    row, kernel = to.cell[here], to.kernels[purpose]
+    reach, near_sum = to.reach[purpose, row], to.near_sum[purpose, here]
     total = near_sum[-1] + reach[-1]
-    if to.members.size == 1 or total <= 0.0:
-        return int(to.members[0]) if to.members.size == 1 else here
+    if total <= 0.0:
+        return here
     for _ in range(_MOST_TRIALS):
         target = uniform(state) * total
         if target < near_sum[-1]:
             return int(to.near[here, search(near_sum, 0, near_sum.size, target)])
         cell = search(reach, 0, reach.size, target - near_sum[-1])
         first, end = to.starts[cell], to.starts[cell + 1]
-        if first == end:
-            continue
-        target = uniform(state) * to.cumulative[end - 1]
-        region = int(to.members[search(to.cumulative, first, end, target)])
+        target = uniform(state) * to.cumulative[purpose, end - 1]
+        found = search(to.cumulative[purpose], first, end, target)
+        region = int(to.members[found])
         far = distance(to, here, region)
-        bound = _bound(to.kernel, to.box, to.least, (row, cell))
-        kept = math.exp(bound - decay(to.kernel, far))
+        kept = math.exp(_bound(kernel, to.box, row, cell) - decay(kernel, far))
         if uniform(state) < kept and far >= to.radius[here]:
             return region
     return here
 
 
-def destinations(centre_km: Floats, attraction: Floats, kernel: Kernel) -> Destinations:
-    """Prepare draws among the regions with a positive attraction.
+def destinations(
+    centre_km: Floats, attractions: Sequence[Floats], kernels: Sequence[Kernel]
+) -> Destinations:
+    """Prepare draws for several purposes.
 
-    ``centre_km`` (regions, 2), ``attraction`` (regions,) with at least one
-    positive value. Origins may be any region.
+    ``centre_km`` (regions, 2); for each purpose an attraction (regions,), 0 or
+    more, and a kernel.
     """
-    x, y = np.ascontiguousarray(centre_km[:, 0]), np.ascontiguousarray(centre_km[:, 1])
     near, near_km, radius = _nearest(centre_km)
-    near_sum = _near_weights(attraction[near], near_km, kernel)
     cell = _cells(centre_km)
     count = int(cell.max()) + 1
-    order = np.argsort(cell, kind="stable").astype(np.int32)
-    members = order[attraction[order] > 0]
+    members = np.argsort(cell, kind="stable").astype(np.int32)
     starts = np.searchsorted(cell[members], np.arange(count + 1)).astype(np.int64)
-    box = _boxes(centre_km, cell, count)
-    least = np.full(count, np.inf)
-    np.minimum.at(least, cell, radius)
-    cumulative, mass = _running(attraction[members], starts)
-    reach = _reach(box, least, mass, kernel)
+    box = _boxes(centre_km, cell, radius, count)
+    near_sum, cumulative, reach = [], [], []
+    for attraction, kernel in zip(attractions, kernels, strict=True):
+        near_sum.append(_near_weights(attraction[near], near_km, kernel))
+        running, mass = _running(attraction[members], starts)
+        cumulative.append(running)
+        reach.append(_reach(box, mass, kernel))
     return Destinations(
-        x=x,
-        y=y,
+        place=np.ascontiguousarray(centre_km),
         near=near,
-        near_sum=near_sum,
+        near_sum=np.stack(near_sum),
         radius=radius,
         cell=cell,
         members=members,
         starts=starts,
-        cumulative=cumulative,
-        reach=reach,
+        cumulative=np.stack(cumulative),
+        reach=np.stack(reach),
         box=box,
-        least=least,
-        kernel=kernel,
+        kernels=tuple(kernels),
     )
 
 
@@ -215,12 +231,15 @@ def _cells(centre_km: Floats) -> NDArray[np.int32]:
     return best
 
 
-def _boxes(centre_km: Floats, cell: NDArray[np.int32], count: int) -> Floats:
-    box = np.empty((count, 4))
-    box[:, [0, 2]], box[:, [1, 3]] = np.inf, -np.inf
+def _boxes(
+    centre_km: Floats, cell: NDArray[np.int32], radius: Floats, count: int
+) -> Floats:
+    box = np.full((count, 5), np.inf)
+    box[:, [1, 3]] = -np.inf
     for axis in (0, 1):
         np.minimum.at(box[:, 2 * axis], cell, centre_km[:, axis])
         np.maximum.at(box[:, 2 * axis + 1], cell, centre_km[:, axis])
+    np.minimum.at(box[:, 4], cell, radius)
     return box
 
 
@@ -237,13 +256,11 @@ def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]
 
 
 @njit(cache=True)
-def _reach(box: Floats, least: Floats, mass: Floats, kernel: Kernel) -> Floats:
+def _reach(box: Floats, mass: Floats, kernel: Kernel) -> Floats:
     reach = np.empty((mass.size, mass.size))
     for here in range(mass.size):
         running = 0.0
         for there in range(mass.size):
-            running += mass[there] * math.exp(
-                -_bound(kernel, box, least, (here, there))
-            )
+            running += mass[there] * math.exp(-_bound(kernel, box, here, there))
             reach[here, there] = running
     return reach

@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from epifalcon.mobility.city.borrow import borrow
 from epifalcon.mobility.city.destinations import Destinations, distance, draw, search
 from epifalcon.mobility.city.draws import State, normal, start, uniform
 from epifalcon.types import UNKNOWN, Floats, RegionIds
@@ -21,6 +22,8 @@ DAY = 1440
 _REST = 30
 _SHORTEST = 10
 NOBODY = -1
+# The purposes in World.goals.
+WORK, VISIT, EXCURSION = 0, 1, 2
 _NEW_TRIALS = 8
 # What Life.size holds.
 KNOWN, STAYS, CARRY_PLACE, CARRY_MINUTES, MOVES, CHOICES = 0, 1, 2, 3, 4, 5
@@ -54,9 +57,7 @@ class World(NamedTuple):
     """
 
     home: Floats
-    work: Destinations
-    visit: Destinations
-    excursion: Destinations
+    goals: Destinations
     rate: Floats
     habits: Habits
 
@@ -103,6 +104,19 @@ def new_life(days: int) -> Life:
 
 
 @njit(cache=True)
+def borrow_life(life: Life) -> Life:
+    """The same record of borrowed arrays."""
+    return Life(
+        borrow(life.state),
+        borrow(life.known),
+        borrow(life.visits),
+        borrow(life.stay_end),
+        borrow(life.stay_place),
+        borrow(life.size),
+    )
+
+
+@njit(cache=True)
 def be_born(world: World, life: Life, seed: np.uint64, number: int) -> Person:
     """Draw a person's lasting traits and clear the memory for them."""
     start(life.state, seed, number)
@@ -121,7 +135,7 @@ def be_born(world: World, life: Life, seed: np.uint64, number: int) -> Person:
         excursion = habits.excursion_share
     work = NOBODY
     if uniform(state) < habits.commuter_share:
-        work = draw(world.work, home, state)
+        work = draw(world.goals, WORK, home, state)
     life.size[KNOWN] = 0
     life.size[CARRY_PLACE] = home
     life.size[CARRY_MINUTES] = 0
@@ -192,7 +206,7 @@ def _excursion(world: World, life: Life, person: Person, clock: int) -> None:
     _until(life, person.home, leave)
     if leave >= DAY:
         return
-    place = draw(world.excursion, person.home, state)
+    place = draw(world.goals, EXCURSION, person.home, state)
     _remember(life, place)
     back = leave + int(240.0 + 360.0 * uniform(state))
     if uniform(state) < world.habits.overnight_share:
@@ -276,11 +290,11 @@ def _choose(world: World, life: Life, person: Person, here: int) -> int:
         if place != NOBODY:
             _remember(life, place)
             return place
-    place = draw(world.visit, here, state)
+    place = draw(world.goals, VISIT, here, state)
     for _ in range(_NEW_TRIALS):
         if _index(life, place) < 0:
             break
-        place = draw(world.visit, here, state)
+        place = draw(world.goals, VISIT, here, state)
     _remember(life, place)
     return place
 
@@ -305,7 +319,7 @@ def _return(world: World, life: Life, person: Person, here: int) -> int:
             place = life.known[index]
             if place in (here, person.home, person.work):
                 continue
-            far = distance(world.visit, here, place) / world.habits.return_scale_km
+            far = distance(world.goals, here, place) / world.habits.return_scale_km
             running += life.visits[index] / ((1.0 + far) * (1.0 + far))
             if turn == 1 and running > target * total:
                 return int(place)

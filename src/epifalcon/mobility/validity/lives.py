@@ -133,19 +133,23 @@ def entropy_rate(row: RegionIds) -> float:
     The length at position i is one more than the longest match that begins
     before i with the string that begins at i.
     """
-    size = row.size
     total = 0
-    for here in range(size):
+    for here in range(row.size):
         longest = 0
         for before in range(here):
-            match = 0
-            while here + match < size and before + match < here:
-                if row[before + match] != row[here + match]:
-                    break
-                match += 1
-            longest = max(longest, match)
+            longest = max(longest, _match(row, before, here))
         total += longest + 1
-    return size * math.log2(size) / total
+    return row.size * math.log2(row.size) / total
+
+
+@njit(cache=True)
+def _match(row: RegionIds, before: int, here: int) -> int:
+    """How many slots from ``here`` repeat those from ``before``, up to ``here``."""
+    most = min(row.size - here, here - before)
+    for length in range(most):
+        if row[before + length] != row[here + length]:
+            return length
+    return most
 
 
 @njit(cache=True)

@@ -12,7 +12,7 @@ from epifalcon.types import UNKNOWN, Floats, Mask, RegionIds
 
 MOST_PEOPLE = 20_000
 _MOST_CELLS = 40_000_000
-_NIGHT = (0.0, 6.0)
+NIGHT = (0.0, 6.0)
 _OFFICE = (9.0, 17.0)
 _WORK_SHARE = 0.2
 
@@ -52,9 +52,9 @@ def take_sample(traces: Traces) -> Sample:
         traces.by_slot[:, evenly(traces.people, most)].T, dtype=np.int32
     )
     hour = hours_of_slots(traces.clock)
-    home, work = _anchors(
+    home, work = anchors(
         by_person,
-        (hour >= _NIGHT[0]) & (hour < _NIGHT[1]),
+        (hour >= NIGHT[0]) & (hour < NIGHT[1]),
         (hour >= _OFFICE[0]) & (hour < _OFFICE[1]),
         len(traces.regions),
     )
@@ -69,9 +69,10 @@ def evenly(count: int, most: int) -> np.ndarray:
 
 
 @njit(cache=True)
-def _anchors(
+def anchors(
     by_person: RegionIds, night: Mask, office: Mask, regions: int
 ) -> tuple[RegionIds, RegionIds]:
+    """Home and workplace of each person, -1 for none, by hours of the day."""
     people = by_person.shape[0]
     home = np.full(people, UNKNOWN, np.int32)
     work = np.full(people, UNKNOWN, np.int32)
