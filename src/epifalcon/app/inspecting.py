@@ -88,8 +88,8 @@ def _measure(
 
     with screen.progress() as progress:
         chosen = choose(preset, folder, overrides, seed, progress)
-    traces = chosen.traces
-    statistics = measure(traces)
+        traces = chosen.traces
+        statistics = measure(traces, progress)
     name = chosen.preset if folder is None else str(folder)
     table = validity_table(statistics)
     screen.table(f"{table.caption} of {name}", table.columns, table.rows)

@@ -60,3 +60,7 @@ def main() -> None:
     except EpifalconError as error:
         sys.stderr.write(f"epifalcon: {error}\n")
         sys.exit(error.exit_code)
+    except MemoryError as error:
+        told = str(error) or "the work is too large for this machine"
+        sys.stderr.write(f"epifalcon: not enough memory: {told}\n")
+        sys.exit(1)

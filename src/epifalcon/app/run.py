@@ -37,7 +37,12 @@ def run(
         chosen = choose(preset, city, overrides, seed, progress)
         epidemic = next(run_epidemics(chosen.experiment, chosen.traces, seed))
         kept = write_run(
-            folder, chosen.preset, chosen.experiment, chosen.traces, epidemic
+            folder,
+            chosen.preset,
+            chosen.experiment,
+            chosen.traces,
+            epidemic,
+            progress,
         )
     screen.figures({**kept.figures, "out": str(out)})
     table = outbreak_table(kept.figures)

@@ -69,7 +69,9 @@ class Screen:
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
+            SpinnerColumn,
             TextColumn,
+            TimeElapsedColumn,
             TimeRemainingColumn,
         )
         from rich.progress import (
@@ -77,9 +79,11 @@ class Screen:
         )
 
         columns = (
+            SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
         with Bars(*columns, console=Console(stderr=True), transient=True) as bars:

@@ -85,6 +85,7 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
     Large cities are measured on 20,000 evenly spaced people, predictability on
     up to 2,000, crowds on everybody during up to 14 days.
     """
+    progress("statistics", 0, 4)
     sample = take_sample(traces)
     progress("statistics", 1, 4)
     lives = measure_lives(sample)

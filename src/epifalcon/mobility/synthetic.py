@@ -74,6 +74,7 @@ def build_city(
     with the days and people of the smaller one, and another slot length shows
     the same lives at another resolution.
     """
+    progress("city", 0, settings.people)
     seed = np.uint64(rng.integers(2**63))
     layout = lay_out(settings, rng)
     world = _world(layout, settings)

@@ -11,7 +11,6 @@ a server it does not trust draws its own (``secrets.randbits(128)``); a run's
 public seed is for simulation.
 """
 
-
 import hashlib
 import math
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from epifalcon import store
 from epifalcon.mobility.homes import home_regions
 from epifalcon.mobility.statistics import MobilityStatistics, measure
 from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 from epifalcon.studies import figures
 from epifalcon.studies.experiment import Experiment
@@ -97,7 +98,9 @@ def write_mobility_figure(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mobility.png"
     figures.save(figures.mobility(statistics, title), path)
-    return Picture(path, "Mobility statistics; the grey bars are the bands a city should keep.")
+    return Picture(
+        path, "Mobility statistics; the grey bars are the bands a city should keep."
+    )
 
 
 def write_run(
@@ -106,12 +109,13 @@ def write_run(
     experiment: Experiment,
     traces: Traces,
     epidemic: Epidemic,
+    progress: Progress = silent,
 ) -> Kept:
     """Write every record, picture and table of one run, and ``report.html``."""
     origin = origin_of(experiment, epidemic.seed)
     traces.save(folder / CITY, origin)
     epidemic.save(folder, origin)
-    statistics = measure(traces)
+    statistics = measure(traces, progress)
     validity = validity_table(statistics)
     summary = outbreak_figures(experiment, traces, [epidemic], preset)
     summary["tested"] = len(epidemic.labels.known.person)
