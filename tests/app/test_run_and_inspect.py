@@ -102,3 +102,22 @@ def test_presets_are_listed_and_shown(epifalcon, tmp_path):
     (tmp_path / "mine.toml").write_text(text)
     shown = epifalcon("presets", tmp_path / "mine.toml", "--json").json
     assert shown["city"]["people"] == 77
+
+
+def test_a_run_on_a_city_that_was_there_keeps_what_made_the_city(
+    epifalcon, run_folder, tmp_path
+):
+    again = tmp_path / "again"
+    words = ("--city", run_folder, "--set", "pathogen=omicron", "--out", again)
+    assert epifalcon("run", *words, "--seed", 9).code == 0
+    old, new = (
+        json.loads((folder / "city" / "manifest.json").read_text())
+        for folder in (run_folder, again)
+    )
+    assert new["settings"] == old["settings"]
+    assert new["seed"] == old["seed"] == 3
+    run = json.loads((again / "manifest.json").read_text())
+    assert run["settings"]["city"]["read_from"] == str(run_folder)
+    assert run["settings"]["city"]["settings"] == old["settings"]
+    assert run["settings"]["pathogen"]["name"] == "omicron"
+    assert f"--city {run_folder}" in (again / "report.html").read_text()

@@ -24,16 +24,15 @@ def city(
     """
     from epifalcon import store
     from epifalcon.app.loading import choose
-    from epifalcon.studies.pipeline import origin_of
 
     screen = Screen(json=json, quiet=quiet)
     with store.new_directory(out, overwrite=overwrite) as folder:
         with screen.progress() as progress:
             chosen = choose(preset, None, overrides, seed, progress)
         traces = chosen.traces
-        traces.save(folder, origin_of(chosen.experiment, seed))
+        traces.save(folder, chosen.city_origin)
     figures = {
-        "preset": chosen.preset,
+        "preset": chosen.name,
         "seed": seed,
         "people": traces.people,
         "regions": len(traces.regions),
@@ -41,7 +40,7 @@ def city(
         "days": traces.clock.days,
         "slots": traces.slots,
         "share_observed": traces.observed_share,
-        "seconds": chosen.city_seconds,
+        "seconds": chosen.seconds,
         "out": str(out),
     }
     screen.figures(figures)
@@ -50,7 +49,7 @@ def city(
         ["regions", f"{len(traces.regions):,} ({traces.regions.kind})"],
         ["days x slots a day", f"{traces.clock.days} x {traces.clock.slots_per_day}"],
         ["share observed", f"{traces.observed_share:.3f}"],
-        ["seconds to build", f"{chosen.city_seconds:.1f}"],
+        ["seconds to build", f"{chosen.seconds:.1f}"],
     ]
-    screen.table(f"City {chosen.preset}, seed {seed}", ["city", ""], rows)
+    screen.table(f"City {chosen.name}, seed {seed}", ["city", ""], rows)
     screen.say(f"Written to {out}. Look at it with: epifalcon inspect {out}")

@@ -90,7 +90,7 @@ def _measure(
         chosen = choose(preset, folder, overrides, seed, progress)
         traces = chosen.traces
         statistics = measure(traces, progress)
-    name = chosen.preset if folder is None else str(folder)
+    name = chosen.name if folder is None else str(folder)
     table = validity_table(statistics)
     screen.table(f"{table.caption} of {name}", table.columns, table.rows)
     return {

@@ -9,8 +9,7 @@ from epifalcon.app import options
 from epifalcon.app.screen import Screen
 
 if TYPE_CHECKING:
-    from epifalcon.app.loading import Chosen
-    from epifalcon.studies.pipeline import Epidemic
+    from epifalcon.studies.pipeline import Epidemic, Prepared
 
 
 def outbreak(
@@ -48,18 +47,16 @@ def outbreak(
         for epidemic in run_epidemics(chosen.experiment, chosen.traces, seed, seeds):
             epidemics.append(epidemic)
             progress("outbreaks", len(epidemics), seeds)
-    figures = outbreak_figures(
-        chosen.experiment, chosen.traces, epidemics, chosen.preset
-    )
+    figures = outbreak_figures(chosen.experiment, chosen.traces, epidemics, chosen.name)
     figures["seconds"] = perf_counter() - start
-    figures["seconds_city"] = chosen.city_seconds
+    figures["seconds_city"] = chosen.seconds
     if out is not None:
         with store.new_directory(out, overwrite=overwrite) as folder:
-            _keep(folder, chosen, epidemics, figures, (seed, city))
+            _keep(folder, chosen, epidemics, figures, seed)
         figures["out"] = str(out)
     screen.figures(figures)
     table = outbreak_table(figures)
-    screen.table(f"{table.caption} on {chosen.preset}", table.columns, table.rows)
+    screen.table(f"{table.caption} on {chosen.name}", table.columns, table.rows)
     screen.say(
         f"R0: {figures['hazard_r0']:.2f} by hazard, {figures['counted_r0']:.2f} by "
         "counting the people one case infects (the same people are met again)"
@@ -68,20 +65,17 @@ def outbreak(
 
 def _keep(
     folder: Path,
-    chosen: "Chosen",
+    chosen: "Prepared",
     epidemics: "list[Epidemic]",
     figures: dict[str, Any],
-    made_from: tuple[int, Path | None],
+    seed: int,
 ) -> None:
     from epifalcon import store
     from epifalcon.studies.keeping import write_figures, write_summary
-    from epifalcon.studies.pipeline import origin_of
 
-    seed, city = made_from
-    origin = origin_of(chosen.experiment, seed)
+    origin = chosen.origin(seed)
     for epidemic in epidemics:
         epidemic.save(folder / f"seed-{epidemic.seed}", origin)
     write_summary(folder, chosen.experiment, figures)
-    write_figures(folder / "figures", chosen.traces, epidemics, chosen.preset)
-    meta = {"preset": chosen.preset, "city": None if city is None else str(city)}
-    store.write_manifest(folder, "outbreaks", meta=meta, origin=origin)
+    write_figures(folder / "figures", chosen.traces, epidemics, chosen.name)
+    store.write_manifest(folder, "outbreaks", meta={"name": chosen.name}, origin=origin)

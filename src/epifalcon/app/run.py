@@ -36,14 +36,7 @@ def run(
     ):
         chosen = choose(preset, city, overrides, seed, progress)
         epidemic = next(run_epidemics(chosen.experiment, chosen.traces, seed))
-        kept = write_run(
-            folder,
-            chosen.preset,
-            chosen.experiment,
-            chosen.traces,
-            epidemic,
-            progress,
-        )
+        kept = write_run(folder, chosen, epidemic, progress)
     screen.figures({**kept.figures, "out": str(out)})
     table = outbreak_table(kept.figures)
     screen.table(table.caption, table.columns, table.rows)

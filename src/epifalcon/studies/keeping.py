@@ -15,7 +15,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 from epifalcon.studies import figures
 from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import CITY, Epidemic, origin_of
+from epifalcon.studies.pipeline import CITY, Epidemic, Prepared
 from epifalcon.studies.report import Page, Picture, Table
 from epifalcon.studies.summaries import (
     outbreak_figures,
@@ -104,38 +104,47 @@ def write_mobility_figure(
 
 
 def write_run(
-    folder: Path,
-    preset: str,
-    experiment: Experiment,
-    traces: Traces,
-    epidemic: Epidemic,
-    progress: Progress = silent,
+    folder: Path, prepared: Prepared, epidemic: Epidemic, progress: Progress = silent
 ) -> Kept:
     """Write every record, picture and table of one run, and ``report.html``."""
-    origin = origin_of(experiment, epidemic.seed)
-    traces.save(folder / CITY, origin)
+    traces, name = prepared.traces, prepared.name
+    origin = prepared.origin(epidemic.seed)
+    traces.save(folder / CITY, prepared.city_origin)
     epidemic.save(folder, origin)
     statistics = measure(traces, progress)
-    validity = validity_table(statistics)
-    summary = outbreak_figures(experiment, traces, [epidemic], preset)
-    summary["tested"] = len(epidemic.labels.known.person)
+    summary = outbreak_figures(prepared.experiment, traces, [epidemic], name)
+    summary["tested"] = int(epidemic.labels.known.tested.sum())
     summary["statistics"] = plain_statistics(statistics)
-    write_summary(folder, experiment, summary)
-    pictures = write_figures(folder / "figures", traces, [epidemic], preset)
-    pictures.append(write_mobility_figure(folder / "figures", statistics, preset))
-    page = Page(
-        title=f"epifalcon run: {preset}",
-        lead="A synthetic city, an outbreak driven by who was where, and the labels "
+    write_summary(folder, prepared.experiment, summary)
+    pictures = write_figures(folder / "figures", traces, [epidemic], name)
+    pictures.append(write_mobility_figure(folder / "figures", statistics, name))
+    validity = validity_table(statistics)
+    page = _page(prepared, epidemic, summary, pictures, validity)
+    (folder / "report.html").write_text(page.to_html(), encoding="utf-8")
+    store.write_manifest(folder, "run", meta={"name": name}, origin=origin)
+    return Kept(summary, validity)
+
+
+def _page(
+    prepared: Prepared,
+    epidemic: Epidemic,
+    summary: dict[str, Any],
+    pictures: list[Picture],
+    validity: Table,
+) -> Page:
+    source = "A synthetic city" if prepared.city_folder is None else "A city"
+    city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
+    return Page(
+        title=f"epifalcon run: {prepared.name}",
+        lead=f"{source}, an outbreak driven by who was where, and the labels "
         "that a method may see. No prediction yet.",
-        headline=_headline(traces, summary),
+        headline=_headline(prepared.traces, summary),
         pictures=pictures,
         tables=[outbreak_table(summary), validity],
-        settings_toml=experiment.to_toml(),
-        made_by=f"epifalcon run --preset settings.toml --seed {epidemic.seed} --out D",
+        settings_toml=prepared.experiment.to_toml(),
+        made_by=f"epifalcon run {city}--preset settings.toml "
+        f"--seed {epidemic.seed} --out again",
     )
-    (folder / "report.html").write_text(page.to_html(), encoding="utf-8")
-    store.write_manifest(folder, "run", meta={"preset": preset}, origin=origin)
-    return Kept(summary, validity)
 
 
 def _headline(traces: Traces, summary: dict[str, Any]) -> list[tuple[str, str]]:

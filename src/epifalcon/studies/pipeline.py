@@ -26,6 +26,35 @@ CITY = "city"
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The settings and the city that a run starts from."""
+
+    name: str
+    """The preset, or the folder of a city that was there before."""
+    experiment: Experiment
+    traces: Traces
+    city_origin: store.Origin
+    """What made the city: this experiment, or an import, or an earlier run."""
+    city_folder: Path | None
+    """Where the city was read, if it was not made anew."""
+    seconds: float
+
+    def origin(self, seed: int) -> store.Origin:
+        """What a folder made from here says of itself.
+
+        The settings of a city that was read stand there as they made it.
+        """
+        settings = as_plain(self.experiment)
+        if self.city_folder is not None:
+            settings["city"] = {
+                "read_from": str(self.city_folder),
+                "settings": self.city_origin.settings,
+                "seed": self.city_origin.seed,
+            }
+        return store.Origin.now(settings, seed)
+
+
+@dataclass(frozen=True)
 class Epidemic:
     """One outbreak, the labels drawn from it, its seed and how long it took."""
 
@@ -47,9 +76,25 @@ def make_city(experiment: Experiment, seed: int, progress: Progress = silent) ->
     return build_city(experiment.city, Streams(seed).numpy("city"), progress)
 
 
-def open_city(folder: Path) -> Traces:
-    """The traces in a city's folder, or in the ``city`` folder inside it."""
-    return Traces.load(city_folder(folder))
+def prepare(
+    name: str, experiment: Experiment, seed: int, progress: Progress = silent
+) -> Prepared:
+    """Make the city of the experiment."""
+    start = perf_counter()
+    traces = make_city(experiment, seed, progress)
+    origin = store.Origin.now(as_plain(experiment), seed)
+    seconds = perf_counter() - start
+    return Prepared(name, experiment, traces, origin, None, seconds)
+
+
+def prepare_read(name: str, experiment: Experiment, folder: Path) -> Prepared:
+    """Read the city in ``folder``, or in the folder ``city`` inside it."""
+    start = perf_counter()
+    traces = Traces.load(city_folder(folder))
+    made = store.read_manifest(city_folder(folder))
+    origin = store.Origin(made["settings"], made["seed"], made["versions"])
+    seconds = perf_counter() - start
+    return Prepared(name, experiment, traces, origin, folder, seconds)
 
 
 def city_folder(folder: Path) -> Path:
@@ -85,8 +130,3 @@ def run_epidemics(
         seconds = perf_counter() - start
         labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
         yield Epidemic(number, outbreak, labels, seconds)
-
-
-def origin_of(experiment: Experiment, seed: int) -> store.Origin:
-    """What a folder made from this experiment and seed says of itself."""
-    return store.Origin.now(as_plain(experiment), seed)
