@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-NAMES = ("outbreak", "city", "ingest", "scale")
+NAMES = ("outbreak", "city", "ingest", "scale", "round")
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Where models and privacy meet: cohorts, messages, rounds, engines."""

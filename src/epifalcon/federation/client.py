@@ -1,0 +1,383 @@
+"""What a cohort computes of its own people: pure functions on its own arrays.
+
+A cohort is one person (a phone) or many (a hospital, a telecom company); the
+result of a round does not depend on how people are split into cohorts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.checks import same_length
+from epifalcon.errors import DataError
+from epifalcon.federation.messages import (
+    Closing,
+    EdgeReply,
+    GradientUpload,
+    LocationUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
+from epifalcon.hypergraph.noise import Draw
+from epifalcon.hypergraph.propagate import inverse, sum_to_edges, sum_to_people
+from epifalcon.models.micro import (
+    Exchange,
+    FalconSettings,
+    HomeInputs,
+    LinearUse,
+    Moments,
+    Parameters,
+    PassResult,
+    adam_step,
+    kept,
+    status_inputs,
+)
+from epifalcon.privacy.dpsgd import LinearTape, clipped_sum, private_mean
+from epifalcon.privacy.events import ONE_VECTOR, Terms
+from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, add_keyed, keyed_normals
+from epifalcon.privacy.perturb import Claims, perturb
+from epifalcon.types import Floats, PersonIds
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The people of one client and all that is known of them at home."""
+
+    people: NDArray[np.int64]
+    """(people,) number of each person in the whole city."""
+    incidence: Incidence
+    """Their true places, with the city's keys."""
+    status: NDArray[np.int8]
+    """(people,) 1 tested positive, 0 negative, -1 not tested."""
+    state: Tensor | None = None
+    """(people, state width) from ``models.coupling``; None without region model."""
+    pseudo: tuple[Incidence, ...] = ()
+    """Their pseudo places, a record for each copy."""
+
+    def __post_init__(self) -> None:
+        same_length(people=self.people, status=self.status)
+        if self.incidence.people != len(self.people):
+            raise DataError(
+                f"the hypergraph has {self.incidence.people} people, "
+                f"the cohort {len(self.people)}"
+            )
+        if not np.isin(self.status, (-1, 0, 1)).all():
+            raise DataError("status must be 1, 0 or -1")
+        if self.state is not None and len(self.state) != len(self.people):
+            raise DataError(
+                f"region states of {len(self.state)} people for {len(self.people)}"
+            )
+        shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
+        for copy in self.pseudo:
+            if (copy.people, copy.regions, copy.windows) != shape:
+                raise DataError(
+                    f"pseudo places of {copy.people} people, {copy.regions} regions "
+                    f"and {copy.windows} windows, expected {shape}"
+                )
+
+    @classmethod
+    def of_city(
+        cls,
+        incidence: Incidence,
+        status: NDArray[np.int8],
+        state: Tensor | None = None,
+        pseudo: Sequence[Incidence] = (),
+    ) -> "Cohort":
+        """Everybody as one cohort; there must be known cases of both kinds."""
+        for wanted, word in ((1, "positive"), (0, "negative")):
+            if not (status == wanted).any():
+                raise DataError(
+                    f"nobody tested {word}: a model cannot be trained on one kind "
+                    "of result alone"
+                )
+        people = np.arange(incidence.people, dtype=np.int64)
+        return cls(people, incidence, status, state, tuple(pseudo))
+
+    def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
+        """The cohort of some people, by their positions in this one."""
+        chosen = np.asarray(people, np.int64)
+        return Cohort(
+            self.people[chosen],
+            self.incidence.restrict(chosen.astype(np.int32)),
+            self.status[chosen],
+            None if self.state is None else self.state[torch.from_numpy(chosen)],
+            tuple(copy.restrict(chosen.astype(np.int32)) for copy in self.pseudo),
+        )
+
+    @cached_property
+    def codes(self) -> NDArray[np.int64]:
+        """Each claim, true or pseudo, once, as key * people + position; ascending."""
+        if not self.pseudo:
+            return _codes(self.incidence)
+        # Every part is ascending, which a stable sort finds out and only merges.
+        parts = [_codes(inc) for inc in (self.incidence, *self.pseudo)]
+        listed = np.sort(np.concatenate(parts), kind="stable")
+        return listed[np.diff(listed, prepend=-1) > 0]
+
+    @cached_property
+    def claims(self) -> Claims:
+        """Every place claimed, true or pseudo, in the order of the keys."""
+        key, row = np.divmod(self.codes, len(self.people))
+        mine = _codes(self.incidence)
+        true = np.zeros(len(self.codes), np.bool_)
+        true[np.searchsorted(self.codes, mine)] = True
+        return Claims(self.people, row, key, true)
+
+    @cached_property
+    def uploads(self) -> NDArray[np.int64]:
+        """Claims, true or pseudo, at each true edge of the cohort: (edges,)."""
+        first = self.incidence.edge_key * len(self.people)
+        bounds = np.searchsorted(self.codes, (first, first + len(self.people)))
+        return np.asarray(bounds[1] - bounds[0], np.int64)
+
+
+def _codes(inc: Incidence) -> NDArray[np.int64]:
+    return np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """What people keep from round to round; no rows for a status input."""
+
+    rows: Tensor | None
+    """(people, width) the free embeddings."""
+    moments: Moments | None
+    received: Tensor | None = None
+    """(people, width) what the last layer received in the last round."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """What people know of their edges: constant over the run."""
+
+    share: Tensor
+    """(people, 1) 1 / deg(u)."""
+    self_weight: Tensor
+    """(people, 1) c_u = (1/deg u) sum over e of 1/n_e."""
+
+
+def first_home(cohort: Cohort, settings: FalconSettings, seeds: RunSeeds) -> Home:
+    """Normal embeddings, each fixed by seed and person."""
+    if settings.input == "status":
+        return Home(None, None)
+    key = NoiseKey(seeds.seed, Terms(channel="embedding", releases=ONE_VECTOR))
+    drawn = keyed_normals(key, NoiseRows.of_people(cohort.people), settings.width)
+    rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
+    return Home(rows, Moments.of(rows))
+
+
+def announce(cohort: Cohort, plan: PrivacyPlan, seeds: RunSeeds) -> PresenceUpload:
+    """How many of the cohort are at each place that it claims."""
+    if plan.mode == "off":
+        size = cohort.incidence.size.astype(np.float64)
+        return PresenceUpload(cohort.incidence.edge_key, size)
+    claims = cohort.claims
+    ones = torch.from_numpy(claims.true.astype(np.float64)).unsqueeze(1)
+    if plan.presence is not None:
+        key = NoiseKey(seeds.noise, plan.terms("counts", 0))
+        ones = add_keyed(ones, plan.presence.sigma, claims.noise_rows(), key)
+    keys, sums = _sum_by_key(claims.place, ones)
+    return PresenceUpload(keys, sums[:, 0].numpy())
+
+
+def settle(
+    incidence: Incidence, counts: Floats, settings: FalconSettings
+) -> Surroundings:
+    """What follows from the counts, (edges,), at the cohort's true edges."""
+    share = torch.from_numpy(inverse(incidence.degree)).unsqueeze(1)
+    each = torch.from_numpy(1 / counts).unsqueeze(1)
+    own = sum_to_people(each, incidence) * share
+    return Surroundings(share.to(settings.dtype), own.to(settings.dtype))
+
+
+def training_inputs(
+    cohort: Cohort,
+    home: Home,
+    around: Surroundings,
+    run: tuple[FalconSettings, RunSeeds, int],
+    parameters: Parameters,
+) -> tuple[HomeInputs, LinearUse | None]:
+    """What enters a round's pass; ``run`` is settings, seeds and round number.
+
+    For a status input, also the linear map that made the rows, its outputs
+    being the factors of dropout (the gradient is still to come).
+    """
+    settings, seeds, number = run
+    masks = tuple(
+        _dropout(cohort, settings, Draw(seeds.dropout, number, layer))
+        for layer in range(settings.layers + 1)
+    )
+    entry = masks[0]
+    if home.rows is not None:
+        rows, target, use = home.rows, cohort.status, None
+        if entry is not None:
+            rows = rows * entry
+    else:
+        shown, target = masked_status(cohort, settings, Draw(seeds.mask, number))
+        inputs = status_inputs(shown, settings.dtype)
+        rows = inputs @ parameters["input.weight"].T
+        factor = torch.ones_like(rows) if entry is None else entry
+        rows = rows * factor
+        use = LinearUse("input.weight", None, inputs, factor)
+    state = None if cohort.state is None else cohort.state.to(settings.dtype)
+    return (
+        HomeInputs(rows, state, target, around.share, around.self_weight, masks[1:]),
+        use,
+    )
+
+
+def scoring_inputs(
+    cohort: Cohort,
+    home: Home,
+    around: Surroundings,
+    settings: FalconSettings,
+    parameters: Parameters,
+) -> HomeInputs:
+    """What enters a forward pass: all known status shown, no dropout."""
+    rows = home.rows
+    if rows is None:
+        inputs = status_inputs(cohort.status, settings.dtype)
+        rows = inputs @ parameters["input.weight"].T
+    state = None if cohort.state is None else cohort.state.to(settings.dtype)
+    no_dropout = (None,) * settings.layers
+    return HomeInputs(
+        rows, state, cohort.status, around.share, around.self_weight, no_dropout
+    )
+
+
+def masked_status(
+    cohort: Cohort, settings: FalconSettings, draw: Draw
+) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+    """The status that a round shows, and the one it asks for: (people,) each.
+
+    A person is shown its own result or asked for it, never both.
+    """
+    drawn = kept(cohort.people, 1, min(settings.mask_share, 1 - 2**-32), draw.key)
+    hidden = drawn[:, 0] == 0
+    unknown = np.int8(-1)
+    shown = np.where(hidden, unknown, cohort.status)
+    return shown, np.where(hidden, cohort.status, unknown)
+
+
+def _dropout(cohort: Cohort, settings: FalconSettings, draw: Draw) -> Tensor | None:
+    dropout = settings.dropout if draw.layer else settings.input_dropout
+    if not dropout:
+        return None
+    factors = kept(cohort.people, settings.width, dropout, draw.key)
+    return torch.from_numpy(factors).to(settings.dtype)
+
+
+def location_upload(
+    cohort: Cohort,
+    exchange: Exchange,
+    plan: PrivacyPlan,
+    key: NoiseKey,
+    each_upload: bool = False,
+) -> LocationUpload:
+    """The cohort's rows at all places that it claims (algorithm 2, EmbeddingCal).
+
+    ``key`` carries channel and round. With protection every claim has clip and
+    noise of its own; they are then added up by place, unless ``each_upload``.
+    """
+    number, channel = key.terms.round, key.terms.channel
+    if plan.upload is None:
+        inc = cohort.incidence
+        if not each_upload:
+            sums = sum_to_edges(exchange.rows, inc)
+            return LocationUpload(number, channel, inc.edge_key, sums)
+        place = torch.from_numpy(inc.by_edge.index.astype(np.int64))
+        keys = np.repeat(inc.edge_key, inc.size)
+        sender = cohort.people[inc.by_edge.index]
+        return LocationUpload(number, channel, keys, exchange.rows[place], sender)
+    claims = cohort.claims
+    noised = perturb(exchange.rows, claims, plan.upload, key).value
+    if each_upload:
+        sender = cohort.people[claims.row]
+        return LocationUpload(number, channel, claims.place, noised, sender)
+    return LocationUpload(number, channel, *_sum_by_key(claims.place, noised))
+
+
+def _sum_by_key(keys: NDArray[np.int64], rows: Tensor) -> tuple[EdgeKeys, Tensor]:
+    """Sums of rows of equal key; the keys must be ascending."""
+    if not len(keys):
+        return keys, rows
+    start = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[start], torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
+
+
+def receive(
+    incidence: Incidence, share: Tensor, exchange: Exchange, reply: EdgeReply
+) -> Tensor:
+    """What the edges pass on to each person, over its true edges only."""
+    place = incidence.places_in(reply.keys)
+    counts = torch.from_numpy(reply.counts[place]).unsqueeze(1)
+    means = reply.sums[torch.from_numpy(place)] / counts.to(reply.sums.dtype)
+    passed = sum_to_people(means, incidence)
+    return passed * share if exchange.kind == "upload" else passed
+
+
+def gradient_upload(
+    cohort: Cohort,
+    uses: Sequence[LinearUse],
+    weight: float,
+    plan: PrivacyPlan,
+    where: tuple[RunSeeds, int],
+) -> GradientUpload:
+    """The cohort's summed gradients, each person's clipped and noised by the plan.
+
+    ``where`` is the seeds and the round. Everybody takes part, also people
+    without a known result, whose own loss is 0.
+    """
+    seeds, number = where
+    people = len(cohort.people)
+    if plan.gradient is None:
+        sums = {use.weight: use.outputs.T @ use.inputs for use in uses}
+        sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
+        return GradientUpload(number, sums, people, weight)
+    tapes = [LinearTape(use.weight, use.inputs, use.outputs, use.bias) for use in uses]
+    clipped = clipped_sum(tapes, plan.gradient.clip)
+    generator = seeds.gradient(number, int(cohort.people[0]))
+    terms = plan.gradient_terms(number)
+    mean = private_mean(clipped, plan.gradient, terms, generator).value
+    sums = {name: value * people for name, value in mean.items()}
+    return GradientUpload(number, sums, people, None)
+
+
+def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ...]:
+    """The linear maps of a pass, with that of a status input."""
+    if entry is None:
+        return result.uses
+    return *result.uses, replace(entry, outputs=entry.outputs * result.row_gradient)
+
+
+def close_round(
+    cohort: Cohort,
+    home: Home,
+    result: PassResult,
+    closing: Closing,
+    run: tuple[FalconSettings, RunSeeds, bool],
+) -> Home:
+    """Each person's embedding after its own step of Adam (algorithm 2, line 8).
+
+    ``run`` is settings, seeds and whether gradients were exchanged: then the
+    step is that of the mean loss of all, otherwise that of the person's own.
+    """
+    settings, seeds, exchanged = run
+    if home.rows is None or home.moments is None:
+        return replace(home, received=result.received)
+    gradient = result.row_gradient
+    entry = _dropout(cohort, settings, Draw(seeds.dropout, closing.round, 0))
+    if entry is not None:
+        gradient = gradient * entry
+    if exchanged:
+        gradient = gradient * closing.scale
+    rows, moments = adam_step(
+        home.rows, gradient, home.moments, closing.round + 1, settings
+    )
+    return Home(rows, moments, result.received)

@@ -1,0 +1,357 @@
+"""The privacy plan: which mechanisms, which noise, which receipts; decided once.
+
+Everything that a run releases is named here. ``PrivacySettings`` is the wish;
+``PrivacyPlan.of`` turns it into mechanisms for a run of known length, and the
+engines ask the plan for parts and receipts instead of knowing modes.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.micro import FalconSettings, Way
+from epifalcon.privacy.accounting import DELTA, mu_for, paper_sigma
+from epifalcon.privacy.clipping import clip_rows
+from epifalcon.privacy.dpsgd import GradientMechanism
+from epifalcon.privacy.events import (
+    ONE_VECTOR,
+    UNITS,
+    GaussianRelease,
+    PseudoTraceRelease,
+    Relation,
+    Release,
+    Releases,
+    Terms,
+    Unit,
+    UnprotectedRelease,
+)
+from epifalcon.privacy.ledger import Budget
+from epifalcon.privacy.perturb import UploadMechanism
+from epifalcon.streams import Streams
+
+Mode = Literal["off", "paper", "local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """What shall be promised, and how the promise is divided.
+
+    ``off``: nothing. ``paper``: the published mechanisms with sigma as given or,
+    where none is, by the paper's formula. ``local``: noise by exact accounting,
+    so that everything noised keeps (epsilon, delta) for one ``unit`` together.
+    """
+
+    mode: Mode = "off"
+    upload_clip: float = 0.1
+    gradient_clip: float = 0.1
+    upload_sigma: float | None = None
+    """Noise of each upload; ``paper`` only."""
+    gradient_sigma: float | None = None
+    """Noise of each person's gradient; ``paper`` only."""
+    paper_epsilon: float = 1.0
+    paper_delta: float = 0.001
+    epsilon: float = 8.0
+    delta: float = DELTA
+    unit: Unit = "person"
+    relation: Relation = "zero-out"
+    upload_share: float = 0.6
+    """Part of mu^2 for rows (and gradient rows) at places; ``local`` only."""
+    gradient_share: float = 0.3
+    """Part of mu^2 for gradients; what is left goes to the one presence release."""
+    scorings: int = 0
+    """Forward passes beside the training rounds that the budget must pay for."""
+
+    def __post_init__(self) -> None:
+        one_of(get_args(Mode), mode=self.mode)
+        one_of(UNITS, unit=self.unit)
+        one_of(get_args(Relation), relation=self.relation)
+        positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
+        positive(paper_epsilon=self.paper_epsilon, paper_delta=self.paper_delta)
+        positive(epsilon=self.epsilon, delta=self.delta)
+        positive(upload_share=self.upload_share, gradient_share=self.gradient_share)
+        unit_interval(shares=self.upload_share + self.gradient_share)
+        whole(0, scorings=self.scorings)
+        if self.upload_share + self.gradient_share >= 1:
+            raise SettingsError(
+                "upload_share and gradient_share must leave a part for presence"
+            )
+        for name in ("upload_sigma", "gradient_sigma"):
+            if (sigma := getattr(self, name)) is None:
+                continue
+            non_negative(**{name: sigma})
+            if self.mode != "paper":
+                raise SettingsError(
+                    f"{name}={sigma} is used by mode='paper' only, not {self.mode!r}"
+                )
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Rows leave with an L2 norm of at most ``clip``; a small clip is read as 1.
+
+    The enlargement happens after the release, so it costs nothing; without it
+    the rows that a layer reads would be a tenth of what its weights expect.
+    """
+
+    clip: float
+
+    @property
+    def gain(self) -> float:
+        """What received rows are multiplied with."""
+        return max(1.0, 1 / self.clip)
+
+    def send(self, rows: Tensor) -> Tensor:
+        """The clipped rows."""
+        return clip_rows(rows, self.clip)
+
+    def read(self, received: Tensor) -> Tensor:
+        """What came, enlarged."""
+        return received * self.gain
+
+    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """Through gain and clip: a clipped row moves only around its sphere."""
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        size = norms.clamp(min=self.clip)
+        # Within the clip the part along the row counts too.
+        along = (rows * gradient).sum(dim=1, keepdim=True) / (size * size)
+        along *= norms > self.clip
+        return torch.addcmul(gradient, rows, along, value=-1).mul_(
+            self.gain * self.clip / size
+        )
+
+
+@dataclass(frozen=True)
+class ClippedReturn:
+    """Gradient rows, clipped; enlarged by ``factor`` on the way out and back.
+
+    They come divided by the person's number of edges; ``factor`` undoes that by
+    the largest number, which is public, so that the clip meets rows of its size.
+    """
+
+    clip: float
+    factor: float
+
+    def send(self, rows: Tensor) -> Tensor:
+        """The enlarged and clipped rows."""
+        return clip_rows(rows * self.factor, self.clip)
+
+    def read(self, received: Tensor) -> Tensor:
+        """What came, in its own size."""
+        return received / self.factor
+
+    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradient: nothing is differentiated through a gradient here."""
+        return gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """The mechanisms of one run; None stands for a channel without protection."""
+
+    mode: Mode
+    way: Way
+    layers: int
+    releases: Releases
+    relation: Relation
+    copies: int
+    """Pseudo traces of each person."""
+    upload: UploadMechanism | None = None
+    gradient: GradientMechanism | None = None
+    presence: UploadMechanism | None = None
+    """How counts leave; without it they leave as they are."""
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def of(
+        cls,
+        wish: PrivacySettings,
+        settings: FalconSettings,
+        releases: Releases,
+        copies: int = 0,
+    ) -> "PrivacyPlan":
+        """The plan of a run of ``settings.rounds`` rounds.
+
+        ``releases`` counts the uploads of one exchange for a visit, a day, a
+        person (see ``releases_of``).
+        """
+        path = settings.gradient_path
+        exchanged = path == "exchanged" or (path == "auto" and wish.mode == "off")
+        if wish.mode == "off":
+            return cls(
+                mode="off",
+                way=Way(exchanged=exchanged),
+                layers=settings.layers,
+                releases=releases,
+                relation=wish.relation,
+                copies=0,
+            )
+        find = _paper_sigmas if wish.mode == "paper" else _exact_sigmas
+        upload, gradient, presence = find(wish, settings, releases, exchanged)
+        returned = ClippedReturn(wish.upload_clip, float(releases.person))
+        return cls(
+            mode=wish.mode,
+            way=Way(Clipped(wish.upload_clip), returned, exchanged),
+            layers=settings.layers,
+            releases=releases,
+            relation=wish.relation,
+            copies=copies,
+            upload=UploadMechanism(wish.upload_clip, upload),
+            gradient=GradientMechanism(wish.gradient_clip, gradient),
+            presence=None if presence is None else UploadMechanism(1.0, presence),
+            budget=_budget(wish),
+        )
+
+    def terms(self, channel: str, round_number: int) -> Terms:
+        """The terms of uploads at places."""
+        return Terms(
+            channel=channel,
+            releases=self.releases,
+            round=round_number,
+            relation=self.relation,
+        )
+
+    def gradient_terms(self, round_number: int) -> Terms:
+        """The terms of gradients."""
+        return Terms(
+            channel="gradient",
+            releases=ONE_VECTOR,
+            round=round_number,
+            relation=self.relation,
+        )
+
+    def opening(self) -> tuple[Release, ...]:
+        """Receipts of what leaves once, before the first round."""
+        places = PseudoTraceRelease(terms=self.terms("places", 0), copies=self.copies)
+        counts: Release = UnprotectedRelease(
+            terms=self.terms("counts", 0), what="true counts of people at places"
+        )
+        if self.presence is not None:
+            counts = self.presence.receipt(self.terms("counts", 0))
+        return places, counts
+
+    def round_receipts(self, round_number: int) -> tuple[Release, ...]:
+        """Receipts of one training round."""
+        kinds = ("upload", "return") if self.way.exchanged else ("upload",)
+        rows = [self._at_places(kind, round_number) for kind in kinds]
+        if self.gradient is None:
+            return *sum(rows, ()), UnprotectedRelease(
+                terms=self.gradient_terms(round_number), what="gradients as they are"
+            )
+        receipt = self.gradient.receipt(self.gradient_terms(round_number))
+        return *sum(rows, ()), receipt
+
+    def scoring_receipts(self, round_number: int) -> tuple[Release, ...]:
+        """Receipts of a forward pass beside the rounds."""
+        return self._at_places("scoring", round_number)
+
+    def _at_places(self, kind: str, round_number: int) -> tuple[Release, ...]:
+        terms = [
+            self.terms(f"{kind}/{layer}", round_number) for layer in range(self.layers)
+        ]
+        if self.upload is None:
+            return tuple(
+                UnprotectedRelease(terms=one, what="rows as they are") for one in terms
+            )
+        return tuple(self.upload.receipt(one) for one in terms)
+
+
+@dataclass(frozen=True)
+class RunSeeds:
+    """One stream for each purpose, all stateless: a resumed run draws the same."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        Streams(self.seed)
+
+    @cached_property
+    def dropout(self) -> int:
+        """Of dropout masks."""
+        return Streams(self.seed).seed_for("falcon dropout")
+
+    @cached_property
+    def mask(self) -> int:
+        """Of the people whose status a round hides."""
+        return Streams(self.seed).seed_for("falcon status mask")
+
+    @cached_property
+    def noise(self) -> int:
+        """Of all noise that protects."""
+        return Streams(self.seed).seed_for("falcon noise")
+
+    def parameters(self) -> np.random.Generator:
+        """Of the first weights."""
+        return Streams(self.seed).numpy("falcon parameters")
+
+    def gradient(self, round_number: int, person: int) -> torch.Generator:
+        """Of the gradient noise of the cohort that begins with ``person``."""
+        name = f"falcon gradient noise {round_number} {person}"
+        return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
+
+
+def releases_of(clock: Clock) -> Releases:
+    """How many uploads of an exchange a visit, a day and a person can change.
+
+    At most one for each slot, whatever the windows: a bound that is public.
+    """
+    return Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
+
+
+def _budget(wish: PrivacySettings) -> Budget:
+    if wish.mode != "local":
+        return Budget(delta=wish.delta)
+    limit = {unit: wish.epsilon if unit == wish.unit else None for unit in UNITS}
+    return Budget(
+        visit=limit["visit"],
+        day=limit["day"],
+        person=limit["person"],
+        delta=wish.delta,
+    )
+
+
+_Sigmas = tuple[float, float, float | None]
+
+
+def _paper_sigmas(
+    wish: PrivacySettings,
+    settings: FalconSettings,
+    releases: Releases,  # noqa: ARG001
+    exchanged: bool,  # noqa: ARG001
+) -> _Sigmas:
+    def by_formula(clip: float) -> float:
+        return paper_sigma(wish.paper_epsilon, wish.paper_delta, clip, settings.rounds)
+
+    upload, gradient = wish.upload_sigma, wish.gradient_sigma
+    return (
+        by_formula(wish.upload_clip) if upload is None else upload,
+        by_formula(wish.gradient_clip) if gradient is None else gradient,
+        None,
+    )
+
+
+def _exact_sigmas(
+    wish: PrivacySettings, settings: FalconSettings, releases: Releases, exchanged: bool
+) -> _Sigmas:
+    """Each channel gets its share of mu^2, which adds up; epsilons do not."""
+    passes = settings.rounds * (1 + exchanged) + wish.scorings
+    squared_mu = mu_for(wish.epsilon, wish.delta) ** 2
+    left = 1 - wish.upload_share - wish.gradient_share
+
+    def sigma(clip: float, each: Releases, times: int, share: float) -> float:
+        terms = Terms(channel="plan", releases=each, relation=wish.relation)
+        alone = GaussianRelease(terms=terms, clip=clip, sigma=1.0)
+        return math.sqrt(times * alone.squared_mu(wish.unit) / (share * squared_mu))
+
+    return (
+        sigma(wish.upload_clip, releases, settings.layers * passes, wish.upload_share),
+        sigma(wish.gradient_clip, ONE_VECTOR, settings.rounds, wish.gradient_share),
+        sigma(1.0, releases, 1, left),
+    )

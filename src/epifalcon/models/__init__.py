@@ -1,0 +1,1 @@
+"""What is learned: the model of regions, and the model of people."""

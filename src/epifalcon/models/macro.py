@@ -1,0 +1,112 @@
+"""DCRNN: the recurrent network of regions on daily changing flows.
+
+Paper, section "Macroscopic Model Cooperation", second equation. An encoder
+cell walks through the days and keeps one row per region; a decoder cell goes on
+from there and tells the next days' cases. The encoder's rows are the paper's
+E_m, which the person model puts beside the hyperedges.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from epifalcon.checks import whole
+from epifalcon.models.diffusion import DiffusionConv, FlowGraph, glorot
+
+
+@dataclass(frozen=True, kw_only=True)
+class DcrnnSettings:
+    """Size of the network and what it looks at."""
+
+    hidden_width: int = 32
+    """Numbers kept for each region and day: the width of E_m."""
+    diffusion_steps: int = 2
+    """How many steps of each random walk a convolution sees (K)."""
+
+    def __post_init__(self) -> None:
+        whole(1, hidden_width=self.hidden_width)
+        whole(0, diffusion_steps=self.diffusion_steps)
+
+
+class DiffusionGru(nn.Module):
+    """The gated recurrent cell of the paper's equation, on one day's graph.
+
+    r = sigmoid(Theta_r * G [x, h] + b_r), u = sigmoid(Theta_u * G [x, h] + b_u),
+    c = tanh(Theta_c * G [x, r h] + b_c), and the new state is u h + (1 - u) c.
+    """
+
+    def __init__(
+        self, inputs: int, settings: DcrnnSettings, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        width, steps = settings.hidden_width, settings.diffusion_steps
+        # A bias of 1, as in the DCRNN program: at first the cell rather remembers.
+        self.gates = DiffusionConv(
+            inputs + width, 2 * width, steps, generator, bias=1.0
+        )
+        self.candidate = DiffusionConv(inputs + width, width, steps, generator)
+
+    def forward(self, x: Tensor, state: Tensor, graph: FlowGraph) -> Tensor:
+        """(regions, inputs) and (regions, width) to the new (regions, width)."""
+        both = torch.cat([x, state], dim=1)
+        reset, update = self.gates(both, graph).sigmoid().chunk(2, dim=1)
+        kept = torch.cat([x, reset * state], dim=1)
+        candidate = self.candidate(kept, graph).tanh()
+        new: Tensor = update * state + (1 - update) * candidate
+        return new
+
+
+class Dcrnn(nn.Module):
+    """Encoder and decoder; a ``RegionNetwork``.
+
+    ``inputs`` is the number of channels a day has for each region, the first of
+    which is what the decoder foretells.
+    """
+
+    def __init__(
+        self, inputs: int, settings: DcrnnSettings, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.width = settings.hidden_width
+        self.encoder = DiffusionGru(inputs, settings, generator)
+        self.decoder = DiffusionGru(1, settings, generator)
+        self.readout = nn.Parameter(glorot(self.width, 1, generator))
+        self.offset = nn.Parameter(torch.zeros(1))
+
+    def encode(
+        self,
+        inputs: Tensor,
+        graphs: Sequence[FlowGraph],
+        state: Tensor | None = None,
+    ) -> list[Tensor]:
+        """The state after each day, (regions, width) each.
+
+        ``inputs`` (days, regions, channels) and ``graphs`` hold the same days;
+        ``state`` is that of the day before them, zeros where there is none. The
+        state of a day depends on that day and those before it alone.
+        """
+        if state is None:
+            state = inputs.new_zeros(inputs.shape[1], self.width)
+        states = []
+        for x, graph in zip(inputs, graphs, strict=True):
+            state = self.encoder(x, state, graph)
+            states.append(state)
+        return states
+
+    def decode(
+        self, state: Tensor, last: Tensor, graph: FlowGraph, days: int
+    ) -> Tensor:
+        """The next ``days`` days from the state and value of one day: (regions, days).
+
+        ``last`` (regions,) is the value of that day; each later step is told
+        what the step before it foretold. Flows of days to come are not known,
+        so every step walks on the last graph.
+        """
+        value, told = last.unsqueeze(1), []
+        for _ in range(days):
+            state = self.decoder(value, state, graph)
+            value = torch.addmm(self.offset, state, self.readout)
+            told.append(value)
+        return torch.cat(told, dim=1)

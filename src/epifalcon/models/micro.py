@@ -1,0 +1,399 @@
+"""The person model: what a home computes of it, and when it must ask the others.
+
+h0 is a free row of each person, or the embedding of its known status. Then, for
+each layer, a = P h and h' = dropout(relu(W [a || s] + b)), with the operator
+P = Dv^-1 H De^-1 H' (paper, "Detached Hypergraph Propagation") and s the region
+state of the person's places; last a linear head, softmax and cross-entropy
+("Prediction and Optimization").
+
+P joins people, so nobody can compute it alone. ``training_pass`` is therefore a
+generator: it yields the rows that must go to the edges and is sent what comes
+back. Who carries them, in the clear or with noise, is not known here. Gradients
+are written by hand; autograd is the tests' oracle.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.checks import one_of, positive, unit_interval, whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.hypergraph.compiled import compiled
+from epifalcon.hypergraph.spreading import combined, mixed
+
+Parameters = Mapping[str, Tensor]
+InputKind = Literal["embedding", "status"]
+GradientPath = Literal["auto", "local", "exchanged"]
+CLASSES = 2
+STATUSES = 3
+"""Negative, positive, unknown: the columns of a status input."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_HALF = np.uint64(32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalconSettings:
+    """The person model and its training; the paper's values by default."""
+
+    width: int = 32
+    layers: int = 2
+    dropout: float = 0.2
+    """Share of each layer's outputs left out in training."""
+    input_dropout: float = 0.0
+    """The same for the input rows."""
+    learning_rate: float = 0.001
+    weight_decay: float = 0.0005
+    rounds: int = 500
+    window_slots: int = 1
+    """Slots joined into one edge of the hypergraph."""
+    input: InputKind = "embedding"
+    """``embedding``: a free row for each person, kept at home. ``status``: an
+    embedding of the known status that all share, so new people can be scored."""
+    embedding_scale: float = 0.1
+    """Standard deviation of the first embeddings: with 1 they have hardly moved
+    after 500 small steps."""
+    mask_share: float = 0.5
+    """Share of the tested people whose status a round hides and asks for
+    (``status`` only)."""
+    gradient_path: GradientPath = "auto"
+    """``local``: others' rows are constants, as in algorithm 2. ``exchanged``:
+    gradient rows travel like rows, which gives the exact gradient. ``auto``:
+    exchanged without privacy, where it costs nothing, otherwise local."""
+    class_weights: tuple[float, float] | None = None
+    """Weight of a negative and of a positive person in the loss."""
+    precision: Literal["single", "double"] = "single"
+
+    def __post_init__(self) -> None:
+        whole(1, width=self.width, layers=self.layers, rounds=self.rounds)
+        whole(1, window_slots=self.window_slots)
+        positive(learning_rate=self.learning_rate, mask_share=self.mask_share)
+        positive(embedding_scale=self.embedding_scale)
+        unit_interval(mask_share=self.mask_share, weight_decay=self.weight_decay)
+        for name in ("dropout", "input_dropout"):
+            unit_interval(**{name: getattr(self, name)})
+            if getattr(self, name) == 1:
+                raise SettingsError(f"{name}=1 would leave nothing: choose less")
+        one_of(get_args(InputKind), input=self.input)
+        one_of(get_args(GradientPath), gradient_path=self.gradient_path)
+        one_of(("single", "double"), precision=self.precision)
+        if self.class_weights is not None:
+            negative, infected = self.class_weights
+            positive(class_weight_0=negative, class_weight_1=infected)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of every row and parameter."""
+        return torch.float64 if self.precision == "double" else torch.float32
+
+
+class Part(Protocol):
+    """What happens to rows on their way out and back; ``UNCHANGED`` does nothing."""
+
+    def send(self, rows: Tensor) -> Tensor:
+        """The rows that leave, (people, width)."""
+
+    def read(self, received: Tensor) -> Tensor:
+        """What came back, as the model reads it."""
+
+    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """The gradient of ``rows`` from that of what their ``send`` led to."""
+
+
+class Unchanged:
+    """Rows travel as they are."""
+
+    def send(self, rows: Tensor) -> Tensor:
+        """The rows."""
+        return rows
+
+    def read(self, received: Tensor) -> Tensor:
+        """What came."""
+        return received
+
+    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
+        """The gradient."""
+        return gradient
+
+
+UNCHANGED = Unchanged()
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Rows to be summed at the person's edges.
+
+    ``upload``: what comes back is the mean over the person's edges of the mean
+    of each edge. ``return``: the sum over the edges of (1/n_e) times the edge's
+    sum, since the gradient's way is the transposed one.
+    """
+
+    kind: Literal["upload", "return"]
+    layer: int
+    rows: Tensor
+
+    @property
+    def channel(self) -> str:
+        """The name under which a ledger knows it."""
+        return f"{self.kind}/{self.layer}"
+
+
+@dataclass(frozen=True, eq=False)
+class HomeInputs:
+    """What the pass needs of the people at home; nothing of it leaves as it is."""
+
+    rows: Tensor
+    """(people, width) h0 as it enters, after dropout."""
+    state: Tensor | None
+    """(people, state width) s, the mean region state; None without region model."""
+    target: NDArray[np.int8]
+    """(people,) 1, 0, or -1 for people without a part in the loss."""
+    share: Tensor
+    """(people, 1) 1 / deg(u), 0 for people without edges."""
+    self_weight: Tensor
+    """(people, 1) c_u = P_uu = (1/deg u) sum over e of 1/n_e."""
+    keep: tuple[Tensor | None, ...]
+    """One for each layer, (people, width): 0 or 1/(1 - dropout); None for no
+    dropout."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearUse:
+    """One linear map as each person used it: inputs, and gradients of outputs.
+
+    Gradients are of the people's own losses, not of their mean; summed outer
+    products are the gradient of the weight.
+    """
+
+    weight: str
+    bias: str | None
+    inputs: Tensor
+    outputs: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PassResult:
+    """What a training pass leaves at home."""
+
+    uses: tuple[LinearUse, ...]
+    row_gradient: Tensor
+    """(people, width) of the summed loss with respect to ``HomeInputs.rows``."""
+    loss: float
+    """Sum over the people with a target, by class weight."""
+    weight: float
+    """Sum of their weights."""
+    received: Tensor
+    """(people, width) what the last layer received."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How rows and gradients travel."""
+
+    upload: Part = UNCHANGED
+    returned: Part = UNCHANGED
+    exchanged: bool = True
+    """Whether gradients travel too; otherwise others count as constants."""
+
+
+def initial_parameters(
+    settings: FalconSettings, state_width: int, rng: np.random.Generator
+) -> dict[str, Tensor]:
+    """Weights and biases, uniform within 1/sqrt(inputs) as ``torch.nn.Linear`` has.
+
+    Weights are (outputs, inputs); those of a layer take [a || s].
+    """
+    shapes = {
+        f"layer{number}": (settings.width, settings.width + state_width)
+        for number in range(settings.layers)
+    }
+    shapes["head"] = (CLASSES, settings.width)
+    made: dict[str, Tensor] = {}
+    for name, (outputs, inputs) in shapes.items():
+        bound = inputs**-0.5
+        weight, bias = (
+            torch.from_numpy(rng.uniform(-bound, bound, shape)).to(settings.dtype)
+            for shape in ((outputs, inputs), (outputs,))
+        )
+        made |= {f"{name}.weight": weight, f"{name}.bias": bias}
+    if settings.input == "status":
+        drawn = rng.standard_normal((settings.width, STATUSES))
+        made["input.weight"] = torch.from_numpy(drawn).to(settings.dtype)
+    return made
+
+
+def training_pass(
+    parameters: Parameters, home: HomeInputs, way: Way, weights: Tensor | None = None
+) -> Generator[Exchange, Tensor, PassResult]:
+    """Forward and backward of one round for the people at home.
+
+    Yields each ``Exchange`` and must be sent what came back for its rows.
+    ``weights``, (2,), are class weights.
+    """
+    rows, uses = home.rows, []
+    entered, opened = [], []
+    received = rows
+    for layer in range(len(home.keep)):
+        received = yield Exchange("upload", layer, way.upload.send(rows))
+        entered.append(rows)
+        inputs = beside(way.upload.read(received), home.state)
+        rows, active = layer_forward(parameters, layer, inputs, home.keep[layer])
+        opened.append((inputs, active))
+    loss, weight, gradient = loss_and_gradient(
+        head(parameters, rows), home.target, weights
+    )
+    uses.append(LinearUse("head.weight", "head.bias", rows, gradient))
+    gradient = gradient @ parameters["head.weight"]
+    for layer in reversed(range(len(home.keep))):
+        inputs, active = opened[layer]
+        name = f"layer{layer}"
+        outward = gradient * active
+        uses.append(LinearUse(f"{name}.weight", f"{name}.bias", inputs, outward))
+        width = entered[layer].shape[1]
+        inward = outward @ parameters[f"{name}.weight"][:, :width]
+        if way.exchanged:
+            sent = way.returned.send(inward * home.share)
+            came = yield Exchange("return", layer, sent)
+            gradient = way.returned.read(came)
+        else:
+            gradient = inward * home.self_weight
+        gradient = way.upload.pull(entered[layer], gradient)
+    return PassResult(tuple(uses), gradient, loss, weight, received)
+
+
+def scoring_pass(
+    parameters: Parameters, home: HomeInputs, way: Way
+) -> Generator[Exchange, Tensor, Tensor]:
+    """The forward half without dropout; returns the last ``received``."""
+    rows = received = home.rows
+    for layer in range(len(home.keep)):
+        received = yield Exchange("upload", layer, way.upload.send(rows))
+        inputs = beside(way.upload.read(received), home.state)
+        rows, _ = layer_forward(parameters, layer, inputs, None)
+    return received
+
+
+def scores(
+    parameters: Parameters, layers: int, received: Tensor, state: Tensor | None
+) -> Tensor:
+    """Probability of infection from what the last layer read, (people,)."""
+    rows, _ = layer_forward(parameters, layers - 1, beside(received, state), None)
+    return torch.softmax(head(parameters, rows), dim=1)[:, 1]
+
+
+def beside(received: Tensor, state: Tensor | None) -> Tensor:
+    """[a || s]: the region state beside what came from the edges."""
+    return received if state is None else torch.cat([received, state], dim=1)
+
+
+def layer_forward(
+    parameters: Parameters, layer: int, inputs: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """dropout(relu(W x + b)) and its slope, both (people, width)."""
+    bias = parameters[f"layer{layer}.bias"]
+    out = torch.addmm(bias, inputs, parameters[f"layer{layer}.weight"].T)
+    active = (out > 0).to(out.dtype)
+    if keep is not None:
+        active *= keep
+    return out * active, active
+
+
+def head(parameters: Parameters, rows: Tensor) -> Tensor:
+    """The two logits of each person, (people, 2)."""
+    return torch.addmm(parameters["head.bias"], rows, parameters["head.weight"].T)
+
+
+def loss_and_gradient(
+    logits: Tensor, target: NDArray[np.int8], weights: Tensor | None
+) -> tuple[float, float, Tensor]:
+    """Summed cross-entropy, sum of weights, and gradient of the sum, (people, 2).
+
+    People whose target is -1 have no part; their gradient is 0.
+    """
+    goal = torch.from_numpy(target.astype(np.int64))
+    asked = goal >= 0
+    place = goal.clamp(min=0)
+    factor = asked.to(logits.dtype)
+    if weights is not None:
+        factor = factor * weights.to(logits.dtype)[place]
+    logs = torch.log_softmax(logits, dim=1)
+    own = logs.gather(1, place[:, None]).squeeze(1)
+    # Where there is no part in the loss, a value out of range must not count either.
+    loss = -(own.double() * factor.double())[asked].sum()
+    gradient = torch.exp(logs)
+    gradient[torch.arange(len(place)), place] -= 1
+    gradient *= factor[:, None]
+    return float(loss), float(factor.double().sum()), gradient
+
+
+def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
+    """One-hot of negative, positive, unknown: (people, 3)."""
+    place = np.where(status < 0, STATUSES - 1, status).astype(np.int64)
+    return torch.nn.functional.one_hot(torch.from_numpy(place), STATUSES).to(dtype)
+
+
+def kept(
+    person: NDArray[np.int64], width: int, dropout: float, key: int
+) -> NDArray[np.float32]:
+    """Factors of dropout, (people, width): 0 with chance ``dropout``, else 1/(1 - it).
+
+    Fixed by key, person and column: the same however people are split.
+    """
+    if not 0 <= dropout < 1:
+        raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
+    out = np.empty((len(person), width), np.float32)
+    factor = np.float32(1 / (1 - dropout))
+    _fill_kept(person, np.uint64(key), round(dropout * 2**32), factor, out)
+    return out
+
+
+@compiled
+def _fill_kept(
+    person: NDArray[np.int64],
+    key: np.uint64,
+    bar: int,
+    factor: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    width = out.shape[1]
+    low_bits = np.uint64(0xFFFFFFFF)
+    for row in range(len(person)):
+        base = combined(key, np.uint64(person[row]))
+        for column in range(0, width, 2):
+            word = mixed(base + np.uint64(column) * _GOLDEN)
+            high, low = np.int64(word >> _HALF), np.int64(word & low_bits)
+            out[row, column] = factor if high >= bar else np.float32(0)
+            if column + 1 < width:
+                out[row, column + 1] = factor if low >= bar else np.float32(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Adam's running mean and square of a gradient."""
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def of(cls, value: Tensor) -> "Moments":
+        """Of a parameter before its first step."""
+        return cls(torch.zeros_like(value), torch.zeros_like(value))
+
+
+def adam_step(
+    value: Tensor, gradient: Tensor, moments: Moments, step: int, rule: FalconSettings
+) -> tuple[Tensor, Moments]:
+    """One step of ``torch.optim.Adam`` (step counts from 1); nothing is overwritten.
+
+    Elementwise, so an embedding updated at home moves as in one central Adam.
+    """
+    gradient = torch.add(gradient, value, alpha=rule.weight_decay)
+    first = torch.lerp(moments.first, gradient, 0.1)
+    second = (moments.second * 0.999).addcmul_(gradient, gradient, value=0.001)
+    size = rule.learning_rate / (1 - 0.9**step)
+    below = second.sqrt().div_((1 - 0.999**step) ** 0.5).add_(1e-8)
+    return torch.addcdiv(value, first, below, value=-size), Moments(first, second)

@@ -1,0 +1,234 @@
+"""The region model as a stage: what it is given, how it is fitted, what it tells.
+
+Paper, section "Macroscopic Model Cooperation", first equation: new cases of the
+next days from the cases and flows of the days until now. Only past days are
+used, and only the cases that are handed in.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.checks import one_of
+from epifalcon.errors import DataError
+from epifalcon.mobility.flows import Flows
+from epifalcon.models.diffusion import FlowGraph
+from epifalcon.models.region_training import (
+    FitRecord,
+    Lesson,
+    RegionNetwork,
+    TrainingSettings,
+    train,
+)
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import as_plain
+from epifalcon.types import Floats, Plain
+
+SOURCES = ("reported", "all")
+"""Where case counts come from: from test results alone, or from everybody."""
+
+# No region has e^20 cases; without a ceiling a bad step would tell infinity.
+_MOST = 20.0
+
+
+def require_source(source: str) -> None:
+    """Raise unless ``source`` says where cases come from in one of our words."""
+    one_of(SOURCES, source=source)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionHistory:
+    """All that a region model may see: flows and cases of the same days."""
+
+    flows: Flows
+    cases: Floats
+    """(regions, days), 0 or more; fractions are welcome. Made read-only."""
+    source: str = "reported"
+    """"reported" (tested people alone) or "all" (hidden people included)."""
+
+    def __post_init__(self) -> None:
+        require_source(self.source)
+        wanted = (self.flows.regions, self.flows.days)
+        cases = np.array(self.cases, dtype=np.float64)
+        if cases.shape != wanted:
+            raise DataError(
+                f"cases have shape {cases.shape}, expected {wanted} (regions, days)"
+            )
+        if not (np.isfinite(cases).all() and (cases >= 0).all()):
+            raise DataError("cases must be finite numbers of 0 or more")
+        cases.setflags(write=False)
+        object.__setattr__(self, "cases", cases)
+
+    @property
+    def regions(self) -> int:
+        """Number of regions."""
+        return self.flows.regions
+
+    @property
+    def days(self) -> int:
+        """Number of days."""
+        return self.flows.days
+
+    @cached_property
+    def graphs(self) -> tuple[FlowGraph, ...]:
+        """The flows of each day, ready to walk on; who stayed is left out."""
+        return tuple(FlowGraph.of(self.flows.moves(day)) for day in range(self.days))
+
+    def with_cases(self, cases: Floats) -> "RegionHistory":
+        """The same flows with other cases; graphs already made are shared."""
+        other = RegionHistory(self.flows, cases, self.source)
+        other.__dict__["graphs"] = self.graphs
+        return other
+
+
+class RegionModel(Protocol):
+    """What the other stages ask of a region model."""
+
+    @property
+    def training(self) -> TrainingSettings:
+        """How it is fitted, and how far it looks ahead."""
+        ...
+
+    @property
+    def described(self) -> Plain:
+        """Name and settings: equal descriptions and data give equal models."""
+        ...
+
+    def fit(
+        self,
+        history: RegionHistory,
+        generator: torch.Generator,
+        progress: Progress = silent,
+    ) -> FitRecord:
+        """Learn from the history; its last days choose when to stop."""
+        ...
+
+    def states(self, history: RegionHistory) -> NDArray[np.float32]:
+        """(regions, days, width): each day's from that day and earlier ones alone."""
+        ...
+
+    def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
+        """Cases (origins, regions, horizon) of the days that follow each origin."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Counts to network inputs and back, fixed by the training days."""
+
+    cases: float
+    """Root mean square of log1p of the cases that are not 0."""
+    visitors: tuple[float, float] | None
+    """Mean and deviation of log1p of visitors; none where they are not looked at."""
+
+    @classmethod
+    def of(cls, history: RegionHistory, days: int, visitors: bool) -> "Scaling":
+        """The scaling of the first ``days`` days."""
+        logs = np.log1p(history.cases[:, :days])
+        size = math.sqrt(float(np.mean(logs[logs > 0] ** 2))) if logs.any() else 1.0
+        if not visitors:
+            return cls(size, None)
+        crowd = np.log1p(history.flows.visitors[:days])
+        return cls(size, (float(crowd.mean()), float(crowd.std()) or 1.0))
+
+    @property
+    def channels(self) -> int:
+        """How many numbers the network sees of each region and day."""
+        return 1 if self.visitors is None else 2
+
+    def inputs(self, history: RegionHistory) -> Tensor:
+        """(days, regions, channels), the cases first."""
+        channels = [np.log1p(history.cases.T) / self.cases]
+        if self.visitors is not None:
+            mean, deviation = self.visitors
+            channels.append((np.log1p(history.flows.visitors) - mean) / deviation)
+        return torch.from_numpy(np.stack(channels, axis=2).astype(np.float32))
+
+    def counts(self, told: Tensor) -> Floats:
+        """What the network told, as counts of 0 or more."""
+        logs = told.double().mul(self.cases).clamp(0.0, _MOST)
+        counts: Floats = torch.expm1(logs).numpy()
+        return counts
+
+
+class NetworkRegionModel:
+    """A ``RegionModel`` around any ``RegionNetwork``.
+
+    ``build`` makes the network for a number of input channels, its first
+    parameters drawn from the generator; ``named`` tells the network from others.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[int, torch.Generator], RegionNetwork],
+        training: TrainingSettings,
+        named: Plain,
+    ) -> None:
+        self._build = build
+        self._named = named
+        self.training = training
+        self._fitted: tuple[RegionNetwork, Scaling] | None = None
+
+    @property
+    def described(self) -> Plain:
+        """Name and settings of network and training."""
+        return {"network": self._named, "training": as_plain(self.training)}
+
+    def fit(
+        self,
+        history: RegionHistory,
+        generator: torch.Generator,
+        progress: Progress = silent,
+    ) -> FitRecord:
+        """Train anew on the history; equal generators give equal models."""
+        settings = self.training
+        first = settings.first_validation_day(history.days)
+        scaling = Scaling.of(history, first, settings.visitors)
+        network = self._build(scaling.channels, generator)
+        lesson = Lesson(scaling.inputs(history), history.graphs, first, settings)
+        record = train(network, lesson, generator, progress)
+        self._fitted = network, scaling
+        return record
+
+    def states(self, history: RegionHistory) -> NDArray[np.float32]:
+        """The encoder's rows, (regions, days, width)."""
+        network, scaling = self._trained()
+        with torch.no_grad():
+            states = network.encode(scaling.inputs(history), history.graphs)
+        rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
+        return rows
+
+    def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
+        """Cases (origins, regions, horizon); nothing after an origin is looked at."""
+        network, scaling = self._trained()
+        for origin in origins:
+            if not 0 <= origin < history.days:
+                raise DataError(
+                    f"origin {origin} must lie between 0 and {history.days - 1}"
+                )
+        days = max(origins, default=-1) + 1
+        inputs = scaling.inputs(history)[:days]
+        told = np.zeros((len(origins), history.regions, self.training.horizon))
+        with torch.no_grad():
+            states = network.encode(inputs, history.graphs[:days])
+            for place, day in enumerate(origins):
+                ahead = network.decode(
+                    states[day],
+                    inputs[day, :, 0],
+                    history.graphs[day],
+                    self.training.horizon,
+                )
+                told[place] = scaling.counts(ahead)
+        return told
+
+    def _trained(self) -> tuple[RegionNetwork, Scaling]:
+        if self._fitted is None:
+            raise DataError("the region model is not fitted yet: call fit first")
+        return self._fitted

@@ -1,0 +1,1 @@
+"""Pseudo traces: made-up places among which the true ones hide."""

@@ -1,0 +1,151 @@
+"""The record of pseudo traces, and the settings that all generators share."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.checks import one_of, whole
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.markov import MobilityModel
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.pseudo.domains import DomainSettings
+from epifalcon.progress import Progress
+from epifalcon.types import UNKNOWN, Floats, RegionIds
+
+Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
+
+_KIND = "pseudo-traces"
+_METHODS = ("plausible", "recurring", "uniform", "aggregate", "walk")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoSettings:
+    """How many pseudo traces each person gets, and how they are made."""
+
+    method: Method = "plausible"
+    """The paper's walk on epidemic domains, the same with places that recur, or
+    one of the paper's three rivals."""
+    pseudo_copies: int = 2
+    """Pseudo traces a person: the paper's n_p. 0 makes none."""
+    domains: DomainSettings = field(default_factory=DomainSettings)
+    """The epidemic clustering; ``plausible`` and ``recurring`` read it."""
+
+    def __post_init__(self) -> None:
+        one_of(_METHODS, method=self.method)
+        whole(0, pseudo_copies=self.pseudo_copies)
+        if self.domains.least_regions <= self.pseudo_copies:
+            raise SettingsError(
+                f"domains.least_regions={self.domains.least_regions} must be greater "
+                f"than pseudo_copies={self.pseudo_copies}: the true place and each "
+                "copy need a region of their own"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoTraces:
+    """True traces and the pseudo traces beside them.
+
+    ``pseudo`` (copies, slots, people) int32 lies slot by slot like
+    ``Traces.by_slot`` and is made read-only. In one slot the true region and
+    all pseudo regions of a person differ, so nobody claims a place twice. -1
+    stands where the true region was not observed, and where no region was left
+    to be claimed (``missing``): the copy sends nothing then.
+    """
+
+    true: Traces
+    pseudo: RegionIds
+
+    def __post_init__(self) -> None:
+        array, true = self.pseudo, self.true.by_slot
+        if array.ndim != 3 or array.dtype != np.int32:
+            raise DataError(
+                f"pseudo is {array.dtype} of {array.ndim} axes, expected int32 of 3"
+            )
+        if array.shape[1:] != true.shape:
+            raise DataError(
+                f"pseudo has shape {array.shape}, expected (copies, slots, people) "
+                f"with slots, people = {true.shape}"
+            )
+        for slot in range(len(true)):
+            _require_distinct(array[:, slot], true[slot], len(self.true.regions), slot)
+        array.setflags(write=False)
+
+    @property
+    def copies(self) -> int:
+        """Pseudo traces a person."""
+        return len(self.pseudo)
+
+    @cached_property
+    def missing(self) -> int:
+        """How many (copy, slot, person) lack a pseudo region though the true is known.
+
+        Not 0 only where a domain has no region left: in a city of fewer regions
+        than a person needs.
+        """
+        made = int(np.count_nonzero(self.pseudo != UNKNOWN))
+        seen = int(np.count_nonzero(self.true.by_slot != UNKNOWN))
+        return self.copies * seen - made
+
+    def copy(self, number: int) -> Traces:
+        """One pseudo trace of everybody as ``Traces``, on the same memory."""
+        if not 0 <= number < self.copies:
+            raise DataError(f"copy {number} must lie between 0 and {self.copies - 1}")
+        true = self.true
+        return Traces(self.pseudo[number], true.clock, true.regions, true.names)
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the pseudo traces into ``folder``; the true ones are not written."""
+        meta = {"copies": self.copies, "people": self.true.people}
+        store.write(folder, _KIND, {"pseudo": self.pseudo}, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path, true: Traces) -> "PseudoTraces":
+        """Read what ``save`` wrote; ``true`` must be the traces it was made for."""
+        stored = store.read(folder, _KIND)
+        try:
+            return cls(true, stored.arrays["pseudo"])
+        except KeyError as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+
+
+class Generator(Protocol):
+    """What every generator of pseudo traces promises.
+
+    ``cases`` (regions, days) are reported cases; only the generators on
+    epidemic domains read them. Equal arguments and an equal state of ``rng``
+    give the same bits on any number of threads, and more copies begin with the
+    fewer ones. Pseudo traces are to be drawn once and kept: of two draws for
+    one person, only the true places are common.
+    """
+
+    def __call__(
+        self,
+        traces: Traces,
+        model: MobilityModel,
+        cases: Floats,
+        settings: PseudoSettings,
+        rng: np.random.Generator,
+        progress: Progress = ...,
+    ) -> PseudoTraces: ...
+
+
+def _require_distinct(
+    pseudo: RegionIds, true: RegionIds, regions: int, slot: int
+) -> None:
+    """Refuse the claims of one slot, (copies, people), that break the promise."""
+    known = true != UNKNOWN
+    for number, claimed in enumerate(pseudo):
+        made = claimed != UNKNOWN
+        if (made & ~known).any():
+            raise DataError(f"copy {number} claims a place in slot {slot}: none is due")
+        if not ((claimed >= UNKNOWN) & (claimed < regions)).all():
+            raise DataError(f"region ids of copy {number} must be -1 to {regions - 1}")
+        if (made & (claimed == true)).any():
+            raise DataError(f"copy {number} claims a true place in slot {slot}")
+        for earlier in pseudo[:number]:
+            if (made & (claimed == earlier)).any():
+                raise DataError(f"two copies claim one place in slot {slot}")

@@ -1,0 +1,102 @@
+"""The server: sums, counts, and a step that nobody's gradient can break."""
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.errors import DataError
+from epifalcon.federation import server
+from epifalcon.federation.messages import (
+    GradientUpload,
+    LocationUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.server import Model
+from tests.federation.small_world import settings_of
+
+
+def keys(*values):
+    return np.array(values, np.int64)
+
+
+def upload(places, rows, number=0, channel="upload/0"):
+    return LocationUpload(number, channel, keys(*places), torch.tensor(rows))
+
+
+KNOWN = server.count_people(
+    [
+        PresenceUpload(keys(2, 5), np.array([1.0, 3.0])),
+        PresenceUpload(keys(5, 9), np.array([2.0, -4.0])),
+    ]
+)
+
+
+def test_counts_add_up_and_never_fall_below_one():
+    assert KNOWN.keys.tolist() == [2, 5, 9]
+    assert KNOWN.counts.tolist() == [1, 5, 1]
+    assert KNOWN.at(keys(9, 5)).tolist() == [1, 5]
+
+
+def test_sums_and_answers():
+    first, second = upload([2, 5], [[1.0], [2.0]]), upload([5], [[10.0]])
+    sums = server.add_up([first, second], KNOWN)
+    assert sums.tolist() == [[1.0], [12.0], [0.0]]
+    reply = server.answer(second, sums, KNOWN)
+    assert reply.keys.tolist() == [5]
+    assert reply.sums.tolist() == [[12.0]]
+    assert reply.counts.tolist() == [5]
+
+
+def test_uploads_of_another_round_or_channel_are_not_mixed():
+    for other in (upload([5], [[1.0]], 1), upload([5], [[1.0]], 0, "return/0")):
+        with pytest.raises(DataError, match="among those"):
+            server.add_up([upload([2], [[1.0]]), other], KNOWN)
+
+
+def test_a_place_that_was_not_announced_is_refused():
+    for place in (3, 99):
+        with pytest.raises(DataError, match=f"key {place} was never announced"):
+            server.add_up([upload([place], [[1.0]])], KNOWN)
+
+
+def test_the_mean_is_over_weights_where_told_and_over_people_otherwise():
+    model = Model.of({"w": torch.zeros(1)})
+    told = [
+        GradientUpload(0, {"w": torch.ones(1)}, 10, weight) for weight in (1.0, 3.0)
+    ]
+    assert server.step(model, told, settings_of())[1].scale == 0.25
+    kept = [GradientUpload(0, {"w": torch.ones(1)}, 10, None) for _ in range(2)]
+    new, closing = server.step(model, kept, settings_of())
+    assert closing.scale == 0.05
+    assert new.moments["w"].first.item() == pytest.approx(0.1 * 2 / 20)
+    assert model.parameters["w"].item() == 0
+
+
+def test_a_round_in_which_nobody_was_asked_moves_nothing_but_the_decay():
+    model = Model.of({"w": torch.zeros(1)})
+    silent = [GradientUpload(0, {"w": torch.zeros(1)}, 10, 0.0)]
+    new, closing = server.step(model, silent, settings_of())
+    assert closing.scale == 0
+    assert new.parameters["w"].item() == 0
+
+
+def test_nan_in_a_gradient_is_refused():
+    model = Model.of({"w": torch.zeros(1)})
+    broken = [GradientUpload(3, {"w": torch.tensor([torch.nan])}, 10, 1.0)]
+    with pytest.raises(DataError, match="gradient of w in round 3"):
+        server.step(model, broken, settings_of())
+
+
+def test_messages_are_checked_at_the_door():
+    with pytest.raises(DataError, match="NaN or infinity"):
+        upload([1], [[torch.inf]])
+    with pytest.raises(DataError, match="ascending"):
+        upload([5, 2], [[1.0], [1.0]])
+    with pytest.raises(DataError, match="none twice"):
+        upload([5, 5], [[1.0], [1.0]])
+    with pytest.raises(DataError, match="shape"):
+        upload([5], [[1.0], [1.0]])
+    with pytest.raises(DataError, match="int64"):
+        PresenceUpload(np.zeros(1, np.int32), np.zeros(1))
+    with pytest.raises(DataError, match="lengths"):
+        PresenceUpload(keys(1), np.zeros(2))

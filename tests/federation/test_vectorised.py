@@ -1,0 +1,198 @@
+"""The fast engine against torch's autograd and Adam on the whole hypergraph."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from epifalcon.federation.engine import predict, train
+from epifalcon.federation.vectorised import Passage
+from epifalcon.models.micro import Exchange
+from tests.federation.small_world import city, engine_of, plan_of, settings_of
+from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
+
+
+def central(engine, whole, weights=None):
+    """The same model in torch, all in one place; returns a function of one round."""
+    start = engine.state().tensors
+    names = [name for name in start if name.startswith(("parameter/", "home/rows"))]
+    values = {name: start[name].clone().requires_grad_() for name in names}
+    operator = dense_layer(whole.incidence).to(next(iter(values.values())).dtype)
+    rule = engine.settings
+    optimiser = torch.optim.Adam(
+        values.values(), lr=rule.learning_rate, weight_decay=rule.weight_decay
+    )
+    target = torch.from_numpy(whole.status.astype(np.int64))
+
+    def forward():
+        rows = values["home/rows"]
+        for layer in range(rule.layers):
+            received = operator @ rows
+            if whole.state is not None:
+                received = torch.cat([received, whole.state.to(rows.dtype)], 1)
+            rows = torch.relu(
+                nn.functional.linear(
+                    received,
+                    values[f"parameter/layer{layer}.weight"],
+                    values[f"parameter/layer{layer}.bias"],
+                )
+            )
+        return nn.functional.linear(
+            rows, values["parameter/head.weight"], values["parameter/head.bias"]
+        )
+
+    def step():
+        loss = nn.functional.cross_entropy(forward(), target, weights, ignore_index=-1)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        return loss.item()
+
+    return step, forward, values
+
+
+@pytest.mark.parametrize(("precision", "close"), [("single", 1e-5), ("double", 1e-12)])
+@pytest.mark.parametrize("class_weights", [None, (0.3, 2.0)])
+def test_exchanged_rounds_are_those_of_a_central_model(precision, close, class_weights):
+    whole = city(30, states=3)
+    settings = settings_of(
+        precision=precision, dropout=0.0, class_weights=class_weights
+    )
+    engine = engine_of(whole, settings)
+    weights = None
+    if class_weights is not None:
+        weights = torch.tensor(class_weights, dtype=settings.dtype)
+    step, forward, values = central(engine, whole, weights)
+    for _ in range(settings.rounds):
+        assert engine.step() == pytest.approx(step(), rel=100 * close)
+    now = engine.state().tensors
+    for name, value in values.items():
+        assert torch.allclose(now[name], value, rtol=0, atol=close)
+    found = torch.softmax(forward(), 1)[:, 1].detach().double()
+    assert np.abs(predict(engine) - found.numpy()).max() < close
+
+
+def test_status_input_learns_its_shared_embedding():
+    """Gradient of the shared embedding against autograd, through Adam's moment."""
+    whole = city(30)
+    settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
+    engine = engine_of(whole, settings)
+    start = engine.state().tensors
+    from epifalcon.federation import client
+    from epifalcon.federation.plan import RunSeeds
+    from epifalcon.hypergraph.noise import Draw
+    from epifalcon.models.micro import status_inputs
+
+    shown, asked = client.masked_status(whole, settings, Draw(RunSeeds(1).mask, 0))
+    values = {
+        name.removeprefix("parameter/"): one.clone().requires_grad_()
+        for name, one in start.items()
+        if name.startswith("parameter/")
+    }
+    rows = status_inputs(shown, torch.float64) @ values["input.weight"].T
+    operator = dense_layer(whole.incidence)
+    for layer in range(2):
+        rows = torch.relu(
+            operator @ rows @ values[f"layer{layer}.weight"].T
+            + values[f"layer{layer}.bias"]
+        )
+    logits = rows @ values["head.weight"].T + values["head.bias"]
+    target = torch.from_numpy(asked.astype(np.int64))
+    nn.functional.cross_entropy(logits, target, ignore_index=-1).backward()
+    engine.step()
+    moments = engine.state().tensors
+    for name, value in values.items():
+        gradient = value.grad + settings.weight_decay * value
+        found = moments[f"first/{name}"] / 0.1
+        assert torch.allclose(found, gradient, rtol=0, atol=1e-12)
+
+
+def test_status_scores_do_not_depend_on_who_a_person_is():
+    whole = city(30)
+    engine = engine_of(whole, settings_of(input="status", rounds=20))
+    train(engine)
+    assert "home/rows" not in engine.state().tensors
+    found = predict(engine)
+    unseen = whole.incidence.degree == 0
+    assert unseen.sum() > 1
+    assert len(np.unique(found[unseen])) == 1
+
+
+def test_counts_of_any_source_divide_the_edges():
+    whole = city(20, 2)
+    inc = whole.incidence
+    rng = np.random.default_rng(0)
+    counts = rng.uniform(1, 9, inc.edges)
+    settings = settings_of(precision="double")
+    plan = plan_of(settings, 2, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
+    h = dense(inc)
+    share = inverse(h.sum(1)).diag()[:, None]
+    passage = Passage.of(whole, counts, plan, share)
+    rows = torch.from_numpy(rng.standard_normal((20, 5)))
+    summed = h @ torch.diag(torch.from_numpy(1 / counts)) @ h.T @ rows
+    for kind, expected in (("upload", share * summed), ("return", summed)):
+        came = passage.carry(Exchange(kind, 0, rows), 0, (kind, 0))
+        assert torch.allclose(came, expected, rtol=0, atol=1e-12)
+
+
+def test_noise_of_counted_edges_has_its_variance():
+    whole = city(20, 2)
+    inc = whole.incidence
+    counts = np.random.default_rng(0).uniform(1, 9, inc.edges)
+    settings = settings_of(precision="double")
+    plan = plan_of(settings, 2, mode="paper", upload_sigma=0.5, gradient_sigma=0.0)
+    h = dense(inc)
+    ones = torch.ones(20, 1, dtype=torch.float64)
+    passage = Passage.of(whole, counts, plan, ones)
+    zero = Exchange("return", 0, torch.zeros(20, 2000, dtype=torch.float64))
+    noise = passage.carry(zero, 7, ("return", 0))
+    variance = h @ torch.from_numpy(whole.uploads / counts**2) * 0.25
+    seen = variance > 0
+    ratio = noise.square().mean(1)[seen] / variance[seen]
+    # 2,000 draws each: the standard error of a variance is sqrt(2 / 2000).
+    assert (ratio - 1).abs().max() < 4.5 * (2 / 2000) ** 0.5
+    assert noise[~seen].abs().max() == 0
+
+
+def test_every_exchange_of_a_run_has_noise_of_its_own():
+    whole = city(20, 2)
+    settings = settings_of()
+    plan = plan_of(settings, 2, mode="paper", upload_sigma=0.5, gradient_sigma=0.0)
+    passage = Passage.of(whole, None, plan, torch.ones(20, 1))
+    zero = torch.zeros(20, 4)
+    turns = [
+        (kind, layer, number)
+        for kind in ("upload", "return", "scoring")
+        for layer in (0, 1)
+        for number in (0, 1)
+    ]
+    drawn = [
+        passage.carry(
+            Exchange("return" if kind == "return" else "upload", layer, zero),
+            7,
+            (kind, number),
+        )
+        for kind, layer, number in turns
+    ]
+    for place, one in enumerate(drawn):
+        assert not any(torch.equal(one, other) for other in drawn[:place])
+
+
+def test_threads_do_not_change_a_bit():
+    made = []
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            engine = engine_of(
+                city(30, 2, 3),
+                settings_of(),
+                mode="paper",
+                upload_sigma=0.1,
+                gradient_sigma=0.1,
+            )
+            train(engine)
+        finally:
+            torch.set_num_threads(before)
+        made.append(predict(engine))
+    assert np.array_equal(*made)

@@ -1,0 +1,108 @@
+"""Forecast errors, worked by hand, of the model and of its rivals."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.errors import DataError
+from epifalcon.models import forecast
+from epifalcon.models.region_training import TrainingSettings
+from epifalcon.models.regional import RegionHistory
+from epifalcon.models.states import RegionSettings, dcrnn_model
+from tests.models.regions import QUICK, flows_of, small_history
+
+
+class Clairvoyant:
+    """Tells the truth plus a fixed error for each day ahead."""
+
+    def __init__(self, errors):
+        self.described = {"name": "clairvoyant"}
+        self.errors = np.array(errors, dtype=float)
+        self.training = TrainingSettings(horizon=len(errors))
+        self.asked = []
+
+    def forecast(self, history, origins):
+        self.asked += origins
+        ahead = len(self.errors)
+        padded = np.pad(history.cases, ((0, 0), (0, ahead)), mode="edge")
+        return np.stack(
+            [padded[:, day + 1 : day + 1 + ahead] + self.errors for day in origins]
+        )
+
+
+def test_each_day_ahead_is_compared_with_its_own_day():
+    model = Clairvoyant([0.0, 0.25, 2.0])
+    report = forecast.judge(model, small_history(days=15, source="all"))
+    assert report.scores["model"].mae == pytest.approx((0.0, 0.25, 2.0))
+    assert report.scores["model"].rmse == pytest.approx((0.0, 0.25, 2.0))
+    assert report.days == (12, 14)
+    assert model.asked == list(range(9, 14))
+    assert report.source == "all"
+
+
+def test_rivals_by_hand():
+    cases = np.array([[0.0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4.0] * 10])
+    flows = flows_of(np.ones((10, 2, 2)) - np.eye(2))
+    report = forecast.judge(Clairvoyant([0.0, 0.0]), RegionHistory(flows, cases))
+    # Region 0 rises by one a day, region 1 stays: half of the regions are off.
+    assert report.scores["last"].mae == pytest.approx((0.5, 1.0))
+    assert report.scores["last"].rmse == pytest.approx((0.5**0.5, 2**0.5))
+    assert report.scores["line"].mae == pytest.approx((0.0, 0.0), abs=1e-12)
+    # Days 8 and 9 against the means of days 0..7 and 0..8: 3.5 and 4.
+    assert report.scores["mean"].mae[0] == pytest.approx((4.5 + 5.0) / 4)
+    assert report.mean_cases == pytest.approx((8.5 + 4) / 2)
+
+
+def test_the_line_is_least_squares_over_a_week_and_never_below_zero():
+    rng = np.random.default_rng(0)
+    past = rng.random((3, 20)) * 5
+    past[2] = np.linspace(30, 0.1, 20)
+    told = forecast.line(past, 4)
+    for region in range(3):
+        fit = np.polyfit(np.arange(13, 20), past[region, 13:], 1)
+        wanted = np.polyval(fit, np.arange(20, 24)).clip(0)
+        np.testing.assert_allclose(told[region], wanted, atol=1e-9)
+    assert told[2, -1] == 0
+
+
+def test_a_single_day_goes_on_as_it_is():
+    past = np.array([[3.0], [0.0]])
+    for rival in forecast.RIVALS.values():
+        np.testing.assert_array_equal(rival(past, 2), [[3, 3], [0, 0]])
+
+
+def test_errors_are_those_of_a_plain_loop():
+    history = small_history(days=16)
+    report = forecast.judge(Clairvoyant([0.0] * 3), history)
+    for name, rival in forecast.RIVALS.items():
+        for lead in (1, 2, 3):
+            errors = [
+                rival(history.cases[:, : day - lead + 1], lead)[region, -1]
+                - history.cases[region, day]
+                for day in range(13, 16)
+                for region in range(history.regions)
+            ]
+            score = report.scores[name]
+            assert score.mae[lead - 1] == pytest.approx(np.mean(np.abs(errors)))
+            wanted = np.sqrt(np.mean(np.square(errors)))
+            assert score.rmse[lead - 1] == pytest.approx(wanted)
+
+
+def test_the_report_is_plain_and_carries_its_source():
+    history = small_history()
+    model = dcrnn_model(RegionSettings(training=QUICK))
+    model.fit(history, torch.Generator().manual_seed(0))
+    plain = forecast.judge(model, history).as_plain()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["source"] == "reported"
+    assert set(plain["scores"]) == {"model", "last", "line", "mean"}
+    assert all(len(score["rmse"]) == 2 for score in plain["scores"].values())
+
+
+def test_a_model_of_another_shape_is_refused():
+    model = Clairvoyant([0.0, 0.0])
+    model.training = TrainingSettings(horizon=3)
+    with pytest.raises(DataError, match="forecast has shape"):
+        forecast.judge(model, small_history())

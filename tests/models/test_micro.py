@@ -1,0 +1,232 @@
+"""The hand-written passes against autograd on dense matrices."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.models import micro
+from epifalcon.models.micro import FalconSettings, HomeInputs, Way
+from tests.hypergraph.hypergraphs import incidences
+from tests.oracles.dense_hypergraph import dense_layer
+
+F64 = torch.float64
+quick = settings(deadline=None, derandomize=True, max_examples=25)
+
+
+def home_of(inc, seed, state_width, layers, dropout):
+    generator = torch.Generator().manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    operator = dense_layer(inc)
+    degree = torch.from_numpy(inc.degree.astype(float))
+    share = torch.where(degree > 0, 1 / degree.clamp(min=1), 0.0)
+    state = None
+    if state_width:
+        state = torch.randn(inc.people, state_width, generator=generator, dtype=F64)
+    keep = tuple(
+        torch.from_numpy(
+            micro.kept(np.arange(inc.people), 4, dropout, layer + seed)
+        ).double()
+        for layer in range(layers)
+    )
+    return HomeInputs(
+        torch.randn(inc.people, 4, generator=generator, dtype=F64),
+        state,
+        rng.integers(-1, 2, inc.people).astype(np.int8),
+        share[:, None],
+        operator.diag()[:, None],
+        keep if dropout else (None,) * layers,
+    )
+
+
+def run(work, operator, share):
+    """Carry rows by the dense operator; count the exchanges."""
+    seen = []
+    symmetric = torch.diag(torch.where(share > 0, 1 / share, 0.0)) @ operator
+    try:
+        exchange = next(work)
+        while True:
+            seen.append(exchange.channel)
+            matrix = operator if exchange.kind == "upload" else symmetric
+            exchange = work.send(matrix @ exchange.rows)
+    except StopIteration as stop:
+        return stop.value, seen
+
+
+def by_autograd(parameters, home, operator, weights, local):
+    """Loss of everybody, with others' rows as constants if ``local``."""
+    own = torch.diag(operator.diag())
+    rows = home.rows
+    for layer, keep in enumerate(home.keep):
+        if local:
+            received = own @ rows + (operator - own) @ rows.detach()
+        else:
+            received = operator @ rows
+        inputs = micro.beside(received, home.state)
+        out = torch.relu(
+            inputs @ parameters[f"layer{layer}.weight"].T
+            + parameters[f"layer{layer}.bias"]
+        )
+        rows = out if keep is None else out * keep
+    logits = rows @ parameters["head.weight"].T + parameters["head.bias"]
+    target = torch.from_numpy(home.target.astype(np.int64))
+    return torch.nn.functional.cross_entropy(
+        logits, target, weights, ignore_index=-1, reduction="sum"
+    )
+
+
+@quick
+@given(
+    incidences(),
+    st.integers(0, 99),
+    st.sampled_from([0, 3]),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.4]),
+    st.booleans(),
+)
+def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, local):
+    home = home_of(inc, seed, state_width, layers, drop)
+    operator = dense_layer(inc)
+    rule = FalconSettings(width=4, layers=layers, precision="double")
+    parameters = micro.initial_parameters(
+        rule, state_width, np.random.default_rng(seed)
+    )
+    weights = torch.tensor([0.5, 2.0], dtype=F64) if seed % 2 else None
+    work = micro.training_pass(parameters, home, Way(exchanged=not local), weights)
+    result, seen = run(work, operator, home.share[:, 0])
+    assert len(seen) == layers * (1 if local else 2)
+
+    for value in (*parameters.values(), home.rows):
+        value.requires_grad_()
+    loss = by_autograd(parameters, home, operator, weights, local)
+    loss.backward()
+    assert result.loss == pytest.approx(loss.item(), rel=1e-12, abs=1e-12)
+    found = {use.weight: use.outputs.T @ use.inputs for use in result.uses}
+    found |= {use.bias: use.outputs.sum(0) for use in result.uses}
+    assert set(found) == set(parameters)
+    for name, value in parameters.items():
+        assert torch.allclose(found[name], value.grad, rtol=0, atol=1e-12)
+    if not local:
+        assert torch.allclose(result.row_gradient, home.rows.grad, rtol=0, atol=1e-12)
+
+
+def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
+    rng = np.random.default_rng(0)
+    # Three people who all met: everyone's loss moves with everyone's row.
+    operator = torch.full((3, 3), 1 / 3, dtype=F64)
+    home = HomeInputs(
+        torch.from_numpy(rng.standard_normal((3, 4))),
+        None,
+        np.array([1, 0, 1], np.int8),
+        torch.ones(3, 1, dtype=F64),
+        torch.full((3, 1), 1 / 3, dtype=F64),
+        (None, None),
+    )
+    rule = FalconSettings(width=4, precision="double")
+    parameters = micro.initial_parameters(rule, 0, rng)
+    work = micro.training_pass(parameters, home, Way(exchanged=False))
+    result, _ = run(work, operator, home.share[:, 0])
+    home.rows.requires_grad_()
+    for person in range(3):
+        target = np.where(np.arange(3) == person, home.target, -1).astype(np.int8)
+        alone = HomeInputs(
+            home.rows, None, target, home.share, home.self_weight, home.keep
+        )
+        loss = by_autograd(parameters, alone, operator, None, True)
+        (gradient,) = torch.autograd.grad(loss, home.rows)
+        assert torch.allclose(result.row_gradient[person], gradient[person])
+
+
+def test_scores_are_the_softmax_of_a_pass_without_dropout():
+    rng = np.random.default_rng(1)
+    rule = FalconSettings(width=4, precision="double")
+    parameters = micro.initial_parameters(rule, 0, rng)
+    operator = torch.softmax(torch.from_numpy(rng.standard_normal((5, 5))), 1)
+    rows = torch.from_numpy(rng.standard_normal((5, 4)))
+    ones = torch.ones(5, 1, dtype=F64)
+    home = HomeInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
+    received, seen = run(
+        micro.scoring_pass(parameters, home, Way()), operator, ones[:, 0]
+    )
+    assert seen == ["upload/0", "upload/1"]
+    for layer in range(2):
+        out = operator @ rows @ parameters[f"layer{layer}.weight"].T
+        rows = torch.relu(out + parameters[f"layer{layer}.bias"])
+    logits = rows @ parameters["head.weight"].T + parameters["head.bias"]
+    found = micro.scores(parameters, 2, received, None)
+    assert torch.allclose(found, torch.softmax(logits, 1)[:, 1])
+
+
+def test_adam_is_torchs():
+    rng = np.random.default_rng(2)
+    rule = FalconSettings(learning_rate=0.01, weight_decay=0.1)
+    value = torch.from_numpy(rng.standard_normal((4, 3)))
+    theirs = value.clone().requires_grad_()
+    optimiser = torch.optim.Adam([theirs], lr=0.01, weight_decay=0.1)
+    moments = micro.Moments.of(value)
+    for step in range(1, 30):
+        theirs.grad = torch.from_numpy(rng.standard_normal((4, 3)))
+        before = value.clone()
+        new, moments = micro.adam_step(value, theirs.grad, moments, step, rule)
+        assert torch.equal(value, before)
+        value = new
+        optimiser.step()
+        assert torch.allclose(value, theirs, rtol=0, atol=1e-13)
+
+
+def test_dropout_has_its_share_and_knows_only_person_and_column():
+    person = np.arange(4000)
+    found = micro.kept(person, 7, 0.2, key=5)
+    assert set(np.unique(found)) == {np.float32(0), np.float32(1.25)}
+    # 28,000 draws: the standard error of the share is 0.0024.
+    assert abs((found == 0).mean() - 0.2) < 0.01
+    assert abs((found == 0).mean(0) - 0.2).max() < 0.03
+    some = np.array([17, 3, 3999])
+    assert np.array_equal(micro.kept(some, 7, 0.2, key=5), found[some])
+    assert not np.array_equal(micro.kept(person, 7, 0.2, key=6), found)
+    assert (micro.kept(person, 3, 0.0, key=1) == 1).all()
+    with pytest.raises(DataError, match="dropout=1"):
+        micro.kept(person, 3, 1.0, key=1)
+
+
+def test_columns_of_dropout_are_independent():
+    zero = micro.kept(np.arange(20_000), 8, 0.5, key=9) == 0
+    correlation = np.corrcoef(zero.T) - np.eye(8)
+    assert np.abs(correlation).max() < 4.5 / 20_000**0.5
+
+
+def test_loss_of_people_who_are_not_asked_is_nothing():
+    logits = torch.tensor([[1.0, 2.0], [torch.inf, 0.0]], dtype=F64)
+    loss, weight, gradient = micro.loss_and_gradient(
+        logits[:1].repeat(2, 1), np.array([1, -1], np.int8), None
+    )
+    assert weight == 1
+    assert loss == pytest.approx(float(np.log1p(np.exp(-1))))
+    assert torch.equal(gradient[1], torch.zeros(2, dtype=F64))
+
+
+def test_status_columns():
+    rows = micro.status_inputs(np.array([0, 1, -1], np.int8), F64)
+    assert torch.equal(rows, torch.eye(3, dtype=F64))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"width": 0}, "width=0"),
+        ({"layers": 1.5}, "layers=1.5"),
+        ({"dropout": 1.0}, "dropout=1"),
+        ({"input_dropout": -0.1}, "input_dropout=-0.1"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"mask_share": 0}, "mask_share=0"),
+        ({"input": "trace"}, "input='trace'"),
+        ({"gradient_path": "all"}, "gradient_path='all'"),
+        ({"precision": "half"}, "precision='half'"),
+        ({"class_weights": (1.0, 0.0)}, "class_weight_1=0"),
+    ],
+)
+def test_impossible_settings_are_named(change, told):
+    with pytest.raises(SettingsError, match=told):
+        FalconSettings(**change)

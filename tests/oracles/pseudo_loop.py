@@ -1,0 +1,51 @@
+"""Pseudo traces person by person, from whole rows of the mobility model."""
+
+import numpy as np
+
+from epifalcon.mobility.markov import MobilityModel
+
+
+def place_shares(weight: np.ndarray, free: np.ndarray) -> np.ndarray:
+    """Shares of the free regions by weight, all alike if they weigh nothing."""
+    kept = np.where(free, weight, 0.0)
+    if kept.sum() == 0:
+        kept = free.astype(float)
+    return kept / kept.sum()
+
+
+def next_shares(
+    model: MobilityModel, slot: int, last: int, free: np.ndarray
+) -> np.ndarray:
+    """The next region's distribution at ``slot``: p over the free regions."""
+    day = model.slots_per_day
+    visits = model.visits[slot % day]
+    if last < 0:
+        return place_shares(visits, free)
+    row = np.where(free, model.transition_row(slot - 1, last), 0.0)
+    return row / row.sum() if row.sum() > 0 else place_shares(visits, free)
+
+
+def walk_person(
+    trace: np.ndarray,
+    model: MobilityModel,
+    domain: np.ndarray,
+    copies: int,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """The walk of each copy through the domains of ``trace``: (copies, slots)."""
+    made = np.full((copies, trace.size), -1, dtype=np.int32)
+    for copy in range(copies):
+        last = -1
+        for slot, here in enumerate(trace):
+            if here < 0:
+                continue
+            free = domain == domain[here]
+            free[here] = False
+            for earlier in made[:copy, slot]:
+                if earlier >= 0:
+                    free[earlier] = False
+            if free.any():
+                shares = next_shares(model, slot, last, free)
+                last = int(rng.choice(shares.size, p=shares))
+                made[copy, slot] = last
+    return made

@@ -1,0 +1,49 @@
+"""Small worlds for the tests of pseudo traces."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.markov import (
+    MobilityModel,
+    MobilityModelSettings,
+    mobility_model,
+)
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.pseudo.domains import DomainSettings
+from epifalcon.privacy.pseudo.record import PseudoSettings
+from tests.oracles.cities import random_traces
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    traces: Traces
+    model: MobilityModel
+    cases: np.ndarray
+
+
+def learn(traces: Traces, epsilon: float = 1e-3) -> MobilityModel:
+    settings = MobilityModelSettings(epsilon=epsilon)
+    return mobility_model(traces, settings, np.random.default_rng(0))
+
+
+def world_of(traces: Traces, epsilon: float = 1e-3, seed: int = 0) -> World:
+    rng = np.random.default_rng(seed)
+    shape = (len(traces.regions), traces.clock.days)
+    return World(traces, learn(traces, epsilon), rng.poisson(0.7, shape).astype(float))
+
+
+def twins(epsilon: float, people: int = 6000, regions: int = 11) -> World:
+    """Many people with one and the same trace, in a city that others made."""
+    clock = Clock(slot_hours=6, days=2)
+    city = random_traces(5, 40, regions, clock)
+    trace = np.array([2, 2, 7, -1, 2, 3, 7, 1], dtype=np.int32)
+    same = np.ascontiguousarray(np.repeat(trace[:, None], people, axis=1))
+    made = world_of(city, epsilon)
+    return World(Traces(same, clock, city.regions), made.model, made.cases)
+
+
+def wish(method: str, copies: int = 2, count: int = 3) -> PseudoSettings:
+    domains = DomainSettings(count=count, least_regions=copies + 1)
+    return PseudoSettings(method=method, pseudo_copies=copies, domains=domains)
