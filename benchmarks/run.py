@@ -13,7 +13,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-NAMES = ("outbreak", "city", "ingest", "scale", "round")
+NAMES = (
+    "outbreak",
+    "city",
+    "ingest",
+    "scale",
+    "round",
+    "round-all",
+    "pseudo-traces",
+)
+WITH_PRESET = ("round", "round-all")
 
 
 def main() -> None:
@@ -21,10 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=[*NAMES, "all"])
     parser.add_argument("--json", action="store_true", help="one JSON line each")
+    parser.add_argument("--preset", help="another city, where the benchmark has one")
     words = parser.parse_args()
+    if words.preset and words.name not in WITH_PRESET:
+        parser.error(f"--preset goes with {', '.join(WITH_PRESET)}")
     names = NAMES if words.name == "all" else (words.name,)
     for name in names:
-        result = importlib.import_module(f"benchmarks.{name}").run()
+        module = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
+        result = module.run(words.preset) if words.preset else module.run()
         print(json.dumps(result) if words.json else _sentence(result), flush=True)
 
 
