@@ -1,6 +1,8 @@
 import errno
 import json
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -306,3 +308,65 @@ def test_a_full_disk_is_told_although_it_names_no_file(tmp_path):
 def test_trouble_with_the_input_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(FileNotFoundError), new_directory(tmp_path / "out"):
         (tmp_path / "out-data.csv").read_text()
+
+
+def record_in(folder):
+    with new_directory(folder) as scratch:
+        store.write(scratch, "thing", {"a": np.ones(3)}, meta={}, origin=Origin())
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "my web app"}', "not JSON", "[]"])
+def test_a_manifest_of_somebody_else_is_no_leave_to_overwrite(tmp_path, manifest):
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "manifest.json").write_text(manifest)
+    (tmp_path / "web" / "precious.txt").write_text("x")
+    with (
+        pytest.raises(WriteError, match="not made by epifalcon"),
+        new_directory(tmp_path / "web", overwrite=True),
+    ):
+        pass
+    assert (tmp_path / "web" / "precious.txt").read_text() == "x"
+
+
+def test_a_file_that_somebody_added_is_not_overwritten(tmp_path):
+    record_in(tmp_path / "ours")
+    (tmp_path / "ours" / "notes.txt").write_text("x")
+    with (
+        pytest.raises(WriteError, match=r"holds 'notes.txt'"),
+        new_directory(tmp_path / "ours", overwrite=True),
+    ):
+        pass
+    assert (tmp_path / "ours" / "notes.txt").exists()
+
+
+@pytest.mark.parametrize("inside", [".", "a.npy", "manifest.json"])
+def test_what_is_being_read_is_not_overwritten(tmp_path, inside):
+    record_in(tmp_path / "ours")
+    with (
+        pytest.raises(WriteError, match="being read"),
+        new_directory(
+            tmp_path / "ours", overwrite=True, inputs=[None, tmp_path / "ours" / inside]
+        ),
+    ):
+        pass
+    assert (tmp_path / "ours" / "a.npy").exists()
+
+
+def test_a_disk_that_fills_while_an_array_is_written(tmp_path):
+    # A real limit: NumPy tells of a short write without an error number.
+    code = f"""
+import pathlib, resource, signal, numpy as np
+from epifalcon import store
+from epifalcon.errors import WriteError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    with store.new_directory(pathlib.Path({str(tmp_path / "out")!r})) as folder:
+        big = np.ones(1_000_000)
+        store.write(folder, "big", {{"a": big}}, meta={{}}, origin=store.Origin())
+except WriteError as error:
+    print("told:", error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("told:"), done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,10 @@
 The names below load on first use, so that importing the package costs nothing.
 """
 
+import atexit as _atexit
+import os as _os
+import shutil as _shutil
+import tempfile as _tempfile
 from importlib import import_module
 from importlib.metadata import version as _version
 from typing import TYPE_CHECKING
@@ -66,6 +70,27 @@ __all__ = [
     "measure",
     "simulate",
 ]
+
+
+def _find_room_for_compiled_code() -> None:
+    """Give numba a folder of its own where it could write nowhere else.
+
+    Beside the package or in the user's home compiled code is kept for the next
+    time. An account that may write in neither, as in many containers, compiles
+    anew each time, into a folder that only it can read and that ends with it.
+    """
+    home = _os.path.expanduser("~")
+    beside = _os.path.dirname(__file__)
+    if "NUMBA_CACHE_DIR" in _os.environ:
+        return
+    if _os.access(beside, _os.W_OK) or _os.access(home, _os.W_OK):
+        return
+    folder = _tempfile.mkdtemp(prefix="epifalcon-")
+    _os.environ["NUMBA_CACHE_DIR"] = folder
+    _atexit.register(_shutil.rmtree, folder, ignore_errors=True)
+
+
+_find_room_for_compiled_code()
 
 
 def __getattr__(name: str) -> object:

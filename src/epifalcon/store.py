@@ -24,7 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    WriteError,
+)
 from epifalcon.settings import fingerprint, json_text
 from epifalcon.types import Plain
 
@@ -68,13 +73,16 @@ def installed_versions() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def new_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def new_directory(
+    path: Path, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
+) -> Iterator[Path]:
     """Yield a scratch folder that becomes ``path`` if the block succeeds.
 
     On any error the scratch folder and any parents made for it are removed,
     and ``path`` is as it was.
     An existing ``path`` is refused, unless it is empty, or ``overwrite`` is
-    given and it holds a manifest of ours.
+    given, it holds a manifest of ours and no file besides those listed there,
+    and none of ``inputs``, what the block reads, is or lies in it.
     """
     path = Path(os.path.realpath(path))
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
@@ -82,6 +90,7 @@ def new_directory(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     try:
         with _as_write_error(path, scratch):
             _refuse_occupied(path, overwrite)
+            _refuse_inputs(path, inputs)
             _make_parents(path.parent, made)
             scratch.mkdir()
             yield scratch
@@ -106,8 +115,14 @@ def write(
     """Write one record into ``folder`` (made if missing), manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in arrays.items():
-        with (folder / f"{name}.npy").open("wb") as file:
-            np.lib.format.write_array(file, array, allow_pickle=False)
+        try:
+            with (folder / f"{name}.npy").open("wb") as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # NumPy tells of a full disk in words alone.
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
     write_manifest(folder, kind, meta=meta, origin=origin, schema=schema)
 
 
@@ -228,7 +243,7 @@ def _as_write_error(path: Path, scratch: Path) -> Iterator[None]:
         ours = error.errno in _FULL or _concerns(error.filename, path, scratch)
         if isinstance(error, WriteError) or not ours:
             raise
-        raise WriteError(f"{path}: cannot be written: {error.strerror}") from error
+        raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _concerns(name: object, path: Path, scratch: Path) -> bool:
@@ -261,10 +276,32 @@ def _refuse_occupied(path: Path, overwrite: bool) -> None:
         return
     if not path.is_dir():
         raise WriteError(f"{path}: is a file, expected a folder to write into")
-    if not (path / MANIFEST).is_file():
-        raise WriteError(f"{path}: exists and was not made by epifalcon; left alone")
+    try:
+        listed = {MANIFEST, *read_manifest(path)["files"]}
+    except EpifalconError:
+        raise WriteError(
+            f"{path}: exists and was not made by epifalcon; left alone"
+        ) from None
+    there = (entry for entry in path.rglob("*") if not entry.is_dir())
+    found = sorted(entry.relative_to(path).as_posix() for entry in there)
+    strange = [name for name in found if name not in listed]
+    if strange:
+        raise WriteError(
+            f"{path}: holds {strange[0]!r}, which epifalcon did not write; left alone"
+        )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
+
+
+def _refuse_inputs(path: Path, inputs: Sequence[Path | None]) -> None:
+    for given in inputs:
+        if given is None:
+            continue
+        place = Path(os.path.realpath(given))
+        if place == path or path in place.parents:
+            raise WriteError(
+                f"{path}: holds {given}, which is being read; choose another folder"
+            )
 
 
 def _put_in_place(scratch: Path, path: Path) -> None:

@@ -74,9 +74,14 @@ def test_kept_outbreaks(epifalcon, tiny, tmp_path):
     assert epifalcon("outbreak", "--seeds", 2, "--out", out, *tiny).code == 0
     assert (out / "figures" / "epidemic-curve.png").read_bytes()[:4] == b"\x89PNG"
     for seed in (0, 1):
-        for record in ("outbreak", "known", "hidden"):
+        for record in ("outbreak", "hidden"):
             manifest = out / f"seed-{seed}" / record / "manifest.json"
             assert json.loads(manifest.read_text())["seed"] == seed
+        known = (out / f"seed-{seed}" / "known" / "manifest.json").read_text()
+        # With seed and settings a reader could make the hidden labels again.
+        assert json.loads(known)["seed"] is None
+        assert "seed_count" not in known
+        assert "label_share" in known
     assert epifalcon("inspect", out, "--json").json["kind"] == "outbreaks"
 
 
@@ -118,3 +123,47 @@ def test_json_is_one_document_and_no_progress_when_piped(epifalcon, tiny):
     said = epifalcon("outbreak", "--json", *tiny)
     assert said.out.count("\n") == 1
     assert said.err == ""
+
+
+def test_what_is_reported_is_kept_beside_the_truth(epifalcon, tiny, tmp_path):
+    words = ("--set", "reporting.trace_share=0.5", "--set", "reporting.last_days=2")
+    said = epifalcon("run", "--out", tmp_path / "r", "--json", *tiny, *words)
+    assert said.json["share_reported"] == pytest.approx(0.5, abs=0.02)
+    truth = np.load(tmp_path / "r" / "city" / "by_slot.npy")
+    reported = np.load(tmp_path / "r" / "reported" / "by_slot.npy")
+    assert reported.shape == (24, 120)
+    seen = reported != -1
+    assert (reported[seen] == truth[-24:][seen]).all()
+    plain = epifalcon("run", "--out", tmp_path / "p", "--json", *tiny)
+    assert plain.json["infected_share"] == said.json["infected_share"]
+    assert not (tmp_path / "p" / "reported").exists()
+
+
+def test_more_days_than_there_are_cannot_be_reported(epifalcon, tiny):
+    said = epifalcon("outbreak", "--set", "reporting.last_days=30", *tiny)
+    assert said.code == 2
+    assert "last_days=30" in said.err
+
+
+def test_a_command_does_not_overwrite_what_it_reads(epifalcon, tiny, tmp_path):
+    town = tmp_path / "town"
+    epifalcon("city", "--out", town, *tiny)
+    before = files(town)
+    words = ("--out", town, "--overwrite")
+    for command in (
+        ("inspect", town, *words),
+        ("outbreak", "--city", town, *words),
+        ("run", "--city", town, *words),
+    ):
+        said = epifalcon(*command)
+        assert said.code == 6, said.err
+        assert "being read" in said.err
+    assert files(town) == before
+
+
+def test_usage_errors_are_one_line(epifalcon):
+    for words in (("run",), ("outbreak", "--seeds", "0"), ("city", "--sed", "1")):
+        said = epifalcon(*words)
+        assert said.code == 2
+        assert said.err.startswith("epifalcon: ")
+        assert said.err.count("\n") == 1

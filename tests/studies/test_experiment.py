@@ -76,6 +76,37 @@ def test_a_named_rule_stands_for_its_settings():
     assert changed.outbreak.model == "sir"
 
 
+@pytest.mark.parametrize(
+    ("override", "name"),
+    [
+        ("outbreak.seed_share=0.05", "seed_share"),
+        ("outbreak.seed_people=[3, 14, 159]", "seed_people"),
+        ("outbreak.seed_count=7", "seed_count"),
+    ],
+)
+@pytest.mark.parametrize("preset", ["hamlet", "larger-sars"])
+def test_a_later_choice_of_seeds_replaces_an_earlier_one(preset, override, name):
+    outbreak = Experiment.load(preset, [override]).outbreak
+    given = {
+        "seed_count": outbreak.seed_count is not None,
+        "seed_share": outbreak.seed_share is not None,
+        "seed_people": bool(outbreak.seed_people),
+    }
+    assert [key for key, is_given in given.items() if is_given] == [name]
+
+
+def test_a_file_replaces_the_seeds_of_what_it_extends(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "hamlet"\n[outbreak]\nseed_share = 0.1\n')
+    outbreak = Experiment.load(str(path)).outbreak
+    assert (outbreak.seed_count, outbreak.seed_share) == (None, 0.1)
+
+
+def test_two_choices_of_seeds_in_one_layer_are_refused():
+    with pytest.raises(SettingsError, match="exclude each other"):
+        Experiment.load("hamlet", ["outbreak.seed_share=0.05", "outbreak.seed_count=3"])
+
+
 def test_overrides_see_the_pathogen_that_comes_last():
     assert Experiment.load("larger-sars", ["pathogen=omicron"]).outbreak == (
         Experiment.load("larger-omicron").outbreak

@@ -189,7 +189,8 @@ def _import(
     begun = perf_counter()
     test_settings = replace(settings.read, columns=tuple(sources.test_columns))
     files = sources.files(settings)
-    with store.new_directory(out, overwrite=overwrite) as folder:
+    named = [*sources.files(settings).values()]
+    with store.new_directory(out, overwrite=overwrite, inputs=named) as folder:
         with screen.progress() as progress:
             imported = import_visits(sources.visits, settings, progress)
         told = {

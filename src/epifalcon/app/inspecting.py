@@ -44,7 +44,7 @@ def inspect(
     if out is not None:
         if statistics is None:
             raise SettingsError(f"{folder} holds no city: --out has nothing to draw")
-        figures["picture"] = _draw(out, statistics, figures, overwrite)
+        figures["picture"] = _draw(out, folder, statistics, figures, overwrite)
     screen.figures(figures)
 
 
@@ -107,6 +107,7 @@ def _measure(
 
 def _draw(
     out: Path,
+    source: Path | None,
     statistics: Any,  # noqa: ANN401
     figures: dict[str, Any],
     overwrite: bool,
@@ -114,7 +115,7 @@ def _draw(
     from epifalcon import store
     from epifalcon.studies.keeping import write_mobility_figure
 
-    with store.new_directory(out, overwrite=overwrite) as scratch:
+    with store.new_directory(out, overwrite=overwrite, inputs=[source]) as scratch:
         picture = write_mobility_figure(scratch, statistics, figures["name"])
         origin = store.Origin.now({"of": figures["name"]}, figures.get("seed"))
         store.write_manifest(scratch, "picture", meta={}, origin=origin)

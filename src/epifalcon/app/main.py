@@ -4,10 +4,12 @@ Exit codes: 0 done; 1 an error of our own; 2 usage or settings; 3 bad data;
 4 privacy budget; 5 corrupt file; 6 cannot write.
 """
 
+import signal
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from epifalcon.app import city, importing, inspecting, outbreak, presets, run
 from epifalcon.errors import EpifalconError
@@ -55,12 +57,37 @@ def _root(
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line and an exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     try:
-        app()
+        # Typer's own way of failing is a box of five lines; of helping, fine.
+        code = app(standalone_mode=len(sys.argv) < 2)
+        sys.stdout.flush()
     except EpifalconError as error:
-        sys.stderr.write(f"epifalcon: {error}\n")
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except TyperException as error:
+        _fail(error.format_message(), error.exit_code)
+    except typer.Abort:
+        _fail("interrupted; nothing was written", 130)
     except MemoryError as error:
         told = str(error) or "the work is too large for this machine"
-        sys.stderr.write(f"epifalcon: not enough memory: {told}\n")
-        sys.exit(1)
+        _fail(f"not enough memory: {told}", 1)
+    except OSError as error:
+        # Files that epifalcon reads and writes have errors of their own: only
+        # standard output, which has no name, is left.
+        if error.filename is not None or error.errno is None:
+            raise
+        sys.stdout = None
+        _fail(f"standard output cannot be written: {error.strerror}", 6)
+    if code:
+        sys.exit(code)
+
+
+def _leave(number: int, _frame: object) -> None:
+    """End by way of every ``finally``, so that nothing half-written stays."""
+    sys.exit(128 + number)
+
+
+def _fail(told: str, code: int) -> NoReturn:
+    sys.stderr.write(f"epifalcon: {told}\n")
+    sys.exit(code)

@@ -50,8 +50,9 @@ def outbreak(
     figures = outbreak_figures(chosen.experiment, chosen.traces, epidemics, chosen.name)
     figures["seconds"] = perf_counter() - start
     figures["seconds_city"] = chosen.seconds
+    figures["share_reported"] = chosen.reported(seed).observed_share
     if out is not None:
-        with store.new_directory(out, overwrite=overwrite) as folder:
+        with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
             _keep(folder, chosen, epidemics, figures, seed)
         figures["out"] = str(out)
     screen.figures(figures)
@@ -72,10 +73,12 @@ def _keep(
 ) -> None:
     from epifalcon import store
     from epifalcon.studies.keeping import write_figures, write_summary
+    from epifalcon.studies.pipeline import REPORTED
 
     origin = chosen.origin(seed)
     for epidemic in epidemics:
         epidemic.save(folder / f"seed-{epidemic.seed}", origin)
+    chosen.save_reported(folder / REPORTED, seed)
     write_summary(folder, chosen.experiment, figures)
     write_figures(folder / "figures", chosen.traces, epidemics, chosen.name)
     store.write_manifest(folder, "outbreaks", meta={"name": chosen.name}, origin=origin)

@@ -18,12 +18,15 @@ def presets(
 ) -> None:
     """List the presets, or print one in full as TOML to copy and change.
 
-    Example: epifalcon presets hamlet > mine.toml; epifalcon run --preset mine.toml
+    Example: epifalcon presets hamlet > mine.toml
     """
+    from epifalcon.errors import SettingsError
     from epifalcon.settings import as_plain
     from epifalcon.studies.experiment import Experiment, preset_names
 
     screen = Screen(json=json)
+    if name is None and overrides:
+        raise SettingsError("--set goes with the name of a preset")
     if name is not None:
         experiment = Experiment.load(name, overrides or [])
         screen.figures(as_plain(experiment))

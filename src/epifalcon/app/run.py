@@ -31,7 +31,7 @@ def run(
 
     screen = Screen(json=json, quiet=quiet)
     with (
-        store.new_directory(out, overwrite=overwrite) as folder,
+        store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder,
         screen.progress() as progress,
     ):
         chosen = choose(preset, city, overrides, seed, progress)

@@ -74,6 +74,13 @@ class Known:
             slot[order].astype(np.int32),
         )
 
+    def of_people(self, wanted: Mask) -> "Known":
+        """The tests of the people marked in ``wanted`` (people,) alone."""
+        kept = wanted[self.person]
+        return Known(
+            self.people, self.person[kept], self.positive[kept], self.slot[kept]
+        )
+
     @cached_property
     def status(self) -> NDArray[np.int8]:
         """(people,): 1 any positive test, 0 only negative ones, -1 not tested."""

@@ -90,7 +90,9 @@ class OutbreakSettings:
         if self.seed_people:
             return len(self.seed_people)
         if self.seed_share is not None:
-            return round(self.seed_share * qualified)
+            # Some share of somebody is at least one person.
+            least = 1 if self.seed_share > 0 and qualified > 0 else 0
+            return max(least, round(self.seed_share * qualified))
         if self.seed_count is not None:
             return self.seed_count
         return _PAPER_SEEDS.get(pathogen.name, _PAPER_SEEDS[SARS_COV_2.name])

@@ -97,12 +97,17 @@ def _require_date(text: str, days: int) -> None:
     # One form only: Python also reads 20200301 and 2020-W09-7.
     try:
         first = date.fromisoformat(text)
-        date.fromordinal(first.toordinal() + days)
         good = first.isoformat() == text
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError):
         good = False
     if not good:
         raise SettingsError(f"start={text!r} must be a date like 2020-03-01")
+    try:
+        date.fromordinal(first.toordinal() + days)
+    except (ValueError, OverflowError):
+        raise SettingsError(
+            f"days={days} from {text} on end after the year 9999: choose fewer"
+        ) from None
 
 
 def _require_zone(name: str) -> None:

@@ -24,6 +24,8 @@ from epifalcon.settings import as_plain, build, override, read_toml, unknown_nam
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
+# One of these at most may be given; a later layer's choice replaces an earlier one's.
+_SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
 _PRESETS = resources.files("epifalcon.studies") / "presets"
 
 
@@ -51,6 +53,9 @@ class Experiment:
     def of(cls, values: Plain, overrides: Sequence[str] = ()) -> "Experiment":
         """The experiment of plain settings, with ``overrides`` put in."""
         values = _with_pathogen_table(values)
+        keys = {assignment.partition("=")[0].strip() for assignment in overrides}
+        if any(f"outbreak.{name}" in keys for name in _SEED_CHOICES):
+            values = {**values, "outbreak": _without_seeds(values.get("outbreak"))}
         for assignment in overrides:
             values = _with_pathogen_table(override(values, assignment))
         return build(cls, _with_rule_settings(values))
@@ -118,11 +123,19 @@ def _with_rule_settings(values: Plain) -> dict[str, Any]:
 
 def _merged(base: Plain, changes: Plain) -> dict[str, Any]:
     merged = dict(base)
+    if any(name in changes for name in _SEED_CHOICES):
+        merged = _without_seeds(base)
     for key, value in changes.items():
         old = merged.get(key)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
     return merged
+
+
+def _without_seeds(outbreak: Plain | None) -> dict[str, Any]:
+    """The table without its choice of seeds, which a later layer makes anew."""
+    table = outbreak if isinstance(outbreak, Mapping) else {}
+    return {key: value for key, value in table.items() if key not in _SEED_CHOICES}
 
 
 def _without_none(values: Plain) -> dict[str, Any]:

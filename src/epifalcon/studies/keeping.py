@@ -15,7 +15,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 from epifalcon.studies import figures
 from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import CITY, Epidemic, Prepared
+from epifalcon.studies.pipeline import CITY, REPORTED, Epidemic, Prepared
 from epifalcon.studies.report import Page, Picture, Table
 from epifalcon.studies.summaries import (
     outbreak_figures,
@@ -111,9 +111,11 @@ def write_run(
     origin = prepared.origin(epidemic.seed)
     traces.save(folder / CITY, prepared.city_origin)
     epidemic.save(folder, origin)
+    reported = prepared.save_reported(folder / REPORTED, epidemic.seed)
     statistics = measure(traces, progress)
     summary = outbreak_figures(prepared.experiment, traces, [epidemic], name)
     summary["tested"] = int(epidemic.labels.known.tested.sum())
+    summary["share_reported"] = reported.observed_share
     summary["statistics"] = plain_statistics(statistics)
     write_summary(folder, prepared.experiment, summary)
     pictures = write_figures(folder / "figures", traces, [epidemic], name)

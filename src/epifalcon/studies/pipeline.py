@@ -15,14 +15,16 @@ from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.seir import replay
 from epifalcon.epidemic.sellke import Draws
+from epifalcon.mobility.reporting import report
 from epifalcon.mobility.synthetic import build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain
+from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
 from epifalcon.studies.experiment import Experiment
 
 CITY = "city"
+REPORTED = "reported"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,21 @@ class Prepared:
     city_folder: Path | None
     """Where the city was read, if it was not made anew."""
     seconds: float
+
+    def reported(self, seed: int, progress: Progress = silent) -> Traces:
+        """The traces as a method sees them: ``reporting`` applied to the true ones.
+
+        The disease spreads along the true traces, whatever is reported of them.
+        """
+        rng = Streams(seed).numpy("reporting")
+        return report(self.traces, self.experiment.reporting, rng, progress)
+
+    def save_reported(self, folder: Path, seed: int) -> Traces:
+        """Write the reported traces, where they differ from the true ones."""
+        reported = self.reported(seed)
+        if reported is not self.traces:
+            reported.save(folder, self.origin(seed))
+        return reported
 
     def origin(self, seed: int) -> store.Origin:
         """What a folder made from here says of itself.
@@ -64,10 +81,21 @@ class Epidemic:
     seconds: float
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write outbreak, known and hidden labels, each into a folder of its own."""
+        """Write outbreak, known and hidden labels, each into a folder of its own.
+
+        What made ``known`` is told by the settings of the labels and a hash of
+        all settings: seed and settings of the outbreak would let a reader of
+        that folder alone make the hidden labels again.
+        """
         own = store.Origin(origin.settings, self.seed, origin.versions)
+        told = {
+            "labels": origin.settings["labels"],
+            "settings_sha256": fingerprint(origin.settings),
+        }
         self.outbreak.save(folder / "outbreak", own)
-        self.labels.known.save(folder / "known", own)
+        self.labels.known.save(
+            folder / "known", store.Origin(told, None, origin.versions)
+        )
         self.labels.hidden.save(folder / "hidden", own)
 
 

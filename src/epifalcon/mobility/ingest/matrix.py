@@ -64,6 +64,9 @@ def read_matrix(
     return Imported(traces, rows, places.rows if places else None)
 
 
+_MAGIC = b"\x93NUMPY"
+
+
 @dataclass(frozen=True, eq=False)
 class _Survey:
     kept: Mask
@@ -73,6 +76,9 @@ class _Survey:
 def _open(path: Path) -> NDArray[Any]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise DataError(f"{path}: expected a NumPy array file (.npy)")
     try:
         # Read as a map, so that a header that promises terabytes allocates nothing.
         matrix = np.load(path, mmap_mode="r", allow_pickle=False)
