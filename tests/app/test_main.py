@@ -1,5 +1,8 @@
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +70,29 @@ def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, told):
     assert told in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (signal.SIGINT, 130, "epifalcon: interrupted; nothing was written\n"),
+        (signal.SIGTERM, 128 + signal.SIGTERM, ""),
+    ],
+)
+def test_a_stopped_command_leaves_nothing(tmp_path, number, code, told):
+    program = Path(sys.executable).parent / "epifalcon"
+    words = ["--set", "city.people=2000000", "--out", tmp_path / "new" / "big"]
+    running = subprocess.Popen(
+        [program, "city", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job is started with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while running.poll() is None and not (tmp_path / "new").exists():
+        time.sleep(0.05)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == code
+    assert err == told
+    assert list(tmp_path.iterdir()) == []

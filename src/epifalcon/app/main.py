@@ -32,6 +32,9 @@ app.command("inspect")(inspecting.inspect)
 app.command("presets")(presets.presets)
 
 
+_INTERRUPTED = 130
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
@@ -67,8 +70,6 @@ def main() -> None:
         _fail(str(error), error.exit_code)
     except TyperException as error:
         _fail(error.format_message(), error.exit_code)
-    except typer.Abort:
-        _fail("interrupted; nothing was written", 130)
     except MemoryError as error:
         told = str(error) or "the work is too large for this machine"
         _fail(f"not enough memory: {told}", 1)
@@ -79,6 +80,8 @@ def main() -> None:
             raise
         sys.stdout = None
         _fail(f"standard output cannot be written: {error.strerror}", 6)
+    if code == _INTERRUPTED:
+        _fail("interrupted; nothing was written", code)
     if code:
         sys.exit(code)
 
