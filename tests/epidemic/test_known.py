@@ -91,3 +91,12 @@ def test_nothing_can_be_changed():
     for array in (known.person, known.positive, known.slot, known.status):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 0
+
+
+@CASES
+@given(TESTS, st.lists(st.booleans(), min_size=6, max_size=6))
+def test_the_tests_of_some_people(tests, wanted):
+    kept = known_of(tests).of_people(np.array(wanted))
+    alone = known_of([test for test in tests if wanted[test[0]]])
+    for name in ("person", "positive", "slot"):
+        np.testing.assert_array_equal(getattr(kept, name), getattr(alone, name))
