@@ -149,15 +149,6 @@ class _Sources:
         return files
 
 
-def _described(path: Path) -> dict[str, Any]:
-    """Name, size and SHA-256 of a file, for the manifest."""
-    import hashlib
-
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest}
-
-
 def _settings(
     values: dict[str, Any], read: dict[str, Any], overrides: list[str]
 ) -> "ImportSettings":
@@ -189,14 +180,18 @@ def _import(
     begun = perf_counter()
     test_settings = replace(settings.read, columns=tuple(sources.test_columns))
     files = sources.files(settings)
-    named = [*sources.files(settings).values()]
-    with store.new_directory(out, overwrite=overwrite, inputs=named) as folder:
+    with store.new_directory(
+        out, overwrite=overwrite, inputs=[*files.values()]
+    ) as folder:
         with screen.progress() as progress:
             imported = import_visits(sources.visits, settings, progress)
         told = {
             "import": as_plain(settings),
             "test_columns": sources.test_columns,
-            "inputs": {name: _described(path) for name, path in files.items()},
+            "inputs": {
+                name: {"file": path.name, **store.describe(path)}
+                for name, path in files.items()
+            },
         }
         origin = store.Origin.now(told, None)
         imported.traces.save(folder / "city", origin)
