@@ -16,9 +16,8 @@ from epifalcon.epidemic.rules import named_rule
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import Draws
 from epifalcon.mobility.synthetic import CitySettings, build_city
-from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
-from tests.oracles.seir_loop import Story, World, loop_with_draws
+from tests.oracles.seir_loop import Story, loop_with_draws, world_of
 
 _SAME = (
     "infection_slot",
@@ -43,7 +42,7 @@ def run() -> dict[str, object]:
     kappa = outbreak.kappa
     ours = _best(lambda: replay(traces, SARS_COV_2, rule, draws, kappa), 15)
     whole = _best(lambda: simulate(traces, SARS_COV_2, rule, streams.numpy("seir")), 15)
-    world = _world(traces, outbreak)
+    world = world_of(traces, outbreak)
     _require_same(outbreak, loop_with_draws(world, draws))
     peer = _best(lambda: loop_with_draws(world, draws), 2)
     return {
@@ -68,18 +67,6 @@ def _best(work: Callable[[], object], times: int) -> float:
         work()
         seconds.append(time.perf_counter() - begin)
     return min(seconds)
-
-
-def _world(traces: Traces, outbreak: Outbreak) -> World:
-    return World(
-        by_slot=traces.by_slot.tolist(),
-        regions=len(traces.regions),
-        slot_days=traces.clock.slot_days,
-        pathogen=outbreak.pathogen,
-        settings=outbreak.settings,
-        kappa=outbreak.kappa,
-        seeds=np.flatnonzero(outbreak.seeds).tolist(),
-    )
 
 
 def _require_same(outbreak: Outbreak, story: Story) -> None:

@@ -54,3 +54,12 @@ def test_the_message_names_the_setting_its_value_and_what_was_expected():
     with pytest.raises(SettingsError) as caught:
         checks.positive(fine=1, clip=-1)
     assert str(caught.value) == "clip=-1 must be a number greater than 0"
+
+
+def test_vectors_are_of_one_length_and_type_and_become_read_only():
+    good = np.zeros(3, np.int32)
+    checks.vectors({"a": np.int32, "b": np.bool_}, a=good, b=np.zeros(3, np.bool_))
+    assert not good.flags.writeable
+    for wrong in (np.zeros(2, np.int32), np.zeros(3), np.zeros((3, 1), np.int32)):
+        with pytest.raises(DataError):
+            checks.vectors({"a": np.int32, "b": np.int32}, a=good, b=wrong)

@@ -5,10 +5,11 @@ Every check takes ``name=value`` pairs, so the message can name the setting:
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError, SettingsError
@@ -67,6 +68,21 @@ def same_length(**arrays: NDArray[Any]) -> None:
     if len(set(lengths.values())) > 1:
         told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
         raise DataError(f"lengths must agree: {told}")
+
+
+def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:
+    """Raise unless all arrays have one axis, one length and the ``wanted`` types.
+
+    They are made read-only, as the arrays of a record are.
+    """
+    same_length(**arrays)
+    for name, array in arrays.items():
+        if array.ndim != 1 or array.dtype != wanted[name]:
+            raise DataError(
+                f"{name} is {array.dtype} of {array.ndim} axes, "
+                f"expected {np.dtype(wanted[name])} of 1"
+            )
+        array.setflags(write=False)
 
 
 def _finite(value: object) -> bool:

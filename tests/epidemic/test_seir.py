@@ -20,10 +20,9 @@ from tests.epidemic.worlds import (
     pathogens,
     rules,
     traces_of,
-    world_of,
 )
 from tests.oracles.cities import cities
-from tests.oracles.seir_loop import loop_with_coins, loop_with_draws
+from tests.oracles.seir_loop import loop_with_coins, loop_with_draws, world_of
 
 CASES = settings(max_examples=150, deadline=None, derandomize=True)
 FIELDS = (

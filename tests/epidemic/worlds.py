@@ -3,13 +3,11 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from tests.oracles.seir_loop import World
 
 FAST = Pathogen(name="fast", beta=6.0, alpha=2.0, mu=0.8)
 
@@ -29,18 +27,6 @@ def mixing_city(people=40, regions=6, days=6, slot_hours=6.0, seed=5) -> Traces:
     by_slot = rng.integers(regions, size=(clock.slots, people)).astype(np.int32)
     by_slot[rng.random(by_slot.shape) < 0.15] = -1
     return Traces(by_slot, clock, Regions("area", np.zeros((regions, 2))))
-
-
-def world_of(traces: Traces, outbreak: Outbreak) -> World:
-    return World(
-        by_slot=traces.by_slot.tolist(),
-        regions=len(traces.regions),
-        slot_days=traces.clock.slot_days,
-        pathogen=outbreak.pathogen,
-        settings=outbreak.settings,
-        kappa=outbreak.kappa,
-        seeds=np.flatnonzero(outbreak.seeds).tolist(),
-    )
 
 
 @st.composite

@@ -9,9 +9,13 @@ import math
 import random
 from dataclasses import dataclass
 
+import numpy as np
+
+from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.sellke import Draws
+from epifalcon.mobility.traces import Traces
 
 NEVER = -1
 
@@ -230,3 +234,16 @@ def infection_chance(
     weight = present.count("I") + settings.asymptomatic_weight * present.count("A")
     below = len(present) if settings.contact == "I/N" else present.count("S")
     return chance_of(world, world.kappa * world.pathogen.beta * weight / below)
+
+
+def world_of(traces: Traces, outbreak: Outbreak) -> World:
+    """What the loop needs to know of an outbreak of ours."""
+    return World(
+        by_slot=traces.by_slot.tolist(),
+        regions=len(traces.regions),
+        slot_days=traces.clock.slot_days,
+        pathogen=outbreak.pathogen,
+        settings=outbreak.settings,
+        kappa=outbreak.kappa,
+        seeds=np.flatnonzero(outbreak.seeds).tolist(),
+    )

@@ -36,7 +36,7 @@ def outbreak(
 
     from epifalcon import store
     from epifalcon.app.loading import choose
-    from epifalcon.studies.pipeline import run_epidemics
+    from epifalcon.studies.pipeline import REPORTED, run_epidemics
     from epifalcon.studies.summaries import outbreak_figures, outbreak_table
 
     screen = Screen(json=json, quiet=quiet)
@@ -50,9 +50,11 @@ def outbreak(
     figures = outbreak_figures(chosen.experiment, chosen.traces, epidemics, chosen.name)
     figures["seconds"] = perf_counter() - start
     figures["seconds_city"] = chosen.seconds
-    figures["share_reported"] = chosen.reported(seed).observed_share
+    reported = chosen.reported(seed)
+    figures["share_reported"] = reported.observed_share
     if out is not None:
         with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
+            chosen.save_reported(folder / REPORTED, reported, seed)
             _keep(folder, chosen, epidemics, figures, seed)
         figures["out"] = str(out)
     screen.figures(figures)
@@ -73,12 +75,10 @@ def _keep(
 ) -> None:
     from epifalcon import store
     from epifalcon.studies.keeping import write_figures, write_summary
-    from epifalcon.studies.pipeline import REPORTED
 
     origin = chosen.origin(seed)
     for epidemic in epidemics:
         epidemic.save(folder / f"seed-{epidemic.seed}", origin)
-    chosen.save_reported(folder / REPORTED, seed)
     write_summary(folder, chosen.experiment, figures)
     write_figures(folder / "figures", chosen.traces, epidemics, chosen.name)
     store.write_manifest(folder, "outbreaks", meta={"name": chosen.name}, origin=origin)

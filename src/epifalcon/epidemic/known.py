@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import at_least, same_length
+from epifalcon.checks import at_least, same_length, vectors
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.types import Mask, PersonIds, Slots
 
@@ -33,16 +33,12 @@ class Known:
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
-        arrays = {"person": self.person, "positive": self.positive, "slot": self.slot}
-        same_length(**arrays)
-        for name, array in arrays.items():
-            wanted = np.bool_ if name == "positive" else np.int32
-            if array.ndim != 1 or array.dtype != wanted:
-                raise DataError(
-                    f"{name} is {array.dtype} of {array.ndim} axes, "
-                    f"expected {np.dtype(wanted)} of 1"
-                )
-            array.setflags(write=False)
+        vectors(
+            {"person": np.int32, "positive": np.bool_, "slot": np.int32},
+            person=self.person,
+            positive=self.positive,
+            slot=self.slot,
+        )
         self._check_values()
 
     def _check_values(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import same_length
+from epifalcon.checks import same_length, vectors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
@@ -66,15 +66,8 @@ class Outbreak:
 
     def __post_init__(self) -> None:
         arrays = self._arrays()
-        same_length(**arrays)
-        for name, array in arrays.items():
-            wanted = np.bool_ if name == "seeds" else np.int32
-            if array.ndim != 1 or array.dtype != wanted:
-                raise DataError(
-                    f"{name} is {array.dtype} of {array.ndim} axes, "
-                    f"expected {np.dtype(wanted)} of 1"
-                )
-            array.setflags(write=False)
+        types = {name: np.bool_ if name == "seeds" else np.int32 for name in arrays}
+        vectors(types, **arrays)
         self._check_values()
 
     def _check_values(self) -> None:

@@ -49,12 +49,10 @@ class Prepared:
         rng = Streams(seed).numpy("reporting")
         return report(self.traces, self.experiment.reporting, rng, progress)
 
-    def save_reported(self, folder: Path, seed: int) -> Traces:
+    def save_reported(self, folder: Path, reported: Traces, seed: int) -> None:
         """Write the reported traces, where they differ from the true ones."""
-        reported = self.reported(seed)
         if reported is not self.traces:
             reported.save(folder, self.origin(seed))
-        return reported
 
     def origin(self, seed: int) -> store.Origin:
         """What a folder made from here says of itself.
