@@ -72,27 +72,49 @@ def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, told):
     assert said.out == ""
 
 
-@pytest.mark.parametrize(
+STOPS = pytest.mark.parametrize(
     ("number", "code", "told"),
     [
         (signal.SIGINT, 130, "epifalcon: interrupted; nothing was written\n"),
         (signal.SIGTERM, 128 + signal.SIGTERM, ""),
     ],
 )
+
+
+@STOPS
 def test_a_stopped_command_leaves_nothing(tmp_path, number, code, told):
     program = Path(sys.executable).parent / "epifalcon"
-    words = ["--set", "city.people=2000000", "--out", tmp_path / "new" / "big"]
-    running = subprocess.Popen(
+    words = ["--set", "city.people=400000", "--out", tmp_path / "new" / "big"]
+    with subprocess.Popen(
         [program, "city", *words],
         stderr=subprocess.PIPE,
         text=True,
         # A shell's background job is started with interrupts ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    while running.poll() is None and not (tmp_path / "new").exists():
-        time.sleep(0.05)
-    running.send_signal(number)
-    _, err = running.communicate(timeout=60)
+    ) as running:
+        while running.poll() is None and not (tmp_path / "new").exists():
+            time.sleep(0.05)
+        running.send_signal(number)
+        _, err = running.communicate()
     assert running.returncode == code
     assert err == told
     assert list(tmp_path.iterdir()) == []
+
+
+@STOPS
+def test_a_stop_swallowed_by_a_callback_comes_again(number, code, told):
+    # Compiling calls back into Python, where an exception is lost.
+    busy = (
+        "import ctypes, os, signal, sys, time\n"
+        "from epifalcon.app import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "@main.app.command()\n"
+        "def busy():\n"
+        f"    stop = lambda: os.kill(os.getpid(), {int(number)})\n"
+        "    ctypes.CFUNCTYPE(None)(stop)()\n"
+        "    time.sleep(600)\n"
+        "sys.argv[1:] = ['busy']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", busy], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, told)

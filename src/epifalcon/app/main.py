@@ -4,8 +4,10 @@ Exit codes: 0 done; 1 an error of our own; 2 usage or settings; 3 bad data;
 4 privacy budget; 5 corrupt file; 6 cannot write.
 """
 
+import os
 import signal
 import sys
+import threading
 from typing import Annotated, NoReturn
 
 import typer
@@ -33,6 +35,8 @@ app.command("presets")(presets.presets)
 
 
 _INTERRUPTED = 130
+_STOP_AGAIN_AFTER = 0.05
+"""Seconds: long enough for a callback to end."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,6 +66,7 @@ def main() -> None:
     """Run the command line; a user's mistake ends in one line and an exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
+    sys.unraisablehook = _stop_again
     try:
         # Typer's own way of failing is a box of five lines; of helping, fine.
         code = app(standalone_mode=len(sys.argv) < 2)
@@ -89,6 +94,22 @@ def main() -> None:
 def _leave(number: int, _frame: object) -> None:
     """End by way of every ``finally``, so that nothing half-written stays."""
     sys.exit(128 + number)
+
+
+def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
+    """Repeat a stop that reached Python inside a callback, which swallowed it.
+
+    Compiling calls back into Python; what is raised there would only be printed.
+    """
+    stop = lost.exc_value
+    if isinstance(stop, KeyboardInterrupt):
+        number = int(signal.SIGINT)
+    elif isinstance(stop, SystemExit) and isinstance(stop.code, int):
+        number = stop.code - 128
+    else:
+        sys.__unraisablehook__(lost)
+        return
+    threading.Timer(_STOP_AGAIN_AFTER, os.kill, (os.getpid(), number)).start()
 
 
 def _fail(told: str, code: int) -> NoReturn:
