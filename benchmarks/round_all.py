@@ -19,11 +19,12 @@ from torch import Tensor, nn
 
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import predict
-from epifalcon.federation.plan import PrivacyPlan, PrivacySettings, releases_of
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.micro import FalconSettings
+from epifalcon.models.settings import FalconSettings
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city
 

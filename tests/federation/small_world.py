@@ -4,12 +4,13 @@ import numpy as np
 import torch
 
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.plan import PrivacyPlan, PrivacySettings, releases_of
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.micro import FalconSettings
+from epifalcon.models.settings import FalconSettings
 from tests.oracles.cities import random_traces
 
 CLOCK = Clock(slot_hours=4, days=3)

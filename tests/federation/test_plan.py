@@ -7,15 +7,11 @@ import pytest
 import torch
 
 from epifalcon.errors import BudgetExceededError, SettingsError
-from epifalcon.federation.plan import (
-    Clipped,
-    ClippedReturn,
-    PrivacyPlan,
-    PrivacySettings,
-    releases_of,
-)
+from epifalcon.federation.plan import Clipped, ClippedReturn, PrivacyPlan, releases_of
+from epifalcon.federation.settings import PrivacySettings
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.micro import UNCHANGED, FalconSettings
+from epifalcon.models.micro import UNCHANGED
+from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.events import GaussianRelease, unprotected
 from epifalcon.privacy.ledger import Ledger
 

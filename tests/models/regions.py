@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from epifalcon.mobility.flows import Flows
-from epifalcon.models.region_training import TrainingSettings
 from epifalcon.models.regional import RegionHistory
+from epifalcon.models.settings import TrainingSettings
 from epifalcon.types import Floats
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.models import micro
-from epifalcon.models.micro import FalconSettings, HomeInputs, Way
+from epifalcon.models.micro import HomeInputs, Way
+from epifalcon.models.settings import FalconSettings
 from tests.hypergraph.hypergraphs import incidences
 from tests.oracles.dense_hypergraph import dense_layer
 

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.models.diffusion import FlowGraph
-from epifalcon.models.macro import Dcrnn, DcrnnSettings
-from epifalcon.models.region_training import Lesson, TrainingSettings, train
+from epifalcon.models.macro import Dcrnn
+from epifalcon.models.region_training import Lesson, train
 from epifalcon.models.regional import Scaling
+from epifalcon.models.settings import DcrnnSettings, TrainingSettings
 from tests.models.regions import small_history
 
 

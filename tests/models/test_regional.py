@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.models.macro import DcrnnSettings
 from epifalcon.models.regional import NetworkRegionModel, RegionHistory, Scaling
-from epifalcon.models.states import RegionSettings, dcrnn_model
+from epifalcon.models.settings import DcrnnSettings, RegionSettings
+from epifalcon.models.states import dcrnn_model
 from tests.models.regions import QUICK, PlainGru, flows_of, small_history
 
 NETWORK = DcrnnSettings(hidden_width=6)

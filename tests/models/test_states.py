@@ -9,9 +9,8 @@ import torch
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
-from epifalcon.models.macro import DcrnnSettings
+from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.models.states import (
-    RegionSettings,
     RegionStates,
     cross_fitted_states,
     dcrnn_model,

@@ -5,22 +5,15 @@ import pytest
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
-from epifalcon.federation.plan import PrivacySettings
-from epifalcon.models.micro import FalconSettings
-from epifalcon.models.region_training import TrainingSettings
-from epifalcon.models.states import RegionSettings
+from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.models.settings import FalconSettings, RegionSettings, TrainingSettings
 from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.streams import Streams
 from epifalcon.studies import prediction
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city, run_epidemics
-from epifalcon.studies.prediction import (
-    HGNN,
-    PredictionSettings,
-    StoppingSettings,
-    fit,
-)
+from epifalcon.studies.prediction import HGNN, PredictionSettings, fit
 
 SMALL = FalconSettings(rounds=20)
 FALCON = PredictionSettings(

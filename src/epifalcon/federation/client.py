@@ -28,7 +28,6 @@ from epifalcon.hypergraph.noise import Draw
 from epifalcon.hypergraph.propagate import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.micro import (
     Exchange,
-    FalconSettings,
     HomeInputs,
     LinearUse,
     Moments,
@@ -38,6 +37,7 @@ from epifalcon.models.micro import (
     kept,
     status_inputs,
 )
+from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.dpsgd import LinearTape, clipped_sum, private_mean
 from epifalcon.privacy.events import ONE_VECTOR, Terms
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, add_keyed, keyed_normals

@@ -15,7 +15,8 @@ from epifalcon.federation.client import Home
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.federation.server import Model
 from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.models.micro import Exchange, FalconSettings, Moments, scores
+from epifalcon.models.micro import Exchange, Moments, scores
+from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger, Spent
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Probabilities

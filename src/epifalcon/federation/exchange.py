@@ -41,7 +41,6 @@ from epifalcon.federation.server import EdgeCounts, Model
 from epifalcon.federation.view import ServerView
 from epifalcon.models.micro import (
     Exchange,
-    FalconSettings,
     LinearUse,
     Moments,
     PassResult,
@@ -49,6 +48,7 @@ from epifalcon.models.micro import (
     scoring_pass,
     training_pass,
 )
+from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Probabilities

@@ -8,17 +8,16 @@ engines ask the plan for parts and receipts instead of knowing modes.
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
-from epifalcon.errors import SettingsError
+from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.micro import FalconSettings, Way
-from epifalcon.privacy.accounting import DELTA, mu_for, paper_sigma
+from epifalcon.models.micro import Way
+from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.accounting import mu_for, paper_sigma
 from epifalcon.privacy.clipping import clip_rows
 from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import (
@@ -30,67 +29,11 @@ from epifalcon.privacy.events import (
     Release,
     Releases,
     Terms,
-    Unit,
     UnprotectedRelease,
 )
 from epifalcon.privacy.ledger import Budget
 from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.streams import Streams
-
-Mode = Literal["off", "paper", "local"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrivacySettings:
-    """What shall be promised, and how the promise is divided.
-
-    ``off``: nothing. ``paper``: the published mechanisms with sigma as given or,
-    where none is, by the paper's formula. ``local``: noise by exact accounting,
-    so that everything noised keeps (epsilon, delta) for one ``unit`` together.
-    """
-
-    mode: Mode = "off"
-    upload_clip: float = 0.1
-    gradient_clip: float = 0.1
-    upload_sigma: float | None = None
-    """Noise of each upload; ``paper`` only."""
-    gradient_sigma: float | None = None
-    """Noise of each person's gradient; ``paper`` only."""
-    paper_epsilon: float = 1.0
-    paper_delta: float = 0.001
-    epsilon: float = 8.0
-    delta: float = DELTA
-    unit: Unit = "person"
-    relation: Relation = "zero-out"
-    upload_share: float = 0.6
-    """Part of mu^2 for rows (and gradient rows) at places; ``local`` only."""
-    gradient_share: float = 0.3
-    """Part of mu^2 for gradients; what is left goes to the one presence release."""
-    scorings: int = 0
-    """Forward passes beside the training rounds that the budget must pay for."""
-
-    def __post_init__(self) -> None:
-        one_of(get_args(Mode), mode=self.mode)
-        one_of(UNITS, unit=self.unit)
-        one_of(get_args(Relation), relation=self.relation)
-        positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
-        positive(paper_epsilon=self.paper_epsilon, paper_delta=self.paper_delta)
-        positive(epsilon=self.epsilon, delta=self.delta)
-        positive(upload_share=self.upload_share, gradient_share=self.gradient_share)
-        unit_interval(shares=self.upload_share + self.gradient_share)
-        whole(0, scorings=self.scorings)
-        if self.upload_share + self.gradient_share >= 1:
-            raise SettingsError(
-                "upload_share and gradient_share must leave a part for presence"
-            )
-        for name in ("upload_sigma", "gradient_sigma"):
-            if (sigma := getattr(self, name)) is None:
-                continue
-            non_negative(**{name: sigma})
-            if self.mode != "paper":
-                raise SettingsError(
-                    f"{name}={sigma} is used by mode='paper' only, not {self.mode!r}"
-                )
 
 
 @dataclass(frozen=True)

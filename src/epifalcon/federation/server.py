@@ -19,7 +19,8 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.hypergraph.incidence import EdgeKeys
-from epifalcon.models.micro import FalconSettings, Moments, adam_step
+from epifalcon.models.micro import Moments, adam_step
+from epifalcon.models.settings import FalconSettings
 from epifalcon.types import Floats
 
 

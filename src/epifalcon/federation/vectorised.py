@@ -34,11 +34,11 @@ from epifalcon.hypergraph.operator import SILENT, Noise, Operator
 from epifalcon.hypergraph.propagate import require_rows, view
 from epifalcon.models.micro import (
     Exchange,
-    FalconSettings,
     initial_parameters,
     scoring_pass,
     training_pass,
 )
+from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities

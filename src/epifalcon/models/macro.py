@@ -7,27 +7,12 @@ E_m, which the person model puts beside the hyperedges.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from epifalcon.checks import whole
 from epifalcon.models.diffusion import DiffusionConv, FlowGraph, glorot
-
-
-@dataclass(frozen=True, kw_only=True)
-class DcrnnSettings:
-    """Size of the network and what it looks at."""
-
-    hidden_width: int = 32
-    """Numbers kept for each region and day: the width of E_m."""
-    diffusion_steps: int = 2
-    """How many steps of each random walk a convolution sees (K)."""
-
-    def __post_init__(self) -> None:
-        whole(1, hidden_width=self.hidden_width)
-        whole(0, diffusion_steps=self.diffusion_steps)
+from epifalcon.models.settings import DcrnnSettings
 
 
 class DiffusionGru(nn.Module):

@@ -14,81 +14,24 @@ are written by hand; autograd is the tests' oracle.
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import one_of, positive, unit_interval, whole
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.hypergraph.compiled import compiled
 from epifalcon.hypergraph.spreading import combined, mixed
+from epifalcon.models.settings import FalconSettings
 
 Parameters = Mapping[str, Tensor]
-InputKind = Literal["embedding", "status"]
-GradientPath = Literal["auto", "local", "exchanged"]
 CLASSES = 2
 STATUSES = 3
 """Negative, positive, unknown: the columns of a status input."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FalconSettings:
-    """The person model and its training; the paper's values by default."""
-
-    width: int = 32
-    layers: int = 2
-    dropout: float = 0.2
-    """Share of each layer's outputs left out in training."""
-    input_dropout: float = 0.0
-    """The same for the input rows."""
-    learning_rate: float = 0.001
-    weight_decay: float = 0.0005
-    rounds: int = 500
-    window_slots: int = 1
-    """Slots joined into one edge of the hypergraph."""
-    input: InputKind = "embedding"
-    """``embedding``: a free row for each person, kept at home. ``status``: an
-    embedding of the known status that all share, so new people can be scored."""
-    embedding_scale: float = 0.1
-    """Standard deviation of the first embeddings: with 1 they have hardly moved
-    after 500 small steps."""
-    mask_share: float = 0.5
-    """Share of the tested people whose status a round hides and asks for
-    (``status`` only)."""
-    gradient_path: GradientPath = "auto"
-    """``local``: others' rows are constants, as in algorithm 2. ``exchanged``:
-    gradient rows travel like rows, which gives the exact gradient. ``auto``:
-    exchanged without privacy, where it costs nothing, otherwise local."""
-    class_weights: tuple[float, float] | None = None
-    """Weight of a negative and of a positive person in the loss."""
-    precision: Literal["single", "double"] = "single"
-
-    def __post_init__(self) -> None:
-        whole(1, width=self.width, layers=self.layers, rounds=self.rounds)
-        whole(1, window_slots=self.window_slots)
-        positive(learning_rate=self.learning_rate, mask_share=self.mask_share)
-        positive(embedding_scale=self.embedding_scale)
-        unit_interval(mask_share=self.mask_share, weight_decay=self.weight_decay)
-        for name in ("dropout", "input_dropout"):
-            unit_interval(**{name: getattr(self, name)})
-            if getattr(self, name) == 1:
-                raise SettingsError(f"{name}=1 would leave nothing: choose less")
-        one_of(get_args(InputKind), input=self.input)
-        one_of(get_args(GradientPath), gradient_path=self.gradient_path)
-        one_of(("single", "double"), precision=self.precision)
-        if self.class_weights is not None:
-            negative, infected = self.class_weights
-            positive(class_weight_0=negative, class_weight_1=infected)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of every row and parameter."""
-        return torch.float64 if self.precision == "double" else torch.float32
 
 
 class Part(Protocol):

@@ -11,48 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.checks import positive, unit_interval, whole
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import SettingsError
 from epifalcon.models.diffusion import FlowGraph
+from epifalcon.models.settings import TrainingSettings
 from epifalcon.progress import Progress
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """How a region model is fitted."""
-
-    steps: int = 100
-    """Steps of Adam at most, each over all regions and training days."""
-    origins_per_step: int = 4
-    """How many training days, drawn anew each step, are forecast from in it."""
-    learning_rate: float = 0.01
-    gradient_clip: float = 5.0
-    """Bound of the gradient's L2 norm over all parameters."""
-    horizon: int = 3
-    """How many days ahead are foretold and trained."""
-    validation_share: float = 0.2
-    """Share of the days, the last ones, that choose the step to stop at."""
-    patience: int = 15
-    """Steps without a better validation error after which training ends."""
-    visitors: bool = False
-    """Whether the network also sees how many people were in a region that day."""
-
-    def __post_init__(self) -> None:
-        whole(1, steps=self.steps, horizon=self.horizon, patience=self.patience)
-        whole(1, origins_per_step=self.origins_per_step)
-        positive(learning_rate=self.learning_rate, gradient_clip=self.gradient_clip)
-        unit_interval(validation_share=self.validation_share)
-        positive(validation_share=self.validation_share)
-
-    def first_validation_day(self, days: int) -> int:
-        """The day at which validation begins; raises where too few days are left."""
-        first = days - max(1, round(days * self.validation_share))
-        if first <= self.horizon:
-            raise DataError(
-                f"{days} days leave {first} for training, but horizon={self.horizon} "
-                f"needs {self.horizon + 1}: give more days or a smaller horizon"
-            )
-        return first
 
 
 class RegionNetwork(Protocol):

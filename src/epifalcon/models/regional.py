@@ -20,13 +20,8 @@ from epifalcon.checks import one_of
 from epifalcon.errors import DataError
 from epifalcon.mobility.flows import Flows
 from epifalcon.models.diffusion import FlowGraph
-from epifalcon.models.region_training import (
-    FitRecord,
-    Lesson,
-    RegionNetwork,
-    TrainingSettings,
-    train,
-)
+from epifalcon.models.region_training import FitRecord, Lesson, RegionNetwork, train
+from epifalcon.models.settings import TrainingSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
 from epifalcon.types import Floats, Plain

@@ -6,7 +6,7 @@ back to it. The states of its fold are made without the fold's cases.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +18,20 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.mobility.flows import Flows
 from epifalcon.models.forecast import ForecastReport, judge
-from epifalcon.models.macro import Dcrnn, DcrnnSettings
-from epifalcon.models.region_training import FitRecord, TrainingSettings
+from epifalcon.models.macro import Dcrnn
+from epifalcon.models.region_training import FitRecord
 from epifalcon.models.regional import (
     NetworkRegionModel,
     RegionHistory,
     RegionModel,
     require_source,
 )
+from epifalcon.models.settings import RegionSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.types import Floats
 
 _KIND = "region-states"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegionSettings:
-    """The region model and its training."""
-
-    network: DcrnnSettings = field(default_factory=DcrnnSettings)
-    training: TrainingSettings = field(default_factory=TrainingSettings)
 
 
 def dcrnn_model(settings: RegionSettings) -> NetworkRegionModel:

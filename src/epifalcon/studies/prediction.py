@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import unit_interval, whole
+from epifalcon.checks import whole
 from epifalcon.epidemic.cases import reported_cases
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
@@ -23,7 +23,8 @@ from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState, RoundReport, predict, train
-from epifalcon.federation.plan import PrivacyPlan, PrivacySettings, releases_of
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import PrivacySettings, StoppingSettings
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.flows import count_flows
@@ -31,31 +32,15 @@ from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.coupling import state_of_people
 from epifalcon.models.forecast import ForecastReport
-from epifalcon.models.micro import FalconSettings
 from epifalcon.models.regional import RegionHistory
-from epifalcon.models.states import RegionSettings, cross_fitted_states, dcrnn_model
+from epifalcon.models.settings import FalconSettings, RegionSettings
+from epifalcon.models.states import cross_fitted_states, dcrnn_model
 from epifalcon.privacy.ledger import Spent
 from epifalcon.privacy.pseudo.catalogue import generate
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.types import Mask, PersonIds, Probabilities
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoppingSettings:
-    """When training ends: at the best validation AUC, looked for now and then."""
-
-    validation_share: float = 0.1
-    """Share of the tested people held back."""
-    check_every: int = 10
-    """Rounds between two looks at the validation people."""
-    patience: int = 10
-    """Looks without a better one before training ends."""
-
-    def __post_init__(self) -> None:
-        unit_interval(validation_share=self.validation_share)
-        whole(1, check_every=self.check_every, patience=self.patience)
 
 
 @dataclass(frozen=True, kw_only=True)
