@@ -36,7 +36,6 @@ from epifalcon.hypergraph.noise import (
     Draw,
     ReceivedNoise,
     propagate_noisy,
-    uploads_at,
 )
 from epifalcon.hypergraph.operator import Operator, propagate
 from epifalcon.mobility.synthetic import CitySettings, build_city
@@ -102,7 +101,7 @@ def _run(preset: str, window_slots: int) -> dict[str, Any]:
     Operator.of(Incidence.of(traces, settings))  # compile outside the clock
     build_incidence, inc = _timed(lambda: Incidence.of(traces, settings))
     build, operator = _timed(lambda: Operator.of(inc))
-    received = ReceivedNoise.of(operator, 0.1, uploads_at(inc))
+    received = ReceivedNoise.of(operator, 0.1, inc.size)
     model, theirs = _model(inc.people), _pyg(inc)
 
     def ours(x: Tensor, _: int) -> Tensor:

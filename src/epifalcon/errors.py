@@ -38,3 +38,9 @@ class WriteError(EpifalconError, OSError):
     """The output cannot be written where it was asked for: choose another place."""
 
     exit_code = 6
+
+
+class StoppedError(EpifalconError):
+    """The user stopped the work: what was done is kept and can be gone on with."""
+
+    exit_code = 130

@@ -4,10 +4,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called with the name of the work, the steps done and all its steps."""
+    """Called with the name of the work, the steps done and all its steps.
 
-    def __call__(self, name: str, done: int, total: int) -> None: ...
+    ``told`` is what stands beside the bar, such as the loss so far.
+    """
+
+    def __call__(self, name: str, done: int, total: int, told: str = "") -> None: ...
 
 
-def silent(name: str, done: int, total: int) -> None:
+def silent(name: str, done: int, total: int, told: str = "") -> None:
     """Tell nobody."""

@@ -85,6 +85,21 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
     return _put(values, path, _toml_value(text.strip()))
 
 
+def first_difference(
+    one: "Plain", other: "Plain", where: str = ""
+) -> tuple[str, Any, Any] | None:
+    """The first key path at which two plain settings differ, with both values."""
+    for key in {**one, **other}:
+        path = f"{where}.{key}" if where else key
+        mine, theirs = one.get(key), other.get(key)
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            if (found := first_difference(mine, theirs, path)) is not None:
+                return found
+        elif mine != theirs:
+            return path, mine, theirs
+    return None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The mapping in a TOML file, or ``SettingsError`` naming file and place."""
     try:

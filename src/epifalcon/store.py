@@ -36,7 +36,8 @@ from epifalcon.types import Plain
 MANIFEST = "manifest.json"
 FORMAT = "epifalcon-record"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars")
+_VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
+_GROWS = "grows"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class Origin:
     def now(cls, settings: Plain, seed: int | None) -> "Origin":
         """The origin of something made by the program that is running."""
         return cls(settings=settings, seed=seed, versions=installed_versions())
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal settings and seed, whatever the versions."""
+        return fingerprint({"settings": self.settings, "seed": self.seed})
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,10 @@ def new_directory(
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
     made: list[Path] = []
     try:
-        with _as_write_error(path, scratch):
-            _refuse_occupied(path, overwrite)
+        with writing(path, scratch):
+            refuse_occupied(path, overwrite)
             _refuse_inputs(path, inputs)
-            _make_parents(path.parent, made)
+            make_parents(path.parent, made)
             scratch.mkdir()
             yield scratch
             _put_in_place(scratch, path)
@@ -129,11 +135,16 @@ def write(
 def write_manifest(
     folder: Path, kind: str, *, meta: Plain, origin: Origin, schema: int = 1
 ) -> None:
-    """Write ``manifest.json`` over every file that stands in ``folder`` now."""
+    """Write ``manifest.json`` over every file that stands in ``folder`` now.
+
+    Files that come later make the folder a strange one, not to be overwritten,
+    unless their names begin with one of those listed in ``meta["grows"]``.
+    """
     files = {
         entry.relative_to(folder).as_posix(): describe(entry)
         for entry in sorted(folder.rglob("*"))
-        if entry.is_file() and entry != folder / MANIFEST
+        if entry.is_file() and entry.name != f".{MANIFEST}.partial"
+        if entry != folder / MANIFEST
     }
     content = {
         "format": FORMAT,
@@ -147,8 +158,15 @@ def write_manifest(
         "files": files,
     }
     content["manifest_sha256"] = _own_digest(json.loads(json_text(content)))
-    text = json_text(content, indent=2)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    replace_text(folder / MANIFEST, json_text(content, indent=2) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that is there whole, old or new, at any moment."""
+    scratch = path.with_name(f".{path.name}.partial")
+    scratch.write_text(text, encoding="utf-8")
+    _flush(scratch)
+    scratch.rename(path)
 
 
 def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
@@ -234,28 +252,29 @@ def unpack_strings(name: str, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, 
 
 
 @contextlib.contextmanager
-def _as_write_error(path: Path, scratch: Path) -> Iterator[None]:
-    """Trouble with the output becomes ``WriteError``; other trouble passes by."""
+def writing(*paths: Path) -> Iterator[None]:
+    """Trouble with the output ``paths`` becomes ``WriteError``; other passes by."""
+    path = paths[0]
     try:
         yield
     except OSError as error:
         # A full disk names no file.
-        ours = error.errno in _FULL or _concerns(error.filename, path, scratch)
+        ours = error.errno in _FULL or _concerns(error.filename, *paths)
         if isinstance(error, WriteError) or not ours:
             raise
         raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _concerns(name: object, path: Path, scratch: Path) -> bool:
+def _concerns(name: object, *paths: Path) -> bool:
     """Whether the file called ``name`` is, holds or lies in the output."""
     if not isinstance(name, str | os.PathLike):
         return False
     place = Path(name)
-    around = {path, scratch, *path.parents}
-    return place in around or not {path, scratch}.isdisjoint(place.parents)
+    around = {*paths, *paths[0].parents}
+    return place in around or not set(paths).isdisjoint(place.parents)
 
 
-def _make_parents(folder: Path, made: list[Path]) -> None:
+def make_parents(folder: Path, made: list[Path]) -> None:
     """Make ``folder`` and what is missing above it, noting each in ``made``."""
     missing = [folder, *folder.parents]
     missing = missing[: next(i for i, place in enumerate(missing) if place.exists())]
@@ -271,20 +290,25 @@ def _own_digest(manifest: Plain) -> str:
     return fingerprint(rest)
 
 
-def _refuse_occupied(path: Path, overwrite: bool) -> None:
+def refuse_occupied(path: Path, overwrite: bool) -> None:
+    """Raise ``WriteError`` where ``new_directory`` would refuse ``path``."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir():
         raise WriteError(f"{path}: is a file, expected a folder to write into")
     try:
-        listed = {MANIFEST, *read_manifest(path)["files"]}
+        manifest = read_manifest(path)
     except EpifalconError:
         raise WriteError(
             f"{path}: exists and was not made by epifalcon; left alone"
         ) from None
+    listed = {MANIFEST, *manifest["files"]}
+    grows = tuple(manifest["meta"].get(_GROWS, ()))
     there = (entry for entry in path.rglob("*") if not entry.is_dir())
     found = sorted(entry.relative_to(path).as_posix() for entry in there)
-    strange = [name for name in found if name not in listed]
+    strange = [
+        name for name in found if name not in listed and not name.startswith(grows)
+    ]
     if strange:
         raise WriteError(
             f"{path}: holds {strange[0]!r}, which epifalcon did not write; left alone"

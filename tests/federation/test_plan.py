@@ -65,9 +65,11 @@ def test_channels_get_their_shares_of_squared_mu():
 def test_paper_noise_is_as_given_or_by_its_formula():
     given = plan_of(mode="paper", upload_sigma=0.2, gradient_sigma=0.0)
     assert (given.upload.sigma, given.gradient.sigma) == (0.2, 0.0)
-    # At the paper's 500 rounds the formula gives 188.8.
     formula = plan_of(FalconSettings(), mode="paper")
-    assert formula.upload.sigma == pytest.approx(188.8, abs=0.05)
+    assert formula.upload.sigma == pytest.approx(0.3776, abs=5e-5)
+    # At the paper's 500 rounds the printed formula gives 188.8.
+    printed = plan_of(FalconSettings(), mode="paper", paper_formula="printed")
+    assert printed.upload.sigma == pytest.approx(188.8, abs=0.05)
 
 
 def test_paper_mode_names_what_is_not_protected():

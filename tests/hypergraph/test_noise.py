@@ -13,7 +13,6 @@ from epifalcon.hypergraph.noise import (
     ReceivedNoise,
     noisy_edges,
     propagate_noisy,
-    uploads_at,
 )
 from epifalcon.hypergraph.operator import Operator, propagate
 from epifalcon.hypergraph.propagate import edge_to_node, node_to_edge
@@ -161,7 +160,7 @@ def test_no_sigma_is_no_noise(way):
 def test_threads_do_not_change_a_bit():
     inc = Incidence.of(random_traces(5, 4_000, 60, Clock(2.0, 4)))
     operator, before = Operator.of(inc), torch.get_num_threads()
-    noise = ReceivedNoise.of(operator, SIGMA, uploads_at(inc))
+    noise = ReceivedNoise.of(operator, SIGMA, inc.size)
     x, found = torch.ones(inc.people, 7), []
     try:
         for threads in (1, 2, 5):
@@ -171,26 +170,6 @@ def test_threads_do_not_change_a_bit():
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-
-
-@quick
-@given(st.integers(0, 2**32))
-def test_uploads_are_counted_at_the_edges_that_were_truly_visited(seed):
-    clock = Clock(8.0, 2)
-    true, one, two = (
-        Incidence.of(random_traces(seed + number, 8, 5, clock)) for number in range(3)
-    )
-    found = dict(zip(true.edge_key.tolist(), uploads_at(true, [one, two]), strict=True))
-    sizes = [
-        dict(zip(c.edge_key.tolist(), c.size, strict=True)) for c in (true, one, two)
-    ]
-    for key, count in found.items():
-        assert count == sum(size.get(key, 0) for size in sizes)
-
-
-def test_pseudo_traces_of_another_city_are_refused():
-    with pytest.raises(DataError, match="windows"):
-        uploads_at(by_hand(2, [[0, 1]]), [by_hand(2, [[0], [1]])])
 
 
 def test_edges_keep_their_own_noise():

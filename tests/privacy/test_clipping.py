@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.clipping import (
-    clip_by_norms,
     clip_factors,
     clip_rows,
     row_norms,
@@ -132,15 +131,3 @@ def test_factors_are_one_within_and_safe_beyond():
 def test_a_norm_that_is_none_is_refused(wrong):
     with pytest.raises(DataError, match="position 1"):
         clip_factors(torch.tensor([1.0, wrong]), 1.0)
-
-
-def test_one_person_is_scaled_by_one_factor_in_every_tensor():
-    weight, bias = torch.randn(5, 3, 2), torch.randn(5, 3)
-    together = torch.cat([weight.flatten(1), bias], dim=1)
-    norms = row_norms(together)
-    clipped = torch.cat(
-        [clip_by_norms(weight, norms, 0.5).flatten(1), clip_by_norms(bias, norms, 0.5)],
-        dim=1,
-    )
-    assert torch.allclose(clipped, clip_rows(together, 0.5), rtol=1e-5)
-    assert torch.equal(clip_by_norms(bias, norms, 100.0), bias)

@@ -13,10 +13,8 @@ from epifalcon.privacy.gaussian import (
     NoiseKey,
     NoiseRows,
     add_keyed,
-    aggregate_noise,
     keyed_normals,
     release,
-    release_keyed,
 )
 from tests.oracles.philox_loop import slow_normals
 
@@ -166,49 +164,10 @@ def test_ids_that_are_none_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_keyed_release_is_the_clipped_row_plus_its_noise(dtype):
+def test_keyed_noise_is_added_at_its_scale_in_the_type_of_the_rows(dtype):
     rows, key = some_rows(400), NoiseKey(3, terms())
-    released = release_keyed(
-        torch.full((400, 9), 2.0, dtype=dtype), 0.3, 0.4, rows, key
-    )
-    assert released.value.dtype == dtype
-    refuse_wrong_scale(released.value.double() - 0.1, 0.4)
-    assert released.receipt.terms == key.terms
-
-
-def test_one_draw_of_a_sum_is_distributed_like_many():
-    """Moments and KS, sum by sum, for the number of uploads each sum has."""
-    uploads = torch.tensor([0, 1, 2, 7, 40])
-    draws, width, sigma = 400, 10, 0.2
-    short = torch.stack(
-        [aggregate_noise(uploads, width, sigma, generator(s)) for s in range(draws)]
-    )
-    person = np.arange(int(uploads.sum()))
-    place = np.repeat(np.arange(len(uploads)), uploads.numpy())
-    long = np.zeros((draws, len(uploads), width))
-    for turn in range(draws):
-        key = NoiseKey(1, terms(turn=turn))
-        noise = sigma * keyed_normals(key, NoiseRows(person, place), width)
-        np.add.at(long[turn], place, noise)
-    assert not short[:, 0].any()
-    for index, count in enumerate(uploads.tolist()):
-        if not count:
-            continue
-        one, many = short[:, index].numpy().ravel(), long[:, index].ravel()
-        for sums in (one, many):
-            refuse_wrong_scale(sums, sigma * math.sqrt(count))
-        assert stats.ks_2samp(one, many).pvalue > SURE
-        assert np.mean(one) == pytest.approx(0, abs=5 * sigma * (count / 4000) ** 0.5)
-
-
-def test_weights_of_a_sum_go_in_squared():
-    weights = np.array([0.5, 2.0, 1.5])
-    variance = torch.tensor([float(np.sum(weights**2))] * 3000)
-    noise = aggregate_noise(variance, 4, 0.3, generator())
-    refuse_wrong_scale(noise, 0.3 * math.sqrt(np.sum(weights**2)))
-
-
-@pytest.mark.parametrize("wrong", [[-1.0], [math.nan], [math.inf]])
-def test_impossible_counts_of_uploads(wrong):
-    with pytest.raises(DataError):
-        aggregate_noise(torch.tensor(wrong), 2, 1.0, generator())
+    value = torch.full((400, 9), 2.0, dtype=dtype)
+    noised = add_keyed(value, 0.4, rows, key)
+    assert noised.dtype == dtype
+    refuse_wrong_scale(noised.double() - 2.0, 0.4)
+    assert torch.equal(add_keyed(value, 0.0, rows, key), value)

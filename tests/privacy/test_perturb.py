@@ -6,24 +6,18 @@ import torch
 from scipy import stats
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.privacy.accounting import epsilon_of, paper_sigma
+from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import Releases, Terms
 from epifalcon.privacy.gaussian import NoiseKey
-from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.privacy.perturb import (
     Claims,
-    PerturbSettings,
     UploadMechanism,
-    noise_of_sums,
     perturb,
-    read_presence,
-    upload_rows,
 )
 
 FORTNIGHT = Releases(visit=1, day=12, person=168)
 SURE = 1e-6
 BARE = UploadMechanism(clip=0.1, sigma=0.2)
-COUNTED = UploadMechanism(clip=0.1, sigma=0.2, presence_weight=0.1)
 
 
 def key(turn=0, channel="upload/0", seed=3):
@@ -57,12 +51,11 @@ def in_interval(values, sigma):
 
 def test_without_noise_true_places_get_the_clipped_row_and_pseudo_places_zero():
     claims, rows = claims_of(), rows_of()
-    silent = UploadMechanism(clip=0.1, sigma=0.0, presence_weight=0.1)
+    silent = UploadMechanism(clip=0.1, sigma=0.0)
     value = perturb(rows, claims, silent, key()).value
     for upload, row, true in zip(value, claims.row, claims.true, strict=True):
         expected = rows[row] * (0.1 / float(rows[row].norm())) if true else 0 * rows[0]
-        assert torch.allclose(upload[:-1], expected, rtol=1e-5)
-        assert float(upload[-1]) == pytest.approx(float(true))
+        assert torch.allclose(upload, expected, rtol=1e-5)
 
 
 def test_noise_covers_true_and_pseudo_alike():
@@ -78,26 +71,17 @@ def test_noise_covers_true_and_pseudo_alike():
     assert told.pvalue > SURE
 
 
-def test_presence_reads_one_at_true_places_and_zero_at_pseudo_places():
-    claims, rows = claims_of(people=500), rows_of(people=500)
-    presence = perturb(rows, claims, COUNTED, key()).value[:, -1]
-    # The column travels at height 0.1, so the receiver's noise is 0.2 / 0.1.
-    assert in_interval(presence - torch.from_numpy(claims.true).float(), 2.0)
-
-
-def test_presence_is_paid_for():
-    assert COUNTED.norm == pytest.approx(0.1 * math.sqrt(2))
-    receipt = COUNTED.receipt(key().terms)
-    assert receipt.squared_mu("visit") == pytest.approx(0.5)
-    assert BARE.receipt(key().terms).squared_mu("visit") == pytest.approx(0.25)
-    sent = upload_rows(rows_of(), COUNTED)
-    assert float(torch.linalg.vector_norm(sent, dim=1).max()) <= COUNTED.norm + 1e-9
+def test_every_upload_is_paid_for():
+    receipt = BARE.receipt(key().terms)
+    assert receipt.squared_mu("visit") == pytest.approx(0.1**2 / 0.2**2)
+    total = 500 * receipt.squared_mu("person")
+    assert epsilon_of(math.sqrt(total)) == pytest.approx(11188, abs=1)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 7, 40])
 def test_any_split_into_cohorts_uploads_the_same_bits(parts):
     claims, rows = claims_of(), rows_of()
-    whole = perturb(rows, claims, COUNTED, key())
+    whole = perturb(rows, claims, BARE, key())
     for people in np.array_split(np.random.default_rng(2).permutation(40), parts):
         chosen = np.flatnonzero(np.isin(claims.row, people))
         position = np.full(40, -1)
@@ -108,7 +92,7 @@ def test_any_split_into_cohorts_uploads_the_same_bits(parts):
             place=claims.place[chosen],
             true=claims.true[chosen],
         )
-        part = perturb(rows[people], cohort, COUNTED, key())
+        part = perturb(rows[people], cohort, BARE, key())
         assert torch.equal(part.value, whole.value[chosen])
         assert part.receipt == whole.receipt
 
@@ -123,30 +107,6 @@ def test_rounds_and_layers_have_noise_of_their_own():
         for other in seen[index + 1 :]:
             assert not bool((one == other).any())
     assert torch.equal(perturb(rows, claims, BARE, key()).value, seen[0])
-
-
-def test_the_sum_of_uploads_is_distributed_like_its_shortcut():
-    """Sums over places, by upload and by one draw: the same mean and spread."""
-    claims, rows, rounds = claims_of(), rows_of(), 60
-    place = torch.from_numpy(claims.place)
-    uploads = torch.bincount(place, minlength=30)
-    mean = torch.zeros(30, 9)
-    silent = UploadMechanism(clip=0.1, sigma=0.0, presence_weight=0.1)
-    mean.index_add_(0, place, perturb(rows, claims, silent, key()).value)
-    generator = torch.Generator().manual_seed(8)
-    long, short = [], []
-    scale = 0.2 * torch.sqrt(uploads.float()).unsqueeze(1).repeat(1, 9)
-    scale[:, -1] /= 0.1
-    for turn in range(rounds):
-        sums = torch.zeros(30, 9)
-        sums.index_add_(0, place, perturb(rows, claims, COUNTED, key(turn)).value)
-        drawn = noise_of_sums(uploads, 8, COUNTED, generator)
-        long.append((sums - mean) / scale)
-        short.append(read_presence(drawn, COUNTED) / scale)
-    one, many = torch.stack(short).flatten(), torch.stack(long).flatten()
-    assert in_interval(one, 1.0)
-    assert in_interval(many, 1.0)
-    assert stats.ks_2samp(one, many).pvalue > SURE
 
 
 def test_a_true_place_met_again_by_a_pseudo_trace_is_refused():
@@ -200,48 +160,10 @@ def test_read_only_arrays_of_a_stored_record_will_do():
     assert torch.equal(again, perturb(rows_of(), claims, BARE, key()).value)
 
 
-@pytest.mark.parametrize("unit", ["visit", "day", "person"])
-@pytest.mark.parametrize("relation", ["zero-out", "replace"])
-@pytest.mark.parametrize("presence", [True, False])
-def test_exact_settings_keep_their_promise_in_the_ledger(unit, relation, presence):
-    wished = PerturbSettings(epsilon=8, unit=unit, presence=presence)
-    mechanism = wished.mechanism(FORTNIGHT, exchanges=2 * 50, relation=relation)
-    ledger = Ledger(Budget(**{unit: 8}))
-    for turn in range(50):
-        for layer in range(2):
-            terms = Terms(
-                channel=f"upload/{layer}",
-                releases=FORTNIGHT,
-                round=turn,
-                relation=relation,
-            )
-            ledger.record(mechanism.receipt(terms))
-    assert ledger.spent().epsilon()[unit] == pytest.approx(8)
-
-
-def test_the_papers_and_given_noise():
-    paper = PerturbSettings(rule="paper", epsilon=1, delta=1e-3, presence=False)
-    found = paper.mechanism(FORTNIGHT, exchanges=500)
-    assert found.sigma == pytest.approx(paper_sigma(1, 1e-3, 0.1, 500))
-    given = PerturbSettings(rule="given", upload_sigma=0.2, presence=False)
-    assert given.mechanism(FORTNIGHT, 500) == BARE
-    total = 500 * BARE.receipt(key().terms).squared_mu("person")
-    assert epsilon_of(math.sqrt(total)) == pytest.approx(11188, abs=1)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"upload_clip": 0},
-        {"rule": "given"},
-        {"upload_sigma": 0.2},
-        {"unit": "week"},
-        {"delta": 2.0},
-    ],
-)
-def test_impossible_settings(wrong):
+@pytest.mark.parametrize("wrong", [(0.0, 1.0), (1.0, -1.0), (math.inf, 1.0)])
+def test_impossible_clips_and_noises_are_refused(wrong):
     with pytest.raises(SettingsError):
-        PerturbSettings(**wrong)
+        UploadMechanism(*wrong)
 
 
 def test_poison_in_a_row_is_named_before_it_leaves():

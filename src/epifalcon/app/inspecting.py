@@ -91,7 +91,7 @@ def _measure(
         traces = chosen.traces
         statistics = measure(traces, progress)
     name = chosen.name if folder is None else str(folder)
-    table = validity_table(statistics)
+    table = validity_table(plain_statistics(statistics))
     screen.table(f"{table.caption} of {name}", table.columns, table.rows)
     return {
         "name": name,

@@ -1,44 +1,215 @@
 """``epifalcon run``: the whole way of the data, from a city to a report."""
 
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from epifalcon.app import options
 from epifalcon.app.screen import Screen
+from epifalcon.errors import DataError, SettingsError, StoppedError
+
+if TYPE_CHECKING:
+    from epifalcon.epidemic.known import Known
+    from epifalcon.progress import Progress
+    from epifalcon.studies.keeping import Kept
+    from epifalcon.studies.run_folder import Begun
 
 
 def run(
     out: Annotated[Path, typer.Option("--out", help="Folder to write the run into.")],
     preset: options.Preset = None,
     city: options.City = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(
+            "--known",
+            help="Folder of test results (made by import or run): learn from them "
+            "instead of simulating an outbreak. Needs --city.",
+            show_default=False,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            help="falcon (default), hgnn or contact-tracing.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(
+            "--mode",
+            help="Privacy: off (default), paper (as published) or local (an exact "
+            "epsilon).",
+            show_default=False,
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--beside",
+            help="Run this method too, on the same labels. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     overrides: options.Overrides = None,
-    seed: options.Seed = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            help="Equal seeds and settings give equal results.  [default: 0]",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with the run in --out, bit by bit."),
+    ] = False,
+    checkpoint_seconds: Annotated[
+        float,
+        typer.Option(
+            "--checkpoint-seconds", min=0, help="Least time between two checkpoints."
+        ),
+    ] = 10.0,
+    tensorboard: Annotated[
+        bool,
+        typer.Option("--tensorboard", help="Also write a log that TensorBoard reads."),
+    ] = False,
     overwrite: options.Overwrite = False,
-    json: options.Json = False,
+    as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Build a city, run an outbreak, draw labels; write pictures and a report.
+    """Build a city, run an outbreak, train Falcon on the tests, judge it, report.
 
-    Example: epifalcon run --preset hamlet --out demo
+    A run that was stopped, by Ctrl-C or worse, goes on with --resume and ends
+    with the same result. The folder of a run holds everything that made it.
+
+    Example: epifalcon run --preset hamlet --mode local --beside hgnn --out demo
     """
+    from epifalcon.studies.run_folder import alone
+
+    words = _Words(preset, city, known, tuple(overrides or ()), seed)
+    words = words.with_choices(method, mode, beside)
+    screen = Screen(json=as_json, quiet=quiet)
+    with alone(out), screen.progress() as progress:
+        if resume:
+            begun = _resume(out, words)
+        else:
+            begun = _begin(out, words, overwrite, progress)
+        finished = _finish(begun, progress, checkpoint_seconds, tensorboard)
+    screen.figures({**finished.figures, "out": str(out)})
+    for table in finished.tables:
+        screen.table(table.caption, table.columns, table.rows)
+    screen.say(f"Report: {out / 'report.html'}")
+    screen.say(f"Risks of all people: epifalcon predict {out} --out risks.csv")
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What the user asked for, before anything was read."""
+
+    preset: str | None
+    city: Path | None
+    known: Path | None
+    overrides: tuple[str, ...]
+    seed: int | None
+
+    def with_choices(
+        self, method: str | None, mode: str | None, beside: list[str] | None
+    ) -> "_Words":
+        """The options that are settings too, as overrides; --set wins."""
+        chosen = [
+            f'{key}="{value}"'
+            for key, value in (("method", method), ("privacy.mode", mode))
+            if value is not None
+        ]
+        if beside:
+            chosen.append(f"beside={json.dumps(beside)}")
+        return replace(self, overrides=(*chosen, *self.overrides))
+
+
+def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "Begun":
+    """Make city, outbreak and labels, and the folder with them in it."""
     from epifalcon import store
     from epifalcon.app.loading import choose
-    from epifalcon.studies.keeping import write_run
     from epifalcon.studies.pipeline import run_epidemics
-    from epifalcon.studies.summaries import outbreak_table
+    from epifalcon.studies.run_folder import Begun, begin
 
-    screen = Screen(json=json, quiet=quiet)
-    with (
-        store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder,
-        screen.progress() as progress,
-    ):
-        chosen = choose(preset, city, overrides, seed, progress)
+    store.refuse_occupied(out, overwrite)
+    seed = words.seed or 0
+    given = None if words.known is None else _tests(words.known, words.city)
+    chosen = choose(words.preset, words.city, list(words.overrides), seed, progress)
+    epidemic = None
+    if given is None:
         epidemic = next(run_epidemics(chosen.experiment, chosen.traces, seed))
-        kept = write_run(folder, chosen, epidemic, progress)
-    screen.figures({**kept.figures, "out": str(out)})
-    table = outbreak_table(kept.figures)
-    screen.table(table.caption, table.columns, table.rows)
-    screen.table(kept.validity.caption, kept.validity.columns, kept.validity.rows)
-    screen.say(f"Report: {out / 'report.html'}")
+        given = epidemic.labels.known
+    elif given.people != chosen.traces.people:
+        raise DataError(
+            f"{words.known}: tests among {given.people:,} people, but {words.city} "
+            f"has {chosen.traces.people:,}"
+        )
+    reported = chosen.reported(seed, progress)
+    begun = Begun(out, chosen, seed, reported, given, epidemic)
+    begin(begun, overwrite=overwrite, inputs=[words.city, words.known])
+    return begun
+
+
+def _tests(folder: Path, city: Path | None) -> "Known":
+    from epifalcon.epidemic.known import Known
+
+    if city is None:
+        raise SettingsError("--known needs --city: the tests are of its people")
+    inner = folder / "known"
+    return Known.load(inner if inner.is_dir() else folder)
+
+
+def _resume(out: Path, words: _Words) -> "Begun":
+    """Open the run in ``out``; other words than those it was begun with are refused."""
+    from epifalcon.settings import as_plain, first_difference
+    from epifalcon.studies.experiment import Experiment
+    from epifalcon.studies.run_folder import open_run
+
+    begun = open_run(out)
+    if words.seed is not None and words.seed != begun.seed:
+        raise SettingsError(f"{out}: was begun with --seed {begun.seed}")
+    mine = begun.prepared.experiment
+    source = words.preset or str(out / "settings.toml")
+    if words.city is None or words.preset is not None:
+        wanted = Experiment.load(source, list(words.overrides))
+    else:
+        wanted = Experiment.of(as_plain(mine), list(words.overrides))
+    if words.city is not None:
+        wanted = replace(wanted, city=mine.city)
+    if (found := first_difference(as_plain(mine), as_plain(wanted))) is not None:
+        key, then, now = found
+        raise SettingsError(
+            f"{out}: was begun with {key}={then!r}, it cannot go on with {now!r}"
+        )
+    return begun
+
+
+def _finish(
+    begun: "Begun", progress: "Progress", checkpoint_seconds: float, log: bool
+) -> "Kept":
+    """Train what is not trained yet, judge, and write the report."""
+    from epifalcon.studies.keeping import keep_results
+    from epifalcon.studies.outcomes import Listeners, run_method
+
+    experiment = begun.prepared.experiment
+    listeners = Listeners(
+        progress=progress, checkpoint_seconds=checkpoint_seconds, log=log
+    )
+    try:
+        outcomes = [
+            run_method(begun, method, listeners)
+            for method in (experiment.method, *experiment.beside)
+        ]
+        return keep_results(begun, outcomes, progress)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"interrupted; go on with: epifalcon run --resume --out {begun.folder}"
+        ) from None

@@ -85,13 +85,14 @@ class Screen:
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
+            TextColumn("{task.fields[told]}"),
         )
         with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
             known: dict[str, Any] = {}
 
-            def show(name: str, done: int, total: int) -> None:
+            def show(name: str, done: int, total: int, told: str = "") -> None:
                 if name not in known:
-                    known[name] = bars.add_task(name, total=total)
-                bars.update(known[name], completed=done, total=total)
+                    known[name] = bars.add_task(name, total=total, told=told)
+                bars.update(known[name], completed=done, total=total, told=told)
 
             yield show

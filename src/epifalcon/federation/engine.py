@@ -17,8 +17,7 @@ from epifalcon.federation.server import Model
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.micro import Exchange, Moments, scores
 from epifalcon.models.settings import FalconSettings
-from epifalcon.privacy.ledger import Ledger, Spent
-from epifalcon.progress import Progress, silent
+from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Probabilities
 
 T = TypeVar("T")
@@ -46,7 +45,6 @@ class RoundReport:
     """Mean cross-entropy of the people asked; known to the simulation, with
     protection not to the server."""
     seconds: float
-    spent: Spent | None = None
 
 
 class Engine(Protocol):
@@ -85,30 +83,20 @@ def train(
     engine: Engine,
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
-    every: int = 1,
-    progress: Progress = silent,
 ) -> list[RoundReport]:
     """Run rounds until ``rounds`` are done (the settings' number by default).
 
-    ``watch`` gets the report of every ``every``-th round and of the last one,
-    with what has been spent; it ends the training by returning True. The
-    reports given to it are returned.
+    ``watch`` gets the report of every round and ends the training by returning
+    True. The reports of this call's rounds are returned.
     """
     last = engine.settings.rounds if rounds is None else rounds
     whole(0, rounds=last)
-    whole(1, every=every)
     reports: list[RoundReport] = []
     while engine.round < last:
         number, began = engine.round, perf_counter()
         loss = engine.step()
         seconds = perf_counter() - began
-        progress("rounds", engine.round, last)
-        if engine.round % every and engine.round < last:
-            continue
-        spent = engine.ledger.spent()
-        reports.append(
-            RoundReport(round=number, loss=loss, seconds=seconds, spent=spent)
-        )
+        reports.append(RoundReport(round=number, loss=loss, seconds=seconds))
         if watch is not None and watch(reports[-1]):
             break
     return reports

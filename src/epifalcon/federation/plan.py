@@ -270,7 +270,8 @@ def _paper_sigmas(
     exchanged: bool,  # noqa: ARG001
 ) -> _Sigmas:
     def by_formula(clip: float) -> float:
-        return paper_sigma(wish.paper_epsilon, wish.paper_delta, clip, settings.rounds)
+        times = settings.rounds if wish.paper_formula == "printed" else 1
+        return paper_sigma(wish.paper_epsilon, wish.paper_delta, clip, times)
 
     upload, gradient = wish.upload_sigma, wish.gradient_sigma
     return (

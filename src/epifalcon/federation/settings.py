@@ -12,6 +12,7 @@ from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import UNITS, Relation, Unit
 
 Mode = Literal["off", "paper", "local"]
+PaperFormula = Literal["per-round", "printed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class PrivacySettings:
     """What shall be promised, and how the promise is divided.
 
     ``off``: nothing. ``paper``: the published mechanisms with sigma as given or,
-    where none is, by the paper's formula. ``local``: noise by exact accounting,
+    where none is, by a formula of the paper. ``local``: noise by exact accounting,
     so that everything noised keeps (epsilon, delta) for one ``unit`` together.
     """
 
@@ -32,6 +33,10 @@ class PrivacySettings:
     """Noise of each person's gradient; ``paper`` only."""
     paper_epsilon: float = 1.0
     paper_delta: float = 0.001
+    paper_formula: PaperFormula = "per-round"
+    """Where sigma is not given: ``per-round``, C sqrt(2 ln(1.25/delta)) / epsilon,
+    as the authors' program computes it; ``printed``, the same times the number
+    of rounds, as in the paper's text, which leaves nothing of the signal."""
     epsilon: float = 8.0
     delta: float = DELTA
     unit: Unit = "person"
@@ -45,6 +50,7 @@ class PrivacySettings:
 
     def __post_init__(self) -> None:
         one_of(get_args(Mode), mode=self.mode)
+        one_of(get_args(PaperFormula), paper_formula=self.paper_formula)
         one_of(UNITS, unit=self.unit)
         one_of(get_args(Relation), relation=self.relation)
         positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)

@@ -16,7 +16,6 @@ The generator of ``propagate_noisy`` is a good statistical one, not one made for
 secrets: a device that really sends its rows must not draw from it.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -89,26 +88,6 @@ class ReceivedNoise:
             upload_sigma * np.sqrt(in_group) / groups.size,
             upload_sigma * np.sqrt(alone),
         )
-
-
-def uploads_at(inc: Incidence, pseudo: Sequence[Incidence] = ()) -> Counts:
-    """True and pseudo uploads at each edge of ``inc``: (edges,).
-
-    Each record of ``pseudo`` (one for each copy) counts every one of its pairs;
-    pairs at edges that ``inc`` does not have are left out.
-    """
-    total = inc.size.astype(np.int64)
-    for copy in pseudo:
-        if (copy.regions, copy.windows) != (inc.regions, inc.windows):
-            raise DataError(
-                f"pseudo traces with {copy.regions} regions and {copy.windows} "
-                f"windows, expected {inc.regions} and {inc.windows}"
-            )
-        _, here, there = np.intersect1d(
-            inc.edge_key, copy.edge_key, assume_unique=True, return_indices=True
-        )
-        total[here] += copy.size[there]
-    return total
 
 
 def propagate_noisy(

@@ -6,7 +6,7 @@ used, and only the cases that are handed in.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -153,11 +153,37 @@ class Scaling:
         return counts
 
 
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What training made, and for which histories it may be asked."""
+
+    network: RegionNetwork
+    scaling: Scaling
+    regions: int
+    source: str
+    """The cases it was trained on: its parameters are made from them."""
+
+    def require(self, history: RegionHistory) -> None:
+        """Raise ``DataError`` for other regions, or for cases of another source."""
+        if history.regions != self.regions:
+            raise DataError(
+                f"the region model was fitted to {self.regions} regions and belongs "
+                f"to another city than this history of {history.regions}"
+            )
+        if history.source != self.source:
+            raise DataError(
+                f"the region model was fitted to {self.source!r} cases, "
+                f"this history has {history.source!r} ones: fit it again"
+            )
+
+
 class NetworkRegionModel:
     """A ``RegionModel`` around any ``RegionNetwork``.
 
     ``build`` makes the network for a number of input channels, its first
     parameters drawn from the generator; ``named`` tells the network from others.
+    A fitted model may be asked about any history of the same regions and the
+    same source of cases: other people, other days, more of them or fewer.
     """
 
     def __init__(
@@ -169,12 +195,19 @@ class NetworkRegionModel:
         self._build = build
         self._named = named
         self.training = training
-        self._fitted: tuple[RegionNetwork, Scaling] | None = None
+        self._fitted: Fitted | None = None
 
     @property
     def described(self) -> Plain:
         """Name and settings of network and training."""
         return {"network": self._named, "training": as_plain(self.training)}
+
+    @property
+    def fitted(self) -> Fitted:
+        """What training made; ``DataError`` before that."""
+        if self._fitted is None:
+            raise DataError("the region model is not fitted yet: call fit first")
+        return self._fitted
 
     def fit(
         self,
@@ -189,12 +222,38 @@ class NetworkRegionModel:
         network = self._build(scaling.channels, generator)
         lesson = Lesson(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, lesson, generator, progress)
-        self._fitted = network, scaling
+        self._fitted = Fitted(network, scaling, history.regions, history.source)
         return record
+
+    def resume(
+        self,
+        scaling: Scaling,
+        regions: int,
+        source: str,
+        parameters: Mapping[str, Tensor],
+    ) -> None:
+        """Be fitted as another of the same description was: see ``region_store``.
+
+        Raises ``DataError`` where the parameters are not those of this network.
+        """
+        network = self._build(scaling.channels, torch.Generator())
+        own = network.state_dict()
+        wrong = sorted(own.keys() ^ parameters.keys()) or [
+            name
+            for name, one in own.items()
+            if (one.shape, one.dtype)
+            != (parameters[name].shape, parameters[name].dtype)
+        ]
+        if wrong:
+            raise DataError(
+                f"parameters of another network: {', '.join(wrong)} do not fit"
+            )
+        network.load_state_dict(dict(parameters))
+        self._fitted = Fitted(network, scaling, regions, source)
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
         """The encoder's rows, (regions, days, width)."""
-        network, scaling = self._trained()
+        network, scaling = self._asked(history)
         with torch.no_grad():
             states = network.encode(scaling.inputs(history), history.graphs)
         rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
@@ -202,7 +261,7 @@ class NetworkRegionModel:
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
         """Cases (origins, regions, horizon); nothing after an origin is looked at."""
-        network, scaling = self._trained()
+        network, scaling = self._asked(history)
         for origin in origins:
             if not 0 <= origin < history.days:
                 raise DataError(
@@ -223,7 +282,6 @@ class NetworkRegionModel:
                 told[place] = scaling.counts(ahead)
         return told
 
-    def _trained(self) -> tuple[RegionNetwork, Scaling]:
-        if self._fitted is None:
-            raise DataError("the region model is not fitted yet: call fit first")
-        return self._fitted
+    def _asked(self, history: RegionHistory) -> tuple[RegionNetwork, Scaling]:
+        self.fitted.require(history)
+        return self.fitted.network, self.fitted.scaling

@@ -74,7 +74,7 @@ class RegionStates:
             model.states(history),
             history.source,
             flows_sha256(history.flows),
-            _sha256(history.cases),
+            sha256(history.cases),
             fingerprint(model.described),
         )
 
@@ -220,10 +220,11 @@ def flows_sha256(flows: Flows) -> str:
     """The fingerprint of a city's flows: moves, stays and visitors of every day."""
     between = flows.between
     parts = (between.indptr, between.indices, between.data, flows.stays, flows.visitors)
-    return _sha256(*parts)
+    return sha256(*parts)
 
 
-def _sha256(*arrays: NDArray[Any]) -> str:
+def sha256(*arrays: NDArray[Any]) -> str:
+    """The fingerprint of some arrays of numbers: shapes and values."""
     digest = hashlib.sha256()
     for array in arrays:
         # One type for all: ids may be stored in 32 or 64 bits.

@@ -16,22 +16,17 @@ The paper's own formula stands beside it (``paper_sigma``, ``paper_epsilon``).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
-from epifalcon.privacy.events import UNITS, Releases, Unit
 
 DELTA = 1e-6
 """The delta used where none is named: well under one over the number of people."""
-
-NoiseRule = Literal["given", "paper", "exact"]
-"""How a sigma is found: named directly, by the paper's formula, by exact accounting."""
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
@@ -64,11 +59,6 @@ def log_delta_of(epsilon: float, mu: float) -> float:
     if math.isinf(mu):
         return 0.0
     return _log_delta(epsilon / mu - mu / 2, mu)
-
-
-def delta_of(epsilon: float, mu: float) -> float:
-    """The smallest delta at which ``mu`` keeps ``epsilon``."""
-    return math.exp(log_delta_of(epsilon, mu))
 
 
 def epsilon_of(mu: float, delta: float = DELTA) -> float:
@@ -170,52 +160,6 @@ def reference_epsilon(
     accountant = getattr(package, accountants[method])()
     accountant.compose(event, releases)
     return float(accountant.get_epsilon(delta))
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseWish:
-    """How the noise of one channel is chosen.
-
-    ``given``: ``sigma`` itself. ``paper``: the paper's formula at (epsilon,
-    delta). ``exact``: the least noise at which the channel keeps (epsilon,
-    delta) for one ``unit`` over the whole run.
-    """
-
-    rule: NoiseRule = "exact"
-    sigma: float | None = None
-    epsilon: float = 8.0
-    delta: float = DELTA
-    unit: Unit = "person"
-
-    def __post_init__(self) -> None:
-        one_of(get_args(NoiseRule), rule=self.rule)
-        one_of(UNITS, unit=self.unit)
-        positive(epsilon=self.epsilon)
-        _check_delta(self.delta)
-        if self.rule == "given" and self.sigma is None:
-            raise SettingsError("rule='given' needs a sigma")
-        if self.rule != "given" and self.sigma is not None:
-            raise SettingsError(
-                f"sigma={self.sigma} is not used by rule={self.rule!r}: "
-                "leave it out or choose rule='given'"
-            )
-        if self.sigma is not None:
-            non_negative(sigma=self.sigma)
-
-    def sigma_of(self, norm: float, releases: Releases, exchanges: int) -> float:
-        """The noise for vectors that move by at most ``norm`` in L2.
-
-        ``exchanges`` is how often the channel is used over the run (rounds
-        times layers), ``releases`` how many vectors a unit changes each time.
-        """
-        positive(norm=norm)
-        whole(1, exchanges=exchanges)
-        if self.sigma is not None:
-            return float(self.sigma)
-        if self.rule == "paper":
-            return paper_sigma(self.epsilon, self.delta, norm, exchanges)
-        total = exchanges * releases.of(self.unit)
-        return sigma_for(self.epsilon, self.delta, norm, total)
 
 
 def _log_delta(x: float, mu: float) -> float:

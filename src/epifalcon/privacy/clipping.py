@@ -66,19 +66,6 @@ def clip_factors(
     return torch.where(exact <= bound, torch.ones_like(exact), shrunk)
 
 
-def clip_by_norms(gradients: Tensor, norms: Tensor, bound: float) -> Tensor:
-    """Scale gradients, (people, ...), whose norms over all parameters are ``norms``.
-
-    For one tensor of many: the norm of a person is taken over all parameters
-    together, so each tensor is scaled by the same factor.
-    """
-    factors = clip_factors(norms, bound, gradients.dtype)
-    shape = (-1,) + (1,) * (gradients.ndim - 1)
-    scaled = gradients * factors.to(gradients.dtype).reshape(shape)
-    within = (factors == 1).reshape(shape)
-    return torch.where(within, gradients, scaled)
-
-
 def _clip(rows: Tensor, norms: Tensor, bound: float) -> Tensor:
     factors = (bound * (1 - _margin(rows.dtype)) / norms.clamp(min=bound)).to(
         rows.dtype

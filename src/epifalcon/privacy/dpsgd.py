@@ -3,8 +3,7 @@
 For linear layers the gradient of one person is an outer product of what goes
 in, a, and the gradient of what comes out, b, so its norm is ||a|| ||b|| and the
 clipped sum over people is one matrix product: no gradient of a person is ever
-formed (ghost clipping; Goodfellow 2015, Li et al. 2022). Anything else goes
-through ``torch.func.vmap``.
+formed (ghost clipping; Goodfellow 2015, Li et al. 2022).
 
 What is bounded is a person's own gradient. Rows that travelled through other
 people's messages are another channel with its own receipt: neither alone is a
@@ -12,66 +11,25 @@ person-level guarantee.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from epifalcon.checks import non_negative, positive, whole
+from epifalcon.checks import non_negative, positive
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.privacy.accounting import DELTA, NoiseRule, NoiseWish
 from epifalcon.privacy.clipping import clip_factors
-from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Relation, Terms, Unit
+from epifalcon.privacy.events import GaussianRelease, Terms
 from epifalcon.privacy.gaussian import normals
-
-Params = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DpsgdSettings:
-    """Clip and noise of the gradients (C_f and sigma_f in the paper).
-
-    ``gradient_sigma`` is the noise on each person's upload, so the mean over n
-    people carries sigma / sqrt(n). ``rule`` as in ``PerturbSettings``.
-    """
-
-    gradient_clip: float = 0.1
-    rule: NoiseRule = "exact"
-    gradient_sigma: float | None = None
-    epsilon: float = 8.0
-    delta: float = DELTA
-    unit: Unit = "person"
-
-    def __post_init__(self) -> None:
-        positive(gradient_clip=self.gradient_clip)
-        self._wish()
-
-    def mechanism(
-        self, rounds: int, relation: Relation = "zero-out"
-    ) -> "GradientMechanism":
-        """The mechanism for a run of ``rounds`` gradients of each person."""
-        bare = GradientMechanism(self.gradient_clip, 0.0)
-        reach = bare.receipt(
-            Terms(channel="gradient", releases=ONE_VECTOR, relation=relation)
-        ).sensitivity
-        sigma = self._wish().sigma_of(reach, ONE_VECTOR, rounds)
-        return GradientMechanism(self.gradient_clip, sigma)
-
-    def _wish(self) -> NoiseWish:
-        return NoiseWish(
-            rule=self.rule,
-            sigma=self.gradient_sigma,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            unit=self.unit,
-        )
 
 
 @dataclass(frozen=True)
 class GradientMechanism:
-    """The clip and the noise of one person's gradient."""
+    """Clip and noise of one person's gradient (C_f and sigma_f in the paper).
+
+    The mean over n people carries noise of sigma / sqrt(n).
+    """
 
     clip: float
     sigma: float
@@ -158,35 +116,6 @@ def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
     return ClippedSum(gradients, norms, clip)
 
 
-def clipped_sum_of(
-    loss: Callable[..., Tensor],
-    params: Params,
-    people: Sequence[Tensor],
-    clip: float,
-    chunk: int = 1024,
-) -> ClippedSum:
-    """The same for any model: ``loss(params, *one_person)`` is a person's own loss.
-
-    ``people`` are tensors whose first axis is people. Gradients of ``chunk``
-    people exist at a time. Randomness inside the loss is refused by vmap.
-    """
-    whole(1, chunk=chunk)
-    if not people or len({len(tensor) for tensor in people}) != 1:
-        raise DataError("people must be tensors of the same length")
-    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None,) + (0,) * len(people))
-    sums = {name: torch.zeros_like(value) for name, value in params.items()}
-    norms = []
-    for start in range(0, len(people[0]), chunk):
-        part = each(dict(params), *(tensor[start : start + chunk] for tensor in people))
-        norms.append(_joint_norms(part))
-        kind = next(iter(part.values())).dtype
-        factors = clip_factors(norms[-1], clip, kind)
-        for name, gradient in part.items():
-            weights = factors.to(gradient.dtype)
-            sums[name] += torch.tensordot(weights, gradient, dims=1)
-    return ClippedSum(sums, torch.cat(norms) if norms else torch.zeros(0), clip)
-
-
 def private_mean(
     clipped: ClippedSum,
     mechanism: GradientMechanism,
@@ -234,8 +163,3 @@ def _squared_norms(layer: LinearTape) -> Tensor:
 def _squares(rows: Tensor) -> Tensor:
     norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
     return norms * norms
-
-
-def _joint_norms(gradients: Mapping[str, Any]) -> Tensor:
-    parts = [_squares(one.flatten(1)) for one in gradients.values()]
-    return torch.sqrt(torch.stack(parts).sum(dim=0))

@@ -118,15 +118,6 @@ def release(
     return Released(clipped, receipt)
 
 
-def release_keyed(
-    update: Tensor, clip: float, sigma: float, rows: NoiseRows, key: NoiseKey
-) -> Released:
-    """As ``release``, each row's noise fixed by person, place, round and channel."""
-    receipt = GaussianRelease(terms=key.terms, clip=clip, sigma=sigma)
-    clipped = clip_rows(update.detach(), clip)
-    return Released(add_keyed(clipped, sigma, rows, key), receipt)
-
-
 def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
     """Standard normal noise, (rows, width), fixed by key, person, place and column."""
     whole(1, width=width)
@@ -147,25 +138,6 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
         return value
     noise = torch.from_numpy(keyed_normals(key, rows, value.shape[1]))
     return value + (sigma * noise).to(value.dtype)
-
-
-def aggregate_noise(
-    uploads: Tensor, width: int, sigma: float, generator: torch.Generator
-) -> Tensor:
-    """Noise of sums of uploads, (sums, width), drawn as one Gaussian for each sum.
-
-    The sum of k independent N(0, sigma^2) is N(0, k sigma^2): the same
-    distribution as adding up k draws, at a k-th of the cost. ``uploads``,
-    (sums,), holds k; or, for weighted sums, the sum of squared weights.
-    Whoever looks at single uploads needs ``release`` instead.
-    """
-    non_negative(sigma=sigma)
-    whole(1, width=width)
-    if bool((uploads < 0).any()) or not bool(torch.isfinite(uploads).all()):
-        raise DataError("uploads must be finite numbers of 0 or more")
-    dtype = uploads.dtype if uploads.is_floating_point() else torch.float32
-    scale = sigma * torch.sqrt(uploads.double()).to(dtype)
-    return normals((len(uploads), width), generator, dtype).mul_(scale.unsqueeze(1))
 
 
 def normals(

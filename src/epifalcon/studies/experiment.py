@@ -1,7 +1,8 @@
 """An experiment: the settings of every stage, put together.
 
 Settings come from a preset by name or from a TOML file; a file may begin with
-``extends = "hamlet"`` and give only what differs. Overrides such as
+``extends = "hamlet"`` and give only what differs. Layers are put on top with a
+plus sign, as in ``hamlet+safer``. Overrides such as
 ``city.people=5000`` come last. Two names stand for many numbers:
 ``pathogen = "omicron"`` for its rates and ``outbreak.rule = "authors"`` for the
 settings of that rule, which other keys of the table may then change. Unknown
@@ -11,22 +12,29 @@ keys and impossible values are refused with the nearest valid name.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from epifalcon.checks import one_of
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
+from epifalcon.federation.settings import PrivacySettings, StoppingSettings
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.models.settings import FalconSettings, RegionSettings
+from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
+from epifalcon.studies.methods import METHODS, Method, PredictionSettings
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
 # One of these at most may be given; a later layer's choice replaces an earlier one's.
 _SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
 _PRESETS = resources.files("epifalcon.studies") / "presets"
+_LAYERS = resources.files("epifalcon.studies") / "layers"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,35 @@ class Experiment:
     pathogen: Pathogen = SARS_COV_2
     outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
+    method: Method = "falcon"
+    """Whose scores are the run's."""
+    beside: tuple[Method, ...] = ()
+    """Methods that are run on the same labels for comparison."""
+    model: FalconSettings = field(default_factory=FalconSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    pseudo: PseudoSettings = field(default_factory=PseudoSettings)
+    region: RegionSettings = field(default_factory=RegionSettings)
+    stopping: StoppingSettings = field(default_factory=StoppingSettings)
+
+    def __post_init__(self) -> None:
+        for method in (self.method, *self.beside):
+            one_of(METHODS, method=method)
+        if len({self.method, *self.beside}) <= len(self.beside):
+            raise SettingsError(
+                f"beside={list(self.beside)} must name each method once, and not "
+                f"method={self.method!r} again"
+            )
+
+    @property
+    def prediction(self) -> PredictionSettings:
+        """What the trainer reads."""
+        return PredictionSettings(
+            model=self.model,
+            privacy=self.privacy,
+            pseudo=self.pseudo,
+            region=self.region,
+            stopping=self.stopping,
+        )
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> "Experiment":
@@ -69,15 +106,34 @@ class Experiment:
 
 def preset_names() -> list[str]:
     """The presets that come with the package, the smallest (hamlet) first."""
-    names = {
+    return sorted(_names(_PRESETS), key=lambda name: (name != DEFAULT_PRESET, name))
+
+
+def layer_names() -> list[str]:
+    """What can be put on a preset after a plus sign."""
+    return sorted(_names(_LAYERS))
+
+
+def _names(folder: Traversable) -> set[str]:
+    return {
         entry.name.removesuffix(".toml")
-        for entry in _PRESETS.iterdir()
+        for entry in folder.iterdir()
         if entry.name.endswith(".toml")
     }
-    return sorted(names, key=lambda name: (name != DEFAULT_PRESET, name))
 
 
 def _read(source: str) -> dict[str, Any]:
+    base, *layers = source.split("+") if not Path(source).exists() else [source]
+    values = _read_base(base)
+    for layer in layers:
+        if layer not in layer_names():
+            raise SettingsError(unknown_name("layer", layer, layer_names()))
+        with resources.as_file(_LAYERS / f"{layer}.toml") as path:
+            values = _merged(values, read_toml(path))
+    return values
+
+
+def _read_base(source: str) -> dict[str, Any]:
     if source.endswith(".toml") or "/" in source:
         values = read_toml(Path(source))
     elif source in preset_names():
@@ -93,7 +149,7 @@ def _read(source: str) -> dict[str, Any]:
         raise SettingsError(
             f"{source}: {unknown_name('preset', str(base), preset_names())}"
         )
-    return _merged(_read(base), values)
+    return _merged(_read_base(base), values)
 
 
 def _with_pathogen_table(values: Plain) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Every function returns a figure of its own (no global state of matplotlib);
 ``save`` writes it as PNG.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
+from epifalcon.evaluation import curves as evaluation_curves
+from epifalcon.evaluation.curves import Curve
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics
+from epifalcon.studies.looks import Look
 from epifalcon.types import Floats
 
 INK = "#22303c"
@@ -30,6 +34,7 @@ STATE_COLOURS = {
 }
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
 _HEAT = colormaps["RdYlBu_r"].with_extremes(bad="#e6e8ea")
+_LINES = ("#c8374a", "#2f6f9f", "#4f8f6f", "#f2b134", "#7b5ea7", INK)
 _PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
 _DRAWN_CURVES = (
     "radius_of_gyration",
@@ -107,6 +112,43 @@ def attack_map(regions: Regions, rate: Floats, residents: Floats, title: str) ->
     axes.set_aspect("equal")
     axes.set_xlabel("km")
     axes.set_ylabel("km")
+    return figure
+
+
+def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> Figure:
+    """Precision against recall of each method, from ``evaluation.curves``."""
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axes = _dress(figure.add_subplot())
+    for (name, ranked), colour in zip(curves.items(), _LINES, strict=False):
+        found = evaluation_curves.precision_recall(ranked)
+        axes.step(found.recall, found.precision, where="pre", color=colour, label=name)
+    first = next(iter(curves.values()))
+    prevalence = float(first.infected / first.people)
+    axes.axhline(prevalence, color=INK, linewidth=0.8, alpha=0.5)
+    axes.text(0.995, prevalence, "by chance", ha="right", va="bottom", color=INK)
+    axes.axvline(extinction_recall, color=INK, linewidth=0.8, linestyle=":")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="recall", ylabel="precision")
+    axes.set_title("Precision and recall on hidden people", **_TITLE)
+    axes.legend(frameon=False, loc="upper right")
+    return figure
+
+
+def training(looks: Mapping[str, Sequence[Look]]) -> Figure:
+    """Loss and validation AUC by round of each trained method."""
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    loss, auc = (_dress(axes) for axes in figure.subplots(1, 2))
+    for (name, seen), colour in zip(looks.items(), _LINES, strict=False):
+        rounds = [look.round for look in seen]
+        loss.plot(rounds, [look.loss for look in seen], color=colour, label=name)
+        auc.plot(rounds, [look.auc for look in seen], color=colour)
+        best = max(seen, key=lambda look: look.auc)
+        auc.plot(best.round, best.auc, "o", color=colour)
+    auc.axhline(0.5, color=INK, linewidth=0.8, alpha=0.5)
+    loss.set(xlabel="round", ylabel="loss")
+    auc.set(xlabel="round", ylabel="AUC")
+    loss.set_title("Loss on tested people", **_TITLE)
+    auc.set_title("Validation AUC", **_TITLE)
+    loss.legend(frameon=False)
     return figure
 
 

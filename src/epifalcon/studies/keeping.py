@@ -1,5 +1,6 @@
 """What a run leaves on disk: summary, settings, pictures, the HTML report."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
+from epifalcon.evaluation.curves import curve
 from epifalcon.mobility.homes import home_regions
 from epifalcon.mobility.statistics import MobilityStatistics, measure
 from epifalcon.mobility.traces import Traces
@@ -15,40 +17,54 @@ from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 from epifalcon.studies import figures
 from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import CITY, REPORTED, Epidemic, Prepared
+from epifalcon.studies.outcomes import Outcome
+from epifalcon.studies.pipeline import Epidemic
 from epifalcon.studies.report import Page, Picture, Table
-from epifalcon.studies.summaries import (
-    outbreak_figures,
-    outbreak_table,
-    shrunk_attack_rate,
+from epifalcon.studies.run_folder import SETTINGS, SUMMARY, Begun, finish, finished
+from epifalcon.studies.summaries import outbreak_table, shrunk_attack_rate
+from epifalcon.studies.tables import (
+    forecast_table,
+    methods_table,
+    privacy_table,
+    run_figures,
+    shown,
 )
 
 _MAP_CAPTION = (
     "Attack rate of each region: the share of its residents (by where they spend "
     "the night) who were infected, drawn towards the city's mean where few live."
 )
+_CURVES_CAPTION = (
+    "Precision against recall on hidden people. The dotted line is the recall that "
+    "would end the epidemic; the precision there is DEP."
+)
+_TRAINING_CAPTION = (
+    "Loss on tested people and AUC on validation people, who were tested but held "
+    "back. The dot is the round whose scores were taken."
+)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What ``write_run`` wrote, in the form a screen shows."""
+    """What ``keep_results`` wrote, in the form a screen shows."""
 
     figures: dict[str, Any]
-    validity: Table
+    tables: Sequence[Table]
+    """What a terminal shows; the report has more."""
 
 
-def validity_table(statistics: MobilityStatistics) -> Table:
-    """Each statistic of the city beside its band."""
+def validity_table(statistics: Sequence[dict[str, Any]]) -> Table:
+    """Each statistic of the city, from ``plain_statistics``, beside its band."""
     words = {True: "yes", False: "NO", None: "-"}
     rows = [
         [
-            item.name,
-            _number(item.value),
-            f"{_number(item.low)} to {_number(item.high)}",
-            item.unit,
-            words[item.holds],
+            item["name"],
+            _number(item["value"]),
+            f"{_number(item['low'])} to {_number(item['high'])}",
+            item["unit"],
+            words[item["holds"]],
         ]
-        for item in statistics.statistics
+        for item in statistics
     ]
     return Table(
         "Mobility statistics", ["statistic", "value", "band", "unit", "holds"], rows
@@ -64,9 +80,8 @@ def write_summary(
     folder: Path, experiment: Experiment, summary: dict[str, Any]
 ) -> None:
     """Write ``summary.json`` and ``settings.toml``, which runs it again."""
-    text = json_text(summary, indent=2)
-    (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "settings.toml").write_text(experiment.to_toml(), encoding="utf-8")
+    store.replace_text(folder / SUMMARY, json_text(summary, indent=2) + "\n")
+    store.replace_text(folder / SETTINGS, experiment.to_toml())
 
 
 def write_figures(
@@ -103,62 +118,115 @@ def write_mobility_figure(
     )
 
 
-def write_run(
-    folder: Path, prepared: Prepared, epidemic: Epidemic, progress: Progress = silent
+def keep_results(
+    begun: Begun, outcomes: Sequence[Outcome], progress: Progress = silent
 ) -> Kept:
-    """Write every record, picture and table of one run, and ``report.html``."""
-    traces, name = prepared.traces, prepared.name
-    origin = prepared.origin(epidemic.seed)
-    traces.save(folder / CITY, prepared.city_origin)
-    epidemic.save(folder, origin)
-    reported = prepared.reported(epidemic.seed, progress)
-    prepared.save_reported(folder / REPORTED, reported, epidemic.seed)
-    statistics = measure(traces, progress)
-    summary = outbreak_figures(prepared.experiment, traces, [epidemic], name)
-    summary["tested"] = int(epidemic.labels.known.tested.sum())
-    summary["share_reported"] = reported.observed_share
-    summary["statistics"] = plain_statistics(statistics)
-    write_summary(folder, prepared.experiment, summary)
-    pictures = write_figures(folder / "figures", traces, [epidemic], name)
-    pictures.append(write_mobility_figure(folder / "figures", statistics, name))
-    validity = validity_table(statistics)
-    page = _page(prepared, epidemic, summary, pictures, validity)
-    (folder / "report.html").write_text(page.to_html(), encoding="utf-8")
-    store.write_manifest(folder, "run", meta={"name": name}, origin=origin)
-    return Kept(summary, validity)
+    """Write every picture and table of a run's end, and ``report.html``.
+
+    A run that is finished already is only read.
+    """
+    if finished(begun.folder):
+        text = (begun.folder / SUMMARY).read_text(encoding="utf-8")
+        return Kept(json.loads(text), _tables(outcomes))
+    with store.writing(begun.folder):
+        statistics = measure(begun.prepared.traces, progress)
+        summary = run_figures(begun, outcomes)
+        summary["statistics"] = plain_statistics(statistics)
+        write_summary(begun.folder, begun.prepared.experiment, summary)
+        pictures = _pictures(begun, outcomes, statistics)
+        tables = _tables(outcomes)
+        page = _page(begun, summary, pictures, [*tables, *_city_tables(summary)])
+        store.replace_text(begun.folder / "report.html", page.to_html())
+        finish(begun)
+    return Kept(summary, tables)
+
+
+def _pictures(
+    begun: Begun, outcomes: Sequence[Outcome], statistics: MobilityStatistics
+) -> list[Picture]:
+    folder, name = begun.folder / "figures", begun.prepared.name
+    pictures = write_prediction_figures(folder, begun, outcomes)
+    if begun.epidemic is not None:
+        pictures += write_figures(folder, begun.prepared.traces, [begun.epidemic], name)
+    return [*pictures, write_mobility_figure(folder, statistics, name)]
+
+
+def _tables(outcomes: Sequence[Outcome]) -> list[Table]:
+    tables = (
+        methods_table(outcomes),
+        privacy_table(outcomes),
+        forecast_table(outcomes),
+    )
+    return [table for table in tables if table.rows]
+
+
+def _city_tables(summary: dict[str, Any]) -> list[Table]:
+    tables = [validity_table(summary["statistics"])]
+    if "outbreak" in summary:
+        tables.insert(0, outbreak_table(summary["outbreak"]))
+    return tables
+
+
+def write_prediction_figures(
+    folder: Path, begun: Begun, outcomes: Sequence[Outcome]
+) -> list[Picture]:
+    """Write the curves of precision and recall and those of the training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    if outcomes[0].metrics is not None and begun.epidemic is not None:
+        truth = begun.epidemic.labels.hidden.open("drawing precision and recall")
+        curves = {
+            item.title: curve(item.probability[truth.person], truth.infected)
+            for item in outcomes
+        }
+        recall = outcomes[0].metrics.extinction_recall
+        path = folder / "precision-recall.png"
+        figures.save(figures.precision_recall(curves, recall), path)
+        pictures.append(Picture(path, _CURVES_CAPTION))
+    trained = {item.title: item.trained.looks for item in outcomes if item.trained}
+    if trained:
+        path = folder / "training.png"
+        figures.save(figures.training(trained), path)
+        pictures.append(Picture(path, _TRAINING_CAPTION))
+    return pictures
 
 
 def _page(
-    prepared: Prepared,
-    epidemic: Epidemic,
+    begun: Begun,
     summary: dict[str, Any],
     pictures: list[Picture],
-    validity: Table,
+    tables: list[Table],
 ) -> Page:
-    source = "A synthetic city" if prepared.city_folder is None else "A city"
+    prepared = begun.prepared
     city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
     return Page(
         title=f"epifalcon run: {prepared.name}",
-        lead=f"{source}, an outbreak driven by who was where, and the labels "
-        "that a method may see. No prediction yet.",
+        lead="Who is probably infected, told from where people have been and from "
+        "the tests of some of them, and judged by people whose state was hidden.",
         headline=_headline(prepared.traces, summary),
         pictures=pictures,
-        tables=[outbreak_table(summary), validity],
+        tables=tables,
         settings_toml=prepared.experiment.to_toml(),
         made_by=f"epifalcon run {city}--preset settings.toml "
-        f"--seed {epidemic.seed} --out again",
+        f"--seed {begun.seed} --out again",
     )
 
 
 def _headline(traces: Traces, summary: dict[str, Any]) -> list[tuple[str, str]]:
-    return [
+    cards = [
         (f"{traces.people:,}", "people"),
         (f"{len(traces.regions):,}", "regions"),
         (f"{traces.clock.days}", "days"),
-        (f"{summary['infected_share'][0]:.1%}", "infected by the end"),
-        (f"{summary['hazard_r0']:.2f}", "hazard R0"),
         (f"{summary['tested']:,}", "people tested"),
     ]
+    if "outbreak" in summary:
+        share = summary["outbreak"]["infected_share"][0]
+        cards.append((f"{share:.1%}", "infected by the end"))
+    if summary["metrics"] is not None:
+        cards.append((shown(summary["metrics"]["auc"]), "AUC on hidden people"))
+    if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
+        cards.append((f"{summary['epsilon']['person']:,.3g}", "epsilon of a person"))
+    return cards
 
 
 def _number(value: float | None) -> str:

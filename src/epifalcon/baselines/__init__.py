@@ -1,0 +1,1 @@
+"""Rivals: what every result stands beside."""

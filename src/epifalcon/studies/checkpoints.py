@@ -1,0 +1,143 @@
+"""Checkpoints: a training's whole state on disk, so that it can go on bit by bit.
+
+A checkpoint is a folder with one safetensors file and a manifest that holds its
+SHA-256, since safetensors itself does not notice a changed bit. Folders appear
+whole or not at all and are numbered by round; the newest two are kept.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.federation.engine import EngineState
+from epifalcon.types import Plain
+
+_KIND = "checkpoint"
+_PREFIX = "checkpoint-"
+_TENSORS = "tensors.safetensors"
+_KEPT = 2
+_EXACT = ("epifalcon", "torch", "numpy", "numba")
+"""Other versions of these may round otherwise: the outcome would be another."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The state of the engine, and what the watcher of the training remembers."""
+
+    engine: EngineState
+    tensors: dict[str, Tensor]
+    """Of the watcher, by name."""
+    remembered: Plain
+    """Of the watcher: numbers and lists that JSON can hold."""
+
+
+def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
+    """Write ``checkpoint`` into ``folder`` beside older ones; drop the oldest."""
+    engine = checkpoint.engine
+    named = {f"engine/{name}": one for name, one in engine.tensors.items()}
+    named |= {f"watcher/{name}": one for name, one in checkpoint.tensors.items()}
+    meta = {
+        "round": engine.round,
+        "ledger_head": engine.ledger_head,
+        "remembered": checkpoint.remembered,
+    }
+    place = folder / f"{_PREFIX}{engine.round:06d}"
+    with store.new_directory(place, overwrite=True) as scratch:
+        write_tensors(scratch / _TENSORS, named)
+        store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
+    for old in _listed(folder)[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def newest(folder: Path, origin: store.Origin) -> Checkpoint | None:
+    """The newest checkpoint in ``folder``, every byte checked; None without any.
+
+    One that was changed is a ``CorruptFileError`` which names the one before, if
+    there is any. One of other settings, seed or versions is a ``DataError``.
+    """
+    found = _listed(folder)
+    if not found:
+        return None
+    place = found[-1]
+    with _advice(place, found[:-1]):
+        manifest = store.verify(place)
+        _require_same(place, manifest, origin)
+        tensors = read_tensors(place / _TENSORS)
+        meta = manifest["meta"]
+        engine = EngineState(
+            int(meta["round"]), _part(tensors, "engine/"), str(meta["ledger_head"])
+        )
+        return Checkpoint(engine, _part(tensors, "watcher/"), meta["remembered"])
+
+
+def remove_all(folder: Path) -> None:
+    """Delete every checkpoint: the training has ended."""
+    for place in _listed(folder):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file; trouble with the disk is an ``OSError``."""
+    whole = {name: one.contiguous() for name, one in tensors.items()}
+    path.write_bytes(safetensors.torch.save(whole))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except SafetensorError as error:
+        raise CorruptFileError(f"{path}: not a safetensors file: {error}") from None
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{_PREFIX}[0-9]*"))
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): one
+        for name, one in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _require_same(place: Path, manifest: dict[str, Any], origin: store.Origin) -> None:
+    if manifest["kind"] != _KIND or manifest["schema"] != 1:
+        raise DataError(
+            f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
+            f"expected {_KIND!r} of schema 1"
+        )
+    for name in _EXACT:
+        then, now = manifest["versions"].get(name), origin.versions.get(name)
+        if then != now:
+            raise DataError(
+                f"{place}: made by {name} {then}, this is {now}, and may round "
+                "otherwise: go on with that version or begin again"
+            )
+    mine = store.Origin(origin.settings, origin.seed).fingerprint
+    if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
+        raise DataError(f"{place}: belongs to a run of other settings or seed")
+
+
+@contextlib.contextmanager
+def _advice(place: Path, older: list[Path]) -> Iterator[None]:
+    """Tell with a broken checkpoint what can be done."""
+    try:
+        yield
+    except CorruptFileError as error:
+        way = (
+            f"delete {place} to go on from {older[-1].name}"
+            if older
+            else f"delete {place} to begin the training again"
+        )
+        raise CorruptFileError(f"{error}; {way}") from None

@@ -1,0 +1,209 @@
+"""What enters training beside traces and tests, made once before the first round.
+
+The honest protocol: everything comes from ``Known``. A part of the tested people
+is held back for validation, and for them the model, the region model and the
+pseudo traces see nothing of their tests. What the tested people's own tests do
+to their own region states is cut by cross-fitting. Hidden labels do not occur
+here at all; ``epifalcon.evaluation`` opens them afterwards. The one exception
+has a name: ``macro_cases="all"`` reads everybody's cases, as the authors did.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.epidemic.cases import reported_cases
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.federation.settings import StoppingSettings
+from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.mobility.flows import count_flows
+from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.coupling import state_of_people
+from epifalcon.models.regional import RegionHistory
+from epifalcon.models.states import cross_fitted_states, dcrnn_model, fit_states
+from epifalcon.privacy.pseudo.catalogue import generate
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+from epifalcon.studies.methods import PredictionSettings
+from epifalcon.types import Floats, PersonIds
+
+_KIND = "features"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One method to be trained: what it may see, how, and from which seed."""
+
+    traces: Traces
+    """As reported; the true ones may hold more."""
+    known: Known
+    settings: PredictionSettings
+    seed: int
+    all_cases: Floats | None = None
+    """(regions, days) of everybody; only for ``macro_cases="all"``."""
+
+    @property
+    def incidence(self) -> Incidence:
+        """The true hypergraph of the traces."""
+        return hypergraph(self.traces, self.settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The people held back, and each person's mean region state."""
+
+    held_back: PersonIds
+    """(validation people,) in ascending order."""
+    state: NDArray[np.float32] | None
+    """(people, width), without the echo of the person's own test."""
+    forecast: dict[str, Any] | None
+    """How the region model's forecasts were judged."""
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; ``load`` reads it back."""
+        arrays: dict[str, NDArray[Any]] = {"held_back": self.held_back}
+        if self.state is not None:
+            arrays["state"] = self.state
+        meta = {"forecast": self.forecast}
+        store.write(folder, _KIND, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Features":
+        """Read what ``save`` wrote."""
+        stored = store.read(folder, _KIND)
+        try:
+            held_back = np.array(stored.arrays["held_back"])
+            forecast = stored.meta["forecast"]
+        except KeyError as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        state = stored.arrays.get("state")
+        return cls(held_back, None if state is None else np.array(state), forecast)
+
+
+def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
+    """The hypergraph of ``traces`` with the model's windows."""
+    window = HypergraphSettings(window_slots=settings.model.window_slots)
+    return Incidence.of(traces, window)
+
+
+def make_features(
+    task: Task, incidence: Incidence, progress: Progress = silent
+) -> Features:
+    """Hold people back and fit the region model; equal tasks give equal bits."""
+    held_back = hold_back(task.known, task.settings.stopping, Streams(task.seed))
+    training = training_tests(task.known, held_back)
+    if task.settings.macro_cases == "none":
+        return Features(held_back, None, None)
+    fit = _leaking_states if task.settings.macro_cases == "all" else _honest_states
+    state, forecast = fit(task, incidence, training, progress)
+    return Features(held_back, state, forecast)
+
+
+def training_tests(known: Known, held_back: PersonIds) -> Known:
+    """The tests of everybody who is not held back."""
+    kept = np.ones(known.people, np.bool_)
+    kept[held_back] = False
+    return known.of_people(kept)
+
+
+def hold_back(known: Known, stopping: StoppingSettings, streams: Streams) -> PersonIds:
+    """The validation people: the same share of the positive and the negative."""
+    rng = streams.numpy("validation people")
+    parts = []
+    for wanted, word in ((1, "positive"), (0, "negative")):
+        people = np.flatnonzero(known.status == wanted)
+        count = max(1, round(stopping.validation_share * len(people)))
+        if len(people) - count < 1:
+            raise DataError(
+                f"{len(people)} people tested {word}: at least 2 are needed, "
+                "one to learn from and one for validation"
+            )
+        parts.append(rng.permutation(people)[:count])
+    return np.sort(np.concatenate(parts)).astype(np.int32)
+
+
+def pseudo_places(
+    task: Task, training: Known, progress: Progress = silent
+) -> tuple[Incidence, ...]:
+    """The pseudo places of everybody; none where nothing is promised."""
+    settings = task.settings
+    if settings.privacy.mode == "off" or settings.pseudo.pseudo_copies == 0:
+        return ()
+    streams = Streams(task.seed)
+    rng = streams.numpy("mobility model")
+    model = mobility_model(task.traces, MobilityModelSettings(), rng, progress)
+    cases = reported_cases(training, task.traces).by_region_and_day
+    made = generate(
+        task.traces, model, cases, settings.pseudo, streams.numpy("pseudo"), progress
+    )
+    return tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
+
+
+_States = tuple[NDArray[np.float32], dict[str, Any]]
+
+
+def _honest_states(
+    task: Task, incidence: Incidence, training: Known, progress: Progress
+) -> _States:
+    """From reported cases, for each tested person without those of its own fold."""
+    traces, region = task.traces, task.settings.region
+    streams = Streams(task.seed)
+    fold = _folds(training, region.folds, streams.numpy("region folds"))
+    cases = np.stack(
+        [
+            reported_cases(training.of_people(fold == number), traces).by_region_and_day
+            for number in range(region.folds)
+        ]
+    )
+    history = RegionHistory(count_flows(traces), cases.sum(axis=0), "reported")
+    fitted = cross_fitted_states(
+        dcrnn_model(region), history, cases, _generator(streams), progress=progress
+    )
+    state = _of_people(fitted.whole.states.hidden, incidence, traces)
+    for number, own in enumerate(fitted.folds):
+        people = fold == number
+        state[people] = _of_people(own.hidden, incidence, traces)[people]
+    return state, fitted.whole.forecast.as_plain()
+
+
+def _leaking_states(
+    task: Task, incidence: Incidence, training: Known, progress: Progress
+) -> _States:
+    """From everybody's cases, hidden people included, as the authors' program."""
+    del training
+    if task.all_cases is None:
+        raise SettingsError(
+            "region.macro_cases='all' needs a simulated outbreak: of these people "
+            "only the tests are known"
+        )
+    history = RegionHistory(count_flows(task.traces), task.all_cases, "all")
+    model = dcrnn_model(task.settings.region)
+    fitted = fit_states(model, history, _generator(Streams(task.seed)), progress)
+    state = _of_people(fitted.states.hidden, incidence, task.traces)
+    return state, fitted.forecast.as_plain()
+
+
+def _of_people(
+    hidden: NDArray[np.float32], incidence: Incidence, traces: Traces
+) -> NDArray[np.float32]:
+    mean = state_of_people(torch.tensor(hidden), incidence, traces.clock)
+    return np.asarray(mean.numpy(), np.float32)
+
+
+def _generator(streams: Streams) -> torch.Generator:
+    return torch.Generator().manual_seed(streams.seed_for("region model"))
+
+
+def _folds(known: Known, folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(people,) the fold of each tested person, -1 for everybody else."""
+    tested = np.flatnonzero(known.tested)
+    fold = np.full(known.people, -1, np.int64)
+    fold[rng.permutation(tested)] = np.arange(len(tested)) % folds
+    return fold

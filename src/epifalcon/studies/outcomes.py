@@ -1,0 +1,135 @@
+"""Run methods on what a run knows, and judge them by what it hides."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from epifalcon.baselines.contact_tracing import soft_contact_tracing
+from epifalcon.epidemic.cases import all_cases
+from epifalcon.evaluation.metrics import Metrics, evaluate
+from epifalcon.progress import Progress
+from epifalcon.studies.features import Task, hypergraph
+from epifalcon.studies.fitting import Desk, Prediction, fit
+from epifalcon.studies.methods import TITLES, Method, PredictionSettings
+from epifalcon.studies.run_folder import Begun
+from epifalcon.types import Probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """One method's scores, and how good they are."""
+
+    method: Method
+    probability: Probabilities
+    """(people,)"""
+    metrics: Metrics | None
+    """On hidden people; None where nobody is hidden."""
+    seconds: float
+    settings: PredictionSettings | None = None
+    """Of a method that is trained."""
+    trained: Prediction | None = None
+
+    @property
+    def title(self) -> str:
+        """The method as tables call it, with what must be said of it."""
+        title = TITLES[self.method]
+        if self.method != "falcon" or self.settings is None:
+            return title
+        title = f"{title}, {self.settings.privacy.mode}"
+        if self.settings.macro_cases == "all":
+            title += " (ALL CASES)"
+        return title
+
+    def as_plain(self) -> dict[str, Any]:
+        """The figures for JSON."""
+        plain: dict[str, Any] = {
+            "method": self.method,
+            "metrics": None if self.metrics is None else self.metrics.as_plain(),
+            "seconds": self.seconds,
+        }
+        if self.settings is None or self.trained is None:
+            return plain
+        trained = self.trained
+        return plain | {
+            "macro_cases": self.settings.macro_cases,
+            "best_round": trained.best_round,
+            "rounds": trained.looks[-1].round,
+            "validation_auc": trained.validation_auc,
+            "seconds_per_round": trained.seconds_per_round,
+            **trained.spent,
+            "forecast": trained.forecast,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listeners:
+    """Who listens to the training of methods, and how often it is kept."""
+
+    progress: Progress
+    checkpoint_seconds: float
+    log: bool = False
+    """Whether to write a log that TensorBoard reads."""
+
+
+def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
+    """Train or compute ``method`` in the run's folder, then judge it.
+
+    A method that has ended before is read, one that was begun is gone on with.
+    """
+    if method == "contact-tracing":
+        return _trace(begun)
+    settings = begun.prepared.experiment.prediction
+    if method == "hgnn":
+        settings = settings.central()
+    cases = None
+    if settings.macro_cases == "all" and begun.epidemic is not None:
+        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces)
+        cases = found.by_region_and_day
+    task = Task(begun.reported, begun.known, settings, begun.seed, cases)
+    folder = begun.method_folder(method)
+    trained = _fit(task, folder, method, listeners)
+    return Outcome(
+        method,
+        trained.probability,
+        judge(begun, trained.probability, TITLES[method]),
+        trained.seconds,
+        settings,
+        trained,
+    )
+
+
+def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None:
+    """All metrics on the hidden people; None where there are none."""
+    if begun.epidemic is None or not len(begun.epidemic.labels.hidden):
+        return None
+    truth = begun.epidemic.labels.hidden.open(f"judging {what}")
+    recall = begun.prepared.experiment.pathogen.extinction_recall
+    return evaluate(probability[truth.person], truth.infected, recall)
+
+
+def _fit(task: Task, folder: Path, method: str, listeners: Listeners) -> Prediction:
+    folder.mkdir(parents=True, exist_ok=True)
+    desk = Desk(
+        folder=folder,
+        checkpoint_seconds=listeners.checkpoint_seconds,
+        progress=lambda name, done, total, told="": listeners.progress(
+            f"{method}: {name}", done, total, told
+        ),
+    )
+    if not listeners.log:
+        return fit(task, desk)
+    from epifalcon.studies.training_log import training_log
+
+    with training_log(folder / "log") as watch:
+        return fit(task, replace(desk, watch=watch))
+
+
+def _trace(begun: Begun) -> Outcome:
+    start = perf_counter()
+    incidence = hypergraph(begun.reported, begun.prepared.experiment.prediction)
+    found = soft_contact_tracing(incidence, begun.known.status)
+    seconds = perf_counter() - start
+    return Outcome(
+        "contact-tracing", found, judge(begun, found, "contact tracing"), seconds
+    )

@@ -1,0 +1,33 @@
+"""A training's curve for TensorBoard: loss, validation AUC and what was spent."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from epifalcon.errors import SettingsError
+from epifalcon.studies.looks import Look, Watch
+
+
+@contextlib.contextmanager
+def training_log(folder: Path) -> Iterator[Watch]:
+    """A listener that writes event files into ``folder``."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingsError(
+            "--tensorboard needs the package tensorboard: "
+            "pip install 'epifalcon[tensorboard]'"
+        ) from None
+    writer = SummaryWriter(str(folder))
+
+    def write(look: Look) -> None:
+        writer.add_scalar("loss", look.loss, look.round)
+        writer.add_scalar("validation/auc", look.auc, look.round)
+        if math.isfinite(look.epsilon):
+            writer.add_scalar("privacy/epsilon-person", look.epsilon, look.round)
+
+    try:
+        yield write
+    finally:
+        writer.close()
