@@ -12,6 +12,7 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from epifalcon.types import Plain
 
 T = TypeVar("T")
+_SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
+"""``.1`` and ``1.``, which TOML does not know but people write."""
 
 
 def build(cls: type[T], values: "Plain", where: str = "") -> T:
@@ -75,7 +78,7 @@ def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
 def override(values: "Plain", assignment: str) -> dict[str, Any]:
     """A copy of nested ``values`` with one ``key.path=value`` put in.
 
-    The value is read as TOML (``3``, ``0.5``, ``true``, ``"text"``, ``[1, 2]``);
+    The value is read as TOML (``3``, ``.5``, ``true``, ``"text"``, ``[1, 2]``);
     what is not TOML is taken as text, so quotes may be left out.
     """
     key, equals, text = assignment.partition("=")
@@ -154,6 +157,8 @@ def _put(values: "Plain", path: list[str], value: Any) -> dict[str, Any]:  # noq
 
 
 def _toml_value(text: str) -> Any:  # noqa: ANN401
+    if _SHORT_NUMBER.fullmatch(text):
+        return float(text)
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

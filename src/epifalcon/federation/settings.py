@@ -83,7 +83,15 @@ class StoppingSettings:
     """Rounds between two looks at the validation people."""
     patience: int = 10
     """Looks without a better one before training ends."""
+    score_memory: float = 0.0
+    """With noise, the weight of earlier rounds in the scores that people hold:
+    each keeps a running mean of what it received, which is released to nobody
+    and averages the fresh noise of many rounds. 0 takes the last round alone."""
 
     def __post_init__(self) -> None:
-        unit_interval(validation_share=self.validation_share)
+        unit_interval(
+            validation_share=self.validation_share, score_memory=self.score_memory
+        )
+        if self.score_memory == 1:
+            raise SettingsError("score_memory=1 would learn nothing: choose less")
         whole(1, check_every=self.check_every, patience=self.patience)

@@ -45,6 +45,7 @@ _PREDICTION = "prediction"
 _MODEL = "model"
 _WEIGHTS = "model.safetensors"
 LEDGER = "ledger.jsonl"
+_HELD = "held"
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +171,8 @@ class _Watcher:
         self.looks: list[Look] = []
         self.best: tuple[int, float] = (0, -np.inf)
         self.tensors: dict[str, Tensor] = {}
+        self.held: Tensor | None = None
+        """(people,) running mean of the log odds that people received."""
 
     def due(self) -> bool:
         """Whether this is a round to look at."""
@@ -180,7 +183,7 @@ class _Watcher:
     def look(self, loss: float) -> Look:
         """Take the scores of this round if they are the best so far."""
         engine = self._engine
-        scores = predict(engine)
+        scores = self._scores()
         found = float(auc(curve(scores[self._people], self._infected)))
         epsilon = engine.ledger.spent().epsilon()["person"]
         if engine.plan.mode == "off":
@@ -192,6 +195,20 @@ class _Watcher:
             self.tensors = _kept(engine.state().tensors)
             self.tensors["probability"] = torch.from_numpy(scores)
         return self.looks[-1]
+
+    def listen(self) -> None:
+        """Add what people received in this round to what they hold."""
+        memory = self._stopping.score_memory
+        if memory == 0 or self._engine.plan.mode == "off":
+            return
+        now = torch.logit(torch.from_numpy(predict(self._engine)), eps=1e-9)
+        held = self.held
+        self.held = now if held is None else memory * held + (1 - memory) * now
+
+    def _scores(self) -> Probabilities:
+        return (
+            predict(self._engine) if self.held is None else self.held.sigmoid().numpy()
+        )
 
     @property
     def ended(self) -> bool:
@@ -207,7 +224,10 @@ class _Watcher:
             "seconds": self._seconds_before + seconds,
             "training_seconds": self.training_seconds,
         }
-        return checkpoints.Checkpoint(self._engine.state(), self.tensors, remembered)
+        tensors = dict(self.tensors)
+        if self.held is not None:
+            tensors[_HELD] = self.held
+        return checkpoints.Checkpoint(self._engine.state(), tensors, remembered)
 
     def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
         """Go on from ``checkpoint``."""
@@ -219,6 +239,7 @@ class _Watcher:
         self._seconds_before = told["seconds"]
         self.training_seconds = told["training_seconds"]
         self.tensors = dict(checkpoint.tensors)
+        self.held = self.tensors.pop(_HELD, None)
 
     def prediction(self, features: Features, seconds: float) -> Prediction:
         """The scores of the best look."""
@@ -243,6 +264,7 @@ def _train(
     def watch(report: RoundReport) -> bool:
         nonlocal saved, told
         watcher.training_seconds += report.seconds
+        watcher.listen()
         if watcher.due():
             look = watcher.look(report.loss)
             told = _told(look)
