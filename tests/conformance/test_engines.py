@@ -3,11 +3,21 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
+from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import Engine, predict, train
 from epifalcon.federation.exchange import CohortEngine
+from epifalcon.federation.messages import PresenceUpload
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.vectorised import VectorisedEngine
-from tests.federation.small_world import city, plan_of, settings_of
+from epifalcon.federation.view import RecordedView
+from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.mobility.clock import Clock
+from tests.federation.small_world import city, plan_of, settings_of, statuses
+from tests.oracles.cities import random_traces
+from tests.oracles.dense_hypergraph import dense_layer, noise_covariance
 
 PEOPLE = 30
 SPLITS = {"one": 1, "two": 2, "seven": 7, "each": PEOPLE}
@@ -104,12 +114,10 @@ def test_uploads_of_any_split_carry_the_same_bits_of_noise(split):
     assert gap(one, other) < 1e-10
 
 
-def received_after_one_round(engine_type, wish, seeds):
-    """What people received in the first layer, over many noise seeds."""
+def noise_received(engine_type, whole, plan, seeds):
+    """Noise on what people received in one layer, (draws, people), over seeds."""
     settings = settings_of(layers=1, dropout=0.0, precision="double")
-    whole = city(12, 2)
-    plan = plan_of(settings, 2, **wish)
-    made = []
+    layer, made = dense_layer(whole.incidence), []
     for seed in range(seeds):
         if engine_type is CohortEngine:
             engine = CohortEngine(cohorts_of(whole, 3), settings, plan, seed)
@@ -118,33 +126,153 @@ def received_after_one_round(engine_type, wish, seeds):
         clean = engine.state().tensors["home/rows"]
         engine.step()
         norms = clean.norm(dim=1, keepdim=True).clamp(min=plan.upload.clip)
-        without = spread(whole.incidence, clean * plan.upload.clip / norms)
-        made.append(engine.state().tensors["home/received"] - without)
-    return torch.stack(made)
+        without = layer @ (clean * plan.upload.clip / norms)
+        made.append((engine.state().tensors["home/received"] - without).T)
+    return torch.cat(made)
 
 
-def spread(inc, rows):
-    from tests.oracles.dense_hypergraph import dense_layer
+def assert_drawn_from(draws, covariance):
+    """Every covariance within its error, and everybody's noise of normal shape."""
+    found = draws.T @ draws / len(draws)
+    # Standard error of a covariance: sqrt((s_ii s_jj + s_ij^2) / n).
+    variance = covariance.diag()
+    error = ((variance[:, None] * variance + covariance**2) / len(draws)).sqrt()
+    assert ((found - covariance).abs() <= 4.5 * error + 1e-15).all()
+    for person in torch.nonzero(variance).flatten().tolist():
+        scaled = draws[:, person] / variance[person].sqrt()
+        assert stats.kstest(scaled.numpy(), "norm").pvalue > 1e-5
 
-    return dense_layer(inc) @ rows
+
+@pytest.mark.parametrize("engine_type", [VectorisedEngine, CohortEngine])
+def test_noise_has_the_same_distribution_in_both_engines(engine_type):
+    sigma, whole = 0.3, city(12, 2)
+    plan = plan_of(
+        settings_of(layers=1), 2, mode="paper", upload_sigma=sigma, gradient_sigma=0.0
+    )
+    expected = noise_covariance(whole.incidence, sigma, torch.from_numpy(whole.uploads))
+    assert_drawn_from(noise_received(engine_type, whole, plan, 150), expected)
 
 
-def test_noise_has_the_same_covariance_in_both_engines():
-    from tests.oracles.dense_hypergraph import noise_covariance
+TWO_DAYS = Clock(slot_hours=2, days=2)
+REGIONS = 7
+each_window = pytest.mark.parametrize("window_slots", [2, 12])
 
-    sigma, seeds = 0.3, 150
-    wish = {"mode": "paper", "upload_sigma": sigma, "gradient_sigma": 0.0}
-    whole = city(12, 2)
-    uploads = torch.from_numpy(whole.uploads)
-    expected = noise_covariance(whole.incidence, sigma, uploads)
-    for engine_type in (VectorisedEngine, CohortEngine):
-        noise = received_after_one_round(engine_type, wish, seeds)
-        draws = noise.permute(0, 2, 1).reshape(-1, noise.shape[1])
-        found = draws.T @ draws / len(draws)
-        # Standard error of a covariance: sqrt((s_ii s_jj + s_ij^2) / n).
-        variance = expected.diag()
-        error = ((variance[:, None] * variance + expected**2) / len(draws)).sqrt()
-        assert ((found - expected).abs() <= 4.5 * error + 1e-15).all()
+
+class Wide:
+    """A city in windows of several slots, and its claims by plain loops.
+
+    In a wide window a person has several places, and true and pseudo ones meet.
+    """
+
+    def __init__(self, window_slots, people=PEOPLE, copies=2):
+        traces = [
+            random_traces(seed, people, REGIONS, TWO_DAYS)
+            for seed in range(3, 4 + copies)
+        ]
+        window = HypergraphSettings(window_slots=window_slots)
+        true, *pseudo = (Incidence.of(one, window) for one in traces)
+        self.copies = copies
+        self.whole = Cohort.of_city(true, statuses(people), None, pseudo)
+        self.true, *others = (self.places(one, window_slots) for one in traces)
+        self.pseudo = set().union(*others)
+
+    @staticmethod
+    def places(traces, window_slots):
+        return {
+            (slot // window_slots * REGIONS + region, person)
+            for person, row in enumerate(traces.by_person.tolist())
+            for slot, region in enumerate(row)
+            if region != -1
+        }
+
+    def uploads(self):
+        """Claims at each true edge, a person's true and pseudo one counted once."""
+        claimed = [key for key, _ in self.true | self.pseudo]
+        return [claimed.count(key) for key in self.whole.incidence.edge_key.tolist()]
+
+    def plan(self, settings, **wish):
+        releases = releases_of(TWO_DAYS)
+        return PrivacyPlan.of(PrivacySettings(**wish), settings, releases, self.copies)
+
+
+@each_window
+@pytest.mark.parametrize("split", [1, 7])
+@pytest.mark.parametrize("path", ["local", "exchanged"])
+def test_splits_agree_in_wide_windows(window_slots, split, path):
+    wide = Wide(window_slots)
+    settings = settings_of(
+        precision="double", gradient_path=path, window_slots=window_slots
+    )
+    plan = wide.plan(settings, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
+    fast = VectorisedEngine(wide.whole, settings, plan, seed=5)
+    parts = cohorts_of(wide.whole, split)
+    split_up = CohortEngine(parts, settings, plan, seed=5)
+    for one in (fast, split_up):
+        train(one)
+    assert gap(fast, split_up) < 1e-10
+    assert fast.ledger.releases == split_up.ledger.releases
+    assert fast.ledger.head == split_up.ledger.head
+
+
+@each_window
+@pytest.mark.parametrize("split", [1, 7])
+def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, split):
+    wide, settings = Wide(window_slots), settings_of()
+    assert len(wide.true & wide.pseudo) > 20
+    plan = wide.plan(settings, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
+    view = RecordedView()
+    parts = cohorts_of(wide.whole, split)
+    CohortEngine(parts, settings, plan, seed=5, view=view).step()
+    sent = [
+        ((key, person), bool(row.any()))
+        for upload in view.uploads("upload/0")
+        for key, person, row in zip(
+            upload.keys.tolist(), upload.person.tolist(), upload.rows, strict=True
+        )
+    ]
+    # Without noise a true place gets the clipped row and a pseudo place zeros.
+    expected = {claim: claim in wide.true for claim in wide.true | wide.pseudo}
+    assert len(sent) == len(expected)
+    assert dict(sent) == expected
+    counts = {}
+    for _, message in view.messages:
+        if isinstance(message, PresenceUpload):
+            for key, count in zip(message.keys.tolist(), message.counts, strict=True):
+                counts[key] = counts.get(key, 0) + count
+    assert counts == {
+        key: sum(place == key for place, _ in wide.true)
+        for key in {key for key, _ in expected}
+    }
+
+
+@each_window
+@pytest.mark.parametrize("engine_type", [VectorisedEngine, CohortEngine])
+def test_noise_in_wide_windows_is_that_of_claims_counted_once(
+    window_slots, engine_type
+):
+    sigma, wide = 0.3, Wide(window_slots, people=12)
+    uploads = wide.uploads()
+    assert wide.whole.uploads.tolist() == uploads
+    doubled = sum(inc.pairs for inc in (wide.whole.incidence, *wide.whole.pseudo))
+    assert len(wide.whole.codes) < 0.9 * doubled
+    plan = wide.plan(
+        settings_of(layers=1), mode="paper", upload_sigma=sigma, gradient_sigma=0.0
+    )
+    expected = noise_covariance(wide.whole.incidence, sigma, torch.tensor(uploads))
+    assert_drawn_from(noise_received(engine_type, wide.whole, plan, 150), expected)
+
+
+@each_window
+@pytest.mark.parametrize("mode", ["paper", "local"])
+def test_receipts_agree_in_wide_windows_with_noise(window_slots, mode):
+    wide, settings = Wide(window_slots), settings_of()
+    plan = wide.plan(settings, mode=mode)
+    fast = VectorisedEngine(wide.whole, settings, plan, seed=5)
+    parts = cohorts_of(wide.whole, 7)
+    split_up = CohortEngine(parts, settings, plan, seed=5)
+    for one in (fast, split_up):
+        train(one, 3)
+    assert fast.ledger.releases == split_up.ledger.releases
 
 
 @pytest.mark.parametrize("maker", ["vectorised", "cohorts"])
