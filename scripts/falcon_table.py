@@ -54,9 +54,10 @@ def main() -> None:
     """Run what is missing, then write the table."""
     asked = _arguments()
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for title, words in VARIANTS.items():
-        found[title] = [_run(asked, title, words, seed) for seed in seeds]
+    found: dict[str, list[dict[str, Any]]] = {title: [] for title in VARIANTS}
+    for seed in seeds:
+        for title, words in VARIANTS.items():
+            found[title].append(_run(asked, title, words, seed))
     data = DOCS / "data" / f"falcon-{asked.preset}.json"
     data.parent.mkdir(exist_ok=True)
     text = {"preset": asked.preset, "seeds": list(seeds), "runs": found}

@@ -8,15 +8,26 @@ import re
 import shlex
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import typer.main
 
-ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "src" / "epifalcon"
+from epifalcon.errors import SettingsError
+from epifalcon.studies.experiment import Experiment
+from tests.pages import (
+    PACKAGE,
+    ROOT,
+    Fence,
+    exists,
+    fences,
+    headings,
+    missing_path,
+    prose,
+    spans,
+)
+
 NAMED = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = [ROOT / name for name in NAMED if (ROOT / name).exists()]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -25,41 +36,6 @@ TOP_FILES = {"Makefile", "pyproject.toml", "constraints.txt", "mkdocs.yml", "LIC
 TOP_SUFFIXES = (".md", ".cff")
 ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
-
-@dataclass(frozen=True)
-class Fence:
-    language: str
-    text: str
-    line: int
-
-
-def fences(page: Path) -> list[Fence]:
-    found, start, language, lines = [], 0, "", []
-    inside = ""
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        mark = re.match(r"\s*(`{3,}|~{3,})(.*)", line)
-        if not inside and mark:
-            inside, language = mark[1], mark[2].strip()
-            start, lines = number + 1, []
-        elif inside and mark and mark[1].startswith(inside) and not mark[2].strip():
-            found.append(Fence(language, "\n".join(lines), start))
-            inside = ""
-        elif inside:
-            lines.append(line)
-    assert not inside, f"{page.name}: the fence before line {start} is not closed"
-    return found
-
-
-def prose(page: Path) -> str:
-    text = page.read_text(encoding="utf-8")
-    for fence in fences(page):
-        text = text.replace(fence.text, "")
-    return text
-
-
-def spans(page: Path) -> list[str]:
-    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
 
 
 def shell_lines(page: Path) -> Iterator[str]:
@@ -88,22 +64,6 @@ def names_a_path(text: str) -> bool:
     return first in FOLDERS or (first in ROOMS and text.endswith((".py", ".toml")))
 
 
-def missing_path(text: str) -> str | None:
-    name, _, test = text.partition("::")
-    name = re.sub(r":\d+(-\d+)?$", "", name).rstrip("/")
-    for base in (ROOT, PACKAGE, ROOT / "docs"):
-        found = list(base.glob(name))
-        if found and (not test or f"def {test}(" in found[0].read_text()):
-            return None
-    return text
-
-
-def headings(page: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
-    plain = [re.sub(r"[`*]", "", title).strip().lower() for title in titles]
-    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
-
-
 @each_page
 def test_every_path_named_exists(page):
     named = [text for text in spans(page) if names_a_path(text)]
@@ -117,17 +77,7 @@ def test_every_path_named_exists(page):
 def test_every_name_of_the_package_can_be_imported(page):
     named = [text.split("(")[0] for text in spans(page)]
     named = [text for text in named if re.fullmatch(r"epifalcon(\.\w+)+", text)]
-    gone = []
-    for text in named:
-        try:
-            importlib.import_module(text)
-        except ImportError:
-            module, _, name = text.rpartition(".")
-            with contextlib.suppress(ImportError):
-                if hasattr(importlib.import_module(module), name):
-                    continue
-            gone.append(text)
-    assert not gone
+    assert not [text for text in named if not exists(text)]
 
 
 @each_page
@@ -181,15 +131,43 @@ def test_every_command_and_option_named_exists(page):
 
 
 @each_page
-def test_every_preset_named_exists(page):
-    known = {path.stem for path in (PACKAGE / "studies" / "presets").glob("*.toml")}
-    named = {
+def test_every_preset_and_layer_named_exists(page):
+    known, layers = (
+        {path.stem for path in (PACKAGE / "studies" / folder).glob("*.toml")}
+        for folder in ("presets", "layers")
+    )
+    named = [
+        after.split("+")
+        for words in invocations(page)
+        for word, after in pairwise(words)
+        if word in {"--preset", "presets"} and re.fullmatch(r"[a-z][a-z0-9+-]*", after)
+    ]
+    assert {preset for preset, *_ in named} <= known
+    assert {layer for _, *added in named for layer in added} <= layers
+
+
+@each_page
+def test_every_override_named_is_taken(page):
+    given = [
         after
         for words in invocations(page)
         for word, after in pairwise(words)
-        if word == "--preset" and re.fullmatch(r"[a-z][a-z0-9-]*", after)
-    }
-    assert named <= known
+        if word == "--set" and re.fullmatch(r"[a-z_.]+=(?!\.\.|…|[A-Z]).+", after)
+    ]
+    refused = [one for one in given if not taken(one)]
+    # A page may show a mistake, with the answer that it gets.
+    told = page.read_text(encoding="utf-8")
+    shown = set(re.findall(r"unknown setting '([\w.]+)'", told))
+    assert not [one for one in refused if one.partition("=")[0] not in shown]
+
+
+def taken(assignment: str) -> bool:
+    """Whether some mode takes the setting: some belong to one mode alone."""
+    for mode in ("off", "paper", "local"):
+        with contextlib.suppress(SettingsError):
+            Experiment.load("hamlet", [f"privacy.mode={mode}", assignment])
+            return True
+    return False
 
 
 @each_page
@@ -254,3 +232,8 @@ def test_the_reader_sees_what_is_wrong(tmp_path):
     ]
     found = [wrong_words(words) for words in invocations(page)]
     assert found == [["nonsense"], ["--wrong"]]
+    assert [taken(one) for one in ("model.width=8", "privacy.upload_sigma=.1")] == [
+        True,
+        True,
+    ]
+    assert [taken(one) for one in ("model.widht=8", "model.width=-1")] == [False] * 2

@@ -16,6 +16,7 @@ from epifalcon.settings import (
     as_plain,
     build,
     fingerprint,
+    first_difference,
     json_text,
     override,
     read_toml,
@@ -247,3 +248,30 @@ def test_the_message_for_an_unknown_name():
     assert unknown_name("preset", "hamlt", ["hamlet", "basic"]) == (
         "unknown preset 'hamlt': did you mean 'hamlet'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({}, {}, None),
+        ({"a": 1, "b": {"c": [1, 2]}}, {"b": {"c": [1, 2]}, "a": 1}, None),
+        ({"a": 1}, {"a": 1.0}, None),
+        ({"a": 1}, {"a": 2}, ("a", 1, 2)),
+        ({"a": {"b": {"c": 1}}}, {"a": {"b": {"c": 3}}}, ("a.b.c", 1, 3)),
+        ({"a": {"b": 1}}, {"a": 5}, ("a", {"b": 1}, 5)),
+        ({"a": 1}, {}, ("a", 1, None)),
+        ({}, {"a": {"b": 1}}, ("a", None, {"b": 1})),
+        ({"a": 1, "b": 2}, {"b": 3, "a": 0}, ("a", 1, 0)),
+        ({"a": None}, {}, None),
+    ],
+)
+def test_the_first_difference_is_found(one, other, found):
+    assert first_difference(one, other) == found
+
+
+@CASES
+@given(outers, outers)
+def test_settings_without_a_difference_are_equal(one, other):
+    assert first_difference(as_plain(one), as_plain(one)) is None
+    found = first_difference(as_plain(one), as_plain(other))
+    assert (found is None) == (one == other)

@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ FORMAT = "epifalcon-record"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
 _GROWS = "grows"
+_SCRATCH = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<what>partial|old)")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,23 @@ def new_directory(
         for parent in reversed(made):
             with contextlib.suppress(OSError):
                 parent.rmdir()
+
+
+def clear_scratch(folder: Path, name: str | None = None) -> None:
+    """Remove what killed ``new_directory`` calls left in ``folder``.
+
+    Only of the directory ``name``, where one is given. A directory that was to be
+    replaced, and was killed half way, is put back. Only for one who knows that
+    nobody else is writing there.
+    """
+    for left in sorted(folder.iterdir()):
+        made = _SCRATCH.fullmatch(left.name)
+        if made is None or name not in (None, made["name"]):
+            continue
+        if made["what"] == "old" and not (folder / made["name"]).exists():
+            left.rename(folder / made["name"])
+        else:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def write(

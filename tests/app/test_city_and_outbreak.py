@@ -36,13 +36,13 @@ def test_outbreak_figures(epifalcon, tiny):
     assert said.code == 0
     assert figures["seeds"] == [0, 1, 2]
     assert len(figures["infected_share"]) == 3
-    assert np.shape(figures["daily_infectious"]) == (3, 4)
+    assert np.shape(figures["daily_infectious"]) == (3, 5)
     assert figures["seconds"] > 0
     assert figures["hazard_r0"] == pytest.approx(0.405 / 0.071)
     for share, cases in zip(
         figures["infected_share"], figures["daily_new_cases"], strict=True
     ):
-        assert share == pytest.approx((6 + sum(cases)) / 120)
+        assert share == pytest.approx((12 + sum(cases)) / 120)
 
 
 def test_outbreak_k_draws_from_its_own_seed(epifalcon, tiny, tmp_path):
@@ -125,17 +125,20 @@ def test_json_is_one_document_and_no_progress_when_piped(epifalcon, tiny):
     assert said.err == ""
 
 
-def test_what_is_reported_is_kept_beside_the_truth(epifalcon, tiny, tmp_path):
-    words = ("--set", "reporting.trace_share=0.5", "--set", "reporting.last_days=2")
-    said = epifalcon("run", "--out", tmp_path / "r", "--json", *tiny, *words)
+@pytest.mark.usefixtures("no_pictures")
+def test_what_is_reported_is_kept_beside_the_truth(epifalcon, quick, tmp_path):
+    words = ("--set", "reporting.trace_share=0.5", "--set", "reporting.last_days=3")
+    quick = (*quick, "--set", "region.training.horizon=1", "--mode", "paper")
+    said = epifalcon("run", "--out", tmp_path / "r", "--json", *quick, *words)
     assert said.json["share_reported"] == pytest.approx(0.5, abs=0.02)
     truth = np.load(tmp_path / "r" / "city" / "by_slot.npy")
     reported = np.load(tmp_path / "r" / "reported" / "by_slot.npy")
-    assert reported.shape == (24, 120)
+    assert reported.shape == (36, 120)
     seen = reported != -1
-    assert (reported[seen] == truth[-24:][seen]).all()
-    plain = epifalcon("run", "--out", tmp_path / "p", "--json", *tiny)
-    assert plain.json["infected_share"] == said.json["infected_share"]
+    assert (reported[seen] == truth[-36:][seen]).all()
+    plain = epifalcon("run", "--out", tmp_path / "p", "--json", *quick)
+    shares = [one.json["outbreak"]["infected_share"] for one in (plain, said)]
+    assert shares[0] == shares[1]
     assert not (tmp_path / "p" / "reported").exists()
 
 

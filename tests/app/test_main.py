@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+COMMANDS = ("run", "predict", "city", "outbreak", "import", "inspect", "presets")
 HEAVY = {"torch", "numba", "numpy", "polars", "matplotlib", "scipy", "sklearn"}
 
 
 def test_help_lists_every_command(epifalcon):
     said = epifalcon("--help")
     assert said.code == 0
-    for command in ("run", "city", "outbreak", "import", "inspect", "presets"):
+    for command in COMMANDS:
         assert command in said.out
 
 
@@ -29,16 +30,14 @@ def test_help_loads_no_heavy_library():
     assert not HEAVY & set(done.stderr.split())
 
 
-@pytest.mark.parametrize(
-    "command", ["run", "city", "outbreak", "import", "inspect", "presets"]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(epifalcon, command):
     said = epifalcon(command, "--help")
     assert said.code == 0
     assert "Example" in said.out
 
 
-@pytest.mark.parametrize("command", ["run", "city", "outbreak", "import", "inspect"])
+@pytest.mark.parametrize("command", COMMANDS[:-1])
 def test_every_command_with_figures_has_json_and_quiet(epifalcon, command):
     said = epifalcon(command, "--help")
     assert "--json" in said.out

@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.cases import Cases, all_cases, reported_cases
+from epifalcon.epidemic.cases import (
+    COUNTS,
+    Cases,
+    CaseSettings,
+    all_cases,
+    cases_without_folds,
+    reported_cases,
+)
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
@@ -30,33 +37,139 @@ def cities_with_tests(draw):
     return traces, draw(st.lists(test, max_size=10)), draw(st.integers(1, 5))
 
 
-@CASES
-@given(cities_with_tests())
-def test_reported_cases_equal_the_loop_and_add_up(drawn):
-    traces, tests, window_days = drawn
-    expected = np.zeros((len(traces.regions), traces.clock.days))
-    unplaced = 0
-    positive = {person for person, _, result in tests if result}
-    for person in positive:
-        slot = min(slot for who, slot, result in tests if who == person and result)
-        day = traces.clock.day_of_slot(slot)
-        begin = max(0, day - window_days + 1) * traces.clock.slots_per_day
+def end_of(tests, person):
+    """Slot of the first positive test, else of the last one; and if positive."""
+    slots = [(slot, result) for who, slot, result in tests if who == person]
+    positive = [slot for slot, result in slots if result]
+    return (min(positive), True) if positive else (max(s for s, _ in slots), False)
+
+
+def cases_by_loop(traces, tests, wished):
+    """Cases, tested visits (both as slots or as people) and how many had no place."""
+    clock, shape = traces.clock, (len(traces.regions), traces.clock.days)
+    cases, visits, unplaced = np.zeros(shape), np.zeros(shape), 0
+    for person in {who for who, _, _ in tests}:
+        slot, positive = end_of(tests, person)
+        day = clock.day_of_slot(slot)
+        begin = max(0, day - wished.window_days + 1) * clock.slots_per_day
         seen = [s for s in range(begin, slot + 1) if traces.by_slot[s, person] >= 0]
-        unplaced += not seen
-        for s in seen:
-            region = traces.by_slot[s, person]
-            expected[region, traces.clock.day_of_slot(s)] += 1 / len(seen)
-    cases = reported_cases(known_of(traces.people, tests), traces, window_days)
+        unplaced += positive and not seen
+        weight = np.exp(wished.growth * np.array(seen) / clock.slots_per_day)
+        for s, part in zip(seen, weight / weight.sum(), strict=True):
+            cell = traces.by_slot[s, person], clock.day_of_slot(s)
+            visits[cell] += 1
+            if positive:
+                cases[cell] += part * (len(seen) if wished.measure == "share" else 1)
+    return cases, visits, unplaced
+
+
+GROWTHS = st.sampled_from([0.0, 0.1, 3.0])
+
+
+@CASES
+@given(cities_with_tests(), GROWTHS)
+def test_counts_equal_the_loop_and_add_up(drawn, growth):
+    traces, tests, window_days = drawn
+    wished = CaseSettings(measure="count", window_days=window_days, growth=growth)
+    expected, _, unplaced = cases_by_loop(traces, tests, wished)
+    cases = reported_cases(known_of(traces.people, tests), traces, wished)
     np.testing.assert_allclose(cases.by_region_and_day, expected, atol=1e-12)
     assert cases.unplaced == unplaced
+    assert cases.measure == "count"
     total = cases.by_region_and_day.sum() + cases.unplaced
-    assert total == pytest.approx(len(positive))
+    assert total == pytest.approx(len({who for who, _, result in tests if result}))
+
+
+@CASES
+@given(cities_with_tests(), GROWTHS, st.sampled_from([0.01, 0.5, 4.0]))
+def test_shares_equal_the_loop(drawn, growth, prior_people):
+    traces, tests, window_days = drawn
+    wished = CaseSettings(
+        window_days=window_days, growth=growth, prior_people=prior_people
+    )
+    cases, visits, unplaced = cases_by_loop(traces, tests, wished)
+    expected, prior = np.zeros_like(cases), prior_people * traces.clock.slots_per_day
+    days = [day for day in range(traces.clock.days) if visits[:, day].any()]
+    for day in range(traces.clock.days if days else 0):
+        city = np.interp(
+            day, days, [cases[:, each].sum() / visits[:, each].sum() for each in days]
+        )
+        expected[:, day] = (cases[:, day] + prior * city) / (visits[:, day] + prior)
+    made = reported_cases(known_of(traces.people, tests), traces, wished)
+    np.testing.assert_allclose(made.by_region_and_day, 100 * expected, atol=1e-9)
+    assert made.measure == "share"
+    assert made.unplaced == unplaced
+    if growth == 0:
+        assert made.by_region_and_day.max() <= 100 + 1e-9
+
+
+def test_days_of_which_no_test_speaks_are_no_days_without_disease():
+    traces = traces_of([[0, 1]] * 6)
+    known = known_of(2, [(0, 5, 1), (1, 5, 0)])
+    share = reported_cases(known, traces, CaseSettings(window_days=2))
+    np.testing.assert_allclose(share.by_region_and_day[:, :4], 50)
+    assert (share.by_region_and_day[0, 4:] > 50).all()
+
+
+def test_a_share_does_not_rise_with_the_crowd():
+    # Region 1 has ten times the visitors of region 0, and the same share of cases.
+    rows = [[0] * 2 + [1] * 20] * 3
+    traces = traces_of(rows, regions=3)
+    positive = [0, *range(2, 12)]
+    known = known_of(22, [(who, 2, who in positive) for who in range(22)])
+    share = reported_cases(known, traces, CaseSettings()).by_region_and_day
+    np.testing.assert_allclose(share, 50)
+    count = reported_cases(known, traces, COUNTS).by_region_and_day
+    np.testing.assert_allclose(count[1], 10 * count[0])
+
+
+@pytest.mark.parametrize("measure", ["count", "share"])
+def test_the_cases_of_a_fold_are_told_by_the_others_alone(measure):
+    city, wished = mixing_city(), CaseSettings(measure=measure)
+    rng = np.random.default_rng(1)
+    tests = [(who, 20, rng.random() < 0.4) for who in range(0, 40, 2)]
+    fold = np.full(40, -1)
+    fold[::2] = np.arange(20) % 4
+    before = cases_without_folds(known_of(40, tests), city, fold, wished)
+    for number in range(4):
+        flipped = [
+            (who, slot, bool(got) ^ (fold[who] == number)) for who, slot, got in tests
+        ]
+        after = cases_without_folds(known_of(40, flipped), city, fold, wished)
+        for place in range(4):
+            one, two = (each[place].by_region_and_day for each in (before, after))
+            assert np.array_equal(one, two) is (place == number)
+        others = known_of(40, [test for test in tests if fold[test[0]] != number])
+        scale = 20 / 15 if measure == "count" else 1
+        np.testing.assert_allclose(
+            before[number].by_region_and_day,
+            reported_cases(others, city, wished).by_region_and_day * scale,
+        )
+        assert before[number].measure == measure
+
+
+def test_folds_must_be_of_the_tested_people():
+    city, known = mixing_city(), known_of(40, [(0, 3, 1), (1, 3, 0)])
+    fold = np.full(40, -1)
+    with pytest.raises(DataError, match="every tested person"):
+        cases_without_folds(known, city, fold)
+    fold[:3] = 0, 1, 1
+    with pytest.raises(DataError, match="nobody else"):
+        cases_without_folds(known, city, fold)
+    fold[:3] = 0, 0, -1
+    for wished in (COUNTS, CaseSettings()):
+        (alone,) = cases_without_folds(known, city, fold, wished)
+        assert not alone.by_region_and_day.any()
+        nobody = known_of(40, [])
+        assert cases_without_folds(nobody, city, np.full(40, -1), wished) == ()
+    with pytest.raises(DataError, match="every tested person"):
+        cases_without_folds(known, city, fold[:3])
 
 
 def test_a_worked_example():
     traces = traces_of([[0, 1], [0, 1], [2, -1], [1, -1]], regions=3)
     known = known_of(2, [(0, 2, 1), (0, 3, 1), (1, 3, 0)])
-    cases = reported_cases(known, traces, window_days=2)
+    cases = reported_cases(known, traces, CaseSettings(measure="count", window_days=2))
     expected = np.zeros((3, 4))
     expected[0, 1] = expected[2, 2] = 0.5
     np.testing.assert_array_equal(cases.by_region_and_day, expected)
@@ -81,10 +194,28 @@ def test_what_does_not_fit_is_refused():
         reported_cases(known_of(3, [(0, 0, 1)]), city)
     with pytest.raises(DataError, match="a test in slot 24, the traces end with 23"):
         reported_cases(known_of(40, [(0, 24, 1)]), city)
-    with pytest.raises(SettingsError, match="window_days=0"):
-        reported_cases(known_of(40, [(0, 0, 1)]), city, window_days=0)
+    with pytest.raises(DataError, match="a test in slot 24"):
+        reported_cases(known_of(40, [(0, 24, 0)]), city)
+    with pytest.raises(SettingsError, match="measure='odds'"):
+        Cases(np.zeros((2, 2)), "all", 0, "odds")
     with pytest.raises(SettingsError, match="source='some'"):
         Cases(np.zeros((2, 2)), "some")
     with pytest.raises(DataError, match="0 or more"):
         Cases(-np.ones((2, 2)), "all")
     assert reported_cases(known_of(40, []), city).by_region_and_day.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"measure": "odds"},
+        {"window_days": 0},
+        {"window_days": 1.5},
+        {"growth": -0.1},
+        {"growth": np.nan},
+        {"prior_people": 0.0},
+    ],
+)
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        CaseSettings(**wrong)

@@ -100,3 +100,16 @@ def test_the_tests_of_some_people(tests, wanted):
     alone = known_of([test for test in tests if wanted[test[0]]])
     for name in ("person", "positive", "slot"):
         np.testing.assert_array_equal(getattr(kept, name), getattr(alone, name))
+
+
+def test_tests_on_a_later_clock_keep_person_and_result():
+    known = Known(
+        5,
+        np.array([1, 1, 3], np.int32),
+        np.array([False, True, False]),
+        np.array([2, 9, 12], np.int32),
+    )
+    later = known.since(6)
+    assert later.slot.tolist() == [0, 3, 6]
+    np.testing.assert_array_equal(later.person, known.person)
+    np.testing.assert_array_equal(later.status, known.status)

@@ -29,7 +29,9 @@ def spend(plan, rounds, scorings=0):
     for number in range(rounds):
         ledger.record(*plan.round_receipts(number))
     for number in range(scorings):
-        ledger.record(*plan.scoring_receipts(number))
+        # New people are counted at their places once more.
+        counts = plan.presence.receipt(plan.terms("counts", number + 1))
+        ledger.record(counts, *plan.scoring_receipts(number))
     return ledger
 
 

@@ -77,7 +77,7 @@ class PlainGru(nn.Module):
 
     def decode(self, state, last, graph, days):
         assert graph.regions == len(state)
-        value, told = last.unsqueeze(1), []
+        value, told = last[:, :1], []
         for _ in range(days):
             state = self.decoder(value, state)
             value = self.readout(state)

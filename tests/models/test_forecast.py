@@ -70,7 +70,29 @@ def test_the_line_is_least_squares_over_a_week_and_never_below_zero():
 def test_a_single_day_goes_on_as_it_is():
     past = np.array([[3.0], [0.0]])
     for rival in forecast.RIVALS.values():
-        np.testing.assert_array_equal(rival(past, 2), [[3, 3], [0, 0]])
+        np.testing.assert_allclose(rival(past, 2), [[3, 3], [0, 0]], rtol=1e-12)
+
+
+def test_the_citys_trend_is_exact_where_all_regions_share_one_curve():
+    part = np.array([0.5, 0.3, 0.2, 0.0])
+    curve = 40 * np.exp(0.1 * np.arange(14))
+    told = forecast.city_trend(np.outer(part, curve[:11]), 3)
+    np.testing.assert_allclose(told, np.outer(part, curve[11:]), rtol=1e-9)
+    # Noise of single regions is averaged out over all days so far.
+    flat = np.random.default_rng(0).poisson(5, size=(6, 40)).astype(float)
+    told = forecast.city_trend(flat / flat.sum(axis=0), 2)
+    np.testing.assert_allclose(
+        told, forecast.mean_value(flat / flat.sum(axis=0), 2), rtol=1e-9
+    )
+
+
+def test_a_week_with_an_empty_day_has_no_trend():
+    past = np.ones((2, 9))
+    past[:, 5] = 0
+    told = forecast.city_trend(past, 2)
+    np.testing.assert_array_equal(told, forecast.mean_value(past, 2))
+    nothing = np.zeros((2, 9))
+    np.testing.assert_array_equal(forecast.city_trend(nothing, 1), np.zeros((2, 1)))
 
 
 def test_errors_are_those_of_a_plain_loop():
@@ -97,7 +119,8 @@ def test_the_report_is_plain_and_carries_its_source():
     plain = forecast.judge(model, history).as_plain()
     assert json.loads(json.dumps(plain)) == plain
     assert plain["source"] == "reported"
-    assert set(plain["scores"]) == {"model", "last", "line", "mean"}
+    assert plain["measure"] == "count"
+    assert set(plain["scores"]) == {"model", "last", "line", "mean", "city"}
     assert all(len(score["rmse"]) == 2 for score in plain["scores"].values())
 
 

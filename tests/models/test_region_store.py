@@ -87,7 +87,7 @@ def test_a_history_that_does_not_fit_is_refused(kept):
     model = region_store.load(kept, regions_of())
     with pytest.raises(DataError, match=r"fitted to 9 regions.*history of 8"):
         model.states(small_history(regions=8))
-    with pytest.raises(DataError, match=r"fitted to 'reported' cases.*'all' ones"):
+    with pytest.raises(DataError, match=r"'reported', 'count'.*'all', 'count'"):
         model.forecast(small_history(source="all"), [3])
 
 
@@ -153,6 +153,8 @@ def described(**network):
         (described(name="gru"), "holds a network 'gru'"),
         (described(hidden_width=6), "parameters of another network: .*encoder"),
         ({"meta": {"scaling": {"cases": 1, "visitors": [0, 1]}}}, "another network"),
+        ({"meta": {"source": "some"}}, "another version of epifalcon.*source='some'"),
+        ({"meta": {"measure": "odds"}}, "another version.*measure='odds'"),
     ],
 )
 def test_a_model_of_another_version_is_refused(kept, changes, told):

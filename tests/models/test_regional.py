@@ -169,10 +169,33 @@ def test_inputs_and_counts_undo_each_other():
     for visitors in (False, True):
         scaling = Scaling.of(history, 8, visitors)
         inputs = scaling.inputs(history)
-        assert inputs.shape == (history.days, history.regions, 1 + visitors)
+        assert inputs.shape == (history.days, history.regions, 2 + visitors)
         np.testing.assert_allclose(
             scaling.counts(inputs[:, :, 0]), history.cases.T, rtol=1e-5, atol=1e-6
         )
+
+
+def test_the_second_channel_is_the_mean_of_the_days_so_far():
+    history = small_history()
+    inputs = Scaling.of(history, 8, visitors=False).inputs(history)
+    for day in range(history.days):
+        so_far = inputs[: day + 1, :, 0].mean(dim=0)
+        torch.testing.assert_close(inputs[day, :, 1], so_far)
+
+
+def test_a_model_answers_only_for_the_kind_of_cases_it_knows():
+    history = small_history()
+    model = fitted("dcrnn", history)
+    for other in (
+        RegionHistory(history.flows, history.cases, "all"),
+        RegionHistory(history.flows, history.cases, "reported", "share"),
+    ):
+        with pytest.raises(DataError, match="fit it again"):
+            model.states(other)
+        with pytest.raises(DataError, match="fit it again"):
+            model.forecast(other, [2])
+    with pytest.raises(DataError, match="another city"):
+        model.states(small_history(regions=8))
 
 
 def test_the_scaling_is_that_of_the_training_days():
@@ -213,3 +236,7 @@ def test_cases_of_other_regions_or_days_are_refused():
         RegionHistory(history.flows, history.cases.T)
     with pytest.raises(SettingsError, match="source='everything'"):
         RegionHistory(history.flows, history.cases, "everything")
+    with pytest.raises(SettingsError, match="measure='weight'"):
+        RegionHistory(history.flows, history.cases, "all", "weight")
+    share = RegionHistory(history.flows, history.cases, "reported", "share")
+    assert share.with_cases(history.cases).measure == "share"

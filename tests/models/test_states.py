@@ -7,18 +7,26 @@ import pytest
 import torch
 
 from epifalcon import store
+from epifalcon.epidemic.cases import CaseSettings, all_cases
+from epifalcon.epidemic.labels import LabelSettings, draw_labels
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.flows import Flows
+from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.models.coupling import state_of_people
+from epifalcon.models.regional import RegionHistory
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.models.states import (
+    FoldHistories,
     RegionStates,
-    cross_fitted_states,
     dcrnn_model,
     fit_states,
     flows_sha256,
-    without_fold,
+    states_by_fold,
 )
 from epifalcon.settings import as_plain, build
+from tests.epidemic.worlds import FAST, mixing_city
 from tests.models.regions import QUICK, small_history
 
 SETTINGS = RegionSettings(network=DcrnnSettings(hidden_width=5), training=QUICK)
@@ -32,11 +40,14 @@ def fit(history=None):
     return fit_states(dcrnn_model(SETTINGS), history or small_history(), seeded())
 
 
-def split(history, folds=4, seed=2):
-    """The history's cases dealt to folds."""
+def others_of(history, folds=4, seed=2):
+    """Histories as parts of the people would tell them."""
     rng = np.random.default_rng(seed)
     share = rng.dirichlet(np.ones(folds), size=history.cases.shape)
-    return np.moveaxis(share, 2, 0) * history.cases
+    return [
+        history.with_cases(history.cases * (1 - share[..., fold]))
+        for fold in range(folds)
+    ]
 
 
 def test_a_saved_record_comes_back_as_it_was(tmp_path):
@@ -116,73 +127,111 @@ def test_states_name_their_source():
         RegionStates(np.zeros((1, 1, 1), np.float32), "some", "", "", "")
 
 
-def test_the_others_history_is_blind_to_the_folds_own_cases():
-    history = small_history()
-    parts = split(history)
-    for fold in range(4):
-        changed = parts.copy()
-        changed[fold] = changed[fold, ::-1] * 3 + 1
-        other = history.with_cases(changed.sum(axis=0))
-        one = without_fold(history, parts)
-        two = without_fold(other, changed)
-        for place in range(4):
-            same = np.array_equal(one[place].cases, two[place].cases)
-            assert same is (place == fold)
-
-
-def test_the_others_are_scaled_to_the_whole():
-    history = small_history()
-    equal = np.repeat(history.cases[None] / 4, 4, axis=0)
-    for other in without_fold(history, equal):
-        np.testing.assert_allclose(other.cases, history.cases)
-        assert other.source == history.source
-
-
 def test_by_default_the_model_is_trained_once_and_run_on_the_others():
     history = small_history()
-    parts, model = split(history), dcrnn_model(SETTINGS)
-    made = cross_fitted_states(model, history, parts, seeded())
+    others, model = others_of(history), dcrnn_model(SETTINGS)
+    made = states_by_fold(model, history, others, seeded())
     assert np.array_equal(made.whole.states.hidden, fit(history).states.hidden)
-    for states, other in zip(made.folds, without_fold(history, parts), strict=True):
+    for states, other in zip(made.folds, others, strict=True):
         assert np.array_equal(states.hidden, model.states(other))
         assert not np.array_equal(states.hidden, made.whole.states.hidden)
 
 
-def test_trained_for_each_fold_nothing_of_its_own_cases_is_left():
+def test_trained_for_each_fold_only_the_others_are_learnt_from():
     history = small_history()
-    parts, fold = split(history, folds=2), 1
-    changed = parts.copy()
-    changed[fold] = changed[fold, ::-1] * 3 + 1
+    changed = history.with_cases(history.cases[::-1] * 3 + 1)
+    others = others_of(history)
     one, two = (
-        cross_fitted_states(
-            dcrnn_model(SETTINGS),
-            history.with_cases(given.sum(axis=0)),
-            given,
-            seeded(),
-            train_per_fold=True,
+        states_by_fold(
+            dcrnn_model(SETTINGS), whole, others, seeded(), train_per_fold=True
         )
-        for given in (parts, changed)
+        for whole in (history, changed)
     )
-    assert not np.array_equal(one.folds[0].hidden, two.folds[0].hidden)
-    assert np.array_equal(one.folds[fold].hidden, two.folds[fold].hidden)
+    for first, second in zip(one.folds, two.folds, strict=True):
+        assert np.array_equal(first.hidden, second.hidden)
+    assert not np.array_equal(one.whole.states.hidden, two.whole.states.hidden)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        (lambda parts: parts[:1], "2 folds or more"),
-        (lambda parts: parts[:, :-1], "expected"),
-        (lambda parts: parts[0], "expected"),
-        (lambda parts: parts * 2, "add up"),
-        (lambda parts: parts[:3], "add up"),
-        (lambda parts: -parts, "0 or more"),
-        (lambda parts: parts * np.nan, "finite"),
-    ],
-)
-def test_folds_that_are_not_the_history_are_refused(wrong, told):
-    history = small_history()
-    with pytest.raises(DataError, match=told):
-        without_fold(history, wrong(split(history)))
+def outbreak_with(outbreak, people):
+    """The outbreak with everybody's fate among ``people`` turned to its opposite."""
+    infected = outbreak.ever_infected()
+    changed = {}
+    for name, slot in (("infection_slot", 0), ("infectious_slot", 1)):
+        array = np.array(getattr(outbreak, name))
+        array[people] = np.where(infected[people], -1, slot)
+        changed[name] = array
+    for name in ("onset_slot", "recovery_slot", "source_person", "source_region"):
+        array = np.array(getattr(outbreak, name))
+        array[people] = -1
+        changed[name] = array
+    seeds = np.array(outbreak.seeds)
+    seeds[people] = False
+    return dataclasses.replace(outbreak, **changed, seeds=seeds)
+
+
+def people_states(traces, labels, cases):
+    """Each person's state, as a run makes it from what is known alone."""
+    known = labels.known
+    fold = np.full(known.people, -1)
+    fold[known.tested] = np.arange(known.tested.sum()) % 3
+    told = FoldHistories.of(known, traces, fold, cases)
+    assert len(told.others) == 3
+    assert {one.measure for one in (told.whole, *told.others)} == {cases.measure}
+    made = states_by_fold(dcrnn_model(SETTINGS), told.whole, told.others, seeded())
+    inc = Incidence.of(traces, HypergraphSettings())
+    return [
+        state_of_people(torch.tensor(one.hidden), inc, traces.clock)
+        for one in (made.whole.states, *made.folds)
+    ]
+
+
+def everybodys_states(traces, outbreak):
+    cases = all_cases(outbreak, traces)
+    history = RegionHistory(
+        count_flows(traces), cases.by_region_and_day, cases.source, cases.measure
+    )
+    return fit(history)
+
+
+@pytest.mark.parametrize("measure", ["count", "share"])
+def test_flipping_every_hidden_label_changes_no_bit_of_the_states(measure):
+    traces = mixing_city(people=60, days=8)
+    outbreak = simulate(
+        traces, FAST, OutbreakSettings(seed_count=6), np.random.default_rng(0)
+    )
+    wished, cases = LabelSettings(label_share=0.5), CaseSettings(measure=measure)
+    labels = draw_labels(outbreak, wished, np.random.default_rng(1))
+    hidden = np.flatnonzero(~labels.known.tested)
+    flipped = outbreak_with(outbreak, hidden)
+    assert (flipped.ever_infected() != outbreak.ever_infected())[hidden].all()
+    again = draw_labels(flipped, wished, np.random.default_rng(1))
+    before, after = (people_states(traces, one, cases) for one in (labels, again))
+    assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+    # And the test can fail: a tested person's label does matter.
+    tested = np.flatnonzero(labels.known.tested)[:5]
+    other = draw_labels(
+        outbreak_with(outbreak, tested), wished, np.random.default_rng(1)
+    )
+    assert not torch.equal(before[0], people_states(traces, other, cases)[0])
+
+
+def test_everybodys_cases_flow_through_and_are_marked_and_do_leak():
+    traces = mixing_city(people=60, days=8)
+    outbreak = simulate(
+        traces, FAST, OutbreakSettings(seed_count=6), np.random.default_rng(0)
+    )
+    made = everybodys_states(traces, outbreak)
+    assert made.states.source == made.forecast.source == "all"
+    assert made.states.hidden.shape[:2] == (6, 8)
+    hidden = np.arange(30)
+    leaked = everybodys_states(traces, outbreak_with(outbreak, hidden))
+    assert not np.array_equal(made.states.hidden, leaked.states.hidden)
+
+
+def test_everybodys_cases_cannot_be_cross_fitted():
+    history = small_history(source="all")
+    with pytest.raises(SettingsError, match="use fit_states"):
+        states_by_fold(dcrnn_model(SETTINGS), history, [history] * 2, seeded())
 
 
 def test_settings_go_through_plain_words():

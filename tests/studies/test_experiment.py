@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from epifalcon.epidemic.pathogen import OMICRON
 from epifalcon.epidemic.rules import named_rule
 from epifalcon.errors import SettingsError
-from epifalcon.studies.experiment import Experiment, preset_names
+from epifalcon.studies.experiment import Experiment, layer_names, preset_names
 
 PRESETS = ["hamlet", "basic-omicron", "basic-sars", "larger-omicron", "larger-sars"]
 
@@ -145,3 +145,97 @@ _KEYS = ["city", "city.people", "city.kind", "pathogen", "pathogen.beta", "outbr
 def test_any_override_is_taken_or_refused_clearly(key, value):
     with contextlib.suppress(SettingsError):
         Experiment.load("hamlet", [f"{key}={value}"])
+
+
+def test_a_layer_is_put_on_a_preset():
+    plain, safer = (Experiment.load(name) for name in ("hamlet", "hamlet+safer"))
+    assert layer_names() == ["safer"]
+    assert safer.city == plain.city
+    assert (safer.model.input, plain.model.input) == ("status", "embedding")
+    assert (safer.privacy.mode, plain.privacy.mode) == ("local", "off")
+    assert safer.pseudo.method == "recurring"
+    assert Experiment.load("hamlet+safer", ["model.rounds=7"]).model.rounds == 7
+
+
+def test_a_layer_is_put_on_a_file_too(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "hamlet"\n[model]\nwidth = 9\nrounds = 3\n')
+    mine = Experiment.load(f"{path}+safer")
+    assert mine.model.width == 9
+    assert mine.model.rounds == Experiment.load("hamlet+safer").model.rounds
+    odd = tmp_path / "a+b.toml"
+    odd.write_text('extends = "hamlet"\n')
+    assert Experiment.load(str(odd)) == Experiment.load("hamlet")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("hamlet+safr", "unknown layer 'safr': did you mean 'safer'"),
+        ("hamlet+", "unknown layer ''"),
+        ("+safer", "unknown preset ''"),
+        ("hamlt+safer", "did you mean 'hamlet'"),
+        ("hamlet+safer+none", "unknown layer 'none'"),
+    ],
+)
+def test_an_unknown_layer_is_named(source, told):
+    with pytest.raises(SettingsError) as caught:
+        Experiment.load(source)
+    assert told in str(caught.value)
+
+
+def test_the_trainer_reads_every_section():
+    experiment = Experiment.load(
+        "hamlet",
+        ["model.width=5", "privacy.mode=local", "pseudo.pseudo_copies=1",
+         "region.folds=3", "stopping.patience=2"],
+    )  # fmt: skip
+    settings = experiment.prediction
+    assert settings.model.width == 5
+    assert settings.privacy.mode == "local"
+    assert settings.pseudo.pseudo_copies == 1
+    assert settings.region.folds == 3
+    assert settings.stopping.patience == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("method=falkon", "method='falkon' must be one of"),
+        ('beside=["falkon"]', "must be one of"),
+        ('beside=["falcon"]', "must name each method once"),
+        ('beside=["hgnn", "hgnn"]', "must name each method once"),
+        ("beside=hgnn", "must be a list"),
+        ("model.window_slots=0", "model.window_slots=0"),
+        ("model.dropout=1", "model.dropout=1 would leave nothing"),
+        ("model.layers=x", "model.layers='x' must be a whole number"),
+        ("model.input=name", "model.input='name' must be one of"),
+        ("model.learning_rate=nan", "model.learning_rate=nan"),
+        ("privacy.epsilon=0", "privacy.epsilon=0"),
+        ("privacy.mode=none", "privacy.mode='none' must be one of"),
+        ("privacy.unit=hour", "privacy.unit='hour' must be one of"),
+        ("privacy.upload_sigma=0.1", "used by mode='paper' only, not 'off'"),
+        ("pseudo.pseudo_copies=-1", "pseudo.pseudo_copies=-1"),
+        ("pseudo.method=best", "pseudo.method='best' must be one of"),
+        ("region.macro_cases=foo", "region.macro_cases='foo' must be one of"),
+        ("region.folds=1", "region.folds=1"),
+        ("region.training.horizon=0", "region.training.horizon=0"),
+        ("region.network.width=3", "unknown setting 'region.network.width'"),
+        ("stopping.patience=0", "stopping.patience=0"),
+        ("stopping.validation_share=2", "stopping.validation_share=2"),
+        ("stopping.score_memory=1", "score_memory=1"),
+        ("modle.width=3", "did you mean 'model'"),
+    ],
+)
+def test_an_impossible_setting_of_a_method_is_named(override, told):
+    with pytest.raises(SettingsError) as caught:
+        Experiment.load("hamlet", [override])
+    assert told in str(caught.value)
+
+
+def test_methods_beside_come_back_from_toml(tmp_path):
+    beside = 'beside=["hgnn", "contact-tracing"]'
+    experiment = Experiment.load("hamlet+safer", [beside])
+    assert experiment.beside == ("hgnn", "contact-tracing")
+    (tmp_path / "again.toml").write_text(experiment.to_toml())
+    assert Experiment.load(str(tmp_path / "again.toml")) == experiment

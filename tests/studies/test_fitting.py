@@ -1,102 +1,369 @@
+import random
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.known import Known
-from epifalcon.errors import DataError
-from epifalcon.federation.settings import PrivacySettings, StoppingSettings
-from epifalcon.models.settings import FalconSettings, RegionSettings, TrainingSettings
-from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.privacy.pseudo.record import PseudoSettings
-from epifalcon.streams import Streams
-from epifalcon.studies import prediction
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city, run_epidemics
-from epifalcon.studies.prediction import HGNN, PredictionSettings, fit
-
-SMALL = FalconSettings(rounds=20)
-FALCON = PredictionSettings(
-    model=SMALL,
-    region=RegionSettings(training=TrainingSettings(steps=3)),
-    pseudo=PseudoSettings(domains=DomainSettings(count=2, least_regions=5)),
+from epifalcon import store
+from epifalcon.errors import (
+    BudgetExceededError,
+    CorruptFileError,
+    DataError,
+    SettingsError,
+    WriteError,
 )
-CENTRAL = replace(HGNN, model=SMALL)
+from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.streams import Streams
+from epifalcon.studies import checkpoints, fitting
+from epifalcon.studies.features import hold_back
+from epifalcon.studies.fitting import Desk, fit
+from tests.faults import Killed, disk, full_from, killed_at
+from tests.studies import town
+
+MODES = {
+    "off": town.with_mode("off"),
+    "off-status": town.with_mode("off", input="status"),
+    "paper": town.with_mode("paper"),
+    "paper-memory": replace(
+        town.with_mode("paper", input="status"),
+        stopping=StoppingSettings(check_every=2, score_memory=0.5),
+    ),
+    "local": town.with_mode("local"),
+    "hgnn": town.CENTRAL,
+}
+EVERY = pytest.mark.parametrize("settings", MODES.values(), ids=MODES.keys())
 
 
-@pytest.fixture(scope="module")
-def town():
-    words = ["city.people=150", "city.regions=30", "city.days=5"]
-    experiment = Experiment.load("hamlet", [*words, "outbreak.seed_count=15"])
-    traces = make_city(experiment, seed=5)
-    epidemic = next(run_epidemics(experiment, traces, seed=5))
-    return traces, epidemic.labels.known
+def desk(folder):
+    folder.mkdir(exist_ok=True)
+    return Desk(folder=folder, checkpoint_seconds=0)
 
 
-def flipped(known, people):
-    positive = known.positive.copy()
-    positive[np.isin(known.person, people)] ^= True
-    return Known(known.people, known.person, positive, known.slot)
+def outcome(folder):
+    """All that may not depend on how often a training was stopped, as bytes."""
+    found = fitting.Prediction.load(folder / "prediction")
+    return (
+        found.probability.tobytes(),
+        found.looks,
+        found.best_round,
+        found.spent,
+        (folder / "ledger.jsonl").read_bytes(),
+        (folder / "model" / "model.safetensors").read_bytes(),
+    )
 
 
-@pytest.mark.parametrize("settings", [CENTRAL, FALCON], ids=["hgnn", "falcon"])
-def test_equal_arguments_give_equal_bits(town, settings):
-    first, second = (fit(*town, settings, seed=3) for _ in range(2))
+def stop_after(rounds, task, folder):
+    """Train for so many rounds and then be killed."""
+
+    def progress(name, done, _total, _told=""):
+        if name == "rounds" and done > rounds:
+            raise Killed
+
+    with pytest.raises(Killed):
+        fit(task, replace(desk(folder), progress=progress))
+
+
+@EVERY
+def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
+    first, second = (fit(town.task(settings), one) for one in (None, desk(tmp_path)))
     np.testing.assert_array_equal(first.probability, second.probability)
-    assert first.checks == second.checks
+    assert first.looks == second.looks
+    assert first.spent == second.spent
     assert ((first.probability >= 0) & (first.probability <= 1)).all()
+    assert (first.spent["epsilon"]["person"] is None) == (
+        settings.privacy.mode == "off"
+    )
+    read = fit(town.task(settings), desk(tmp_path))
+    np.testing.assert_array_equal(read.probability, second.probability)
+    assert (read.looks, read.spent) == (second.looks, second.spent)
+    assert (read.seconds, read.forecast) == (second.seconds, second.forecast)
+
+
+def test_another_seed_is_another_training():
+    first, second = (fit(town.task(town.CENTRAL, seed=seed)) for seed in (3, 4))
+    assert not np.array_equal(first.probability, second.probability)
 
 
 @pytest.mark.parametrize("mode", ["off", "paper"])
-def test_results_held_back_reach_no_part_of_the_training(town, monkeypatch, mode):
-    traces, known = town
-    held_back = prediction._hold_back(known, FALCON.stopping, Streams(3))
-    monkeypatch.setattr(prediction, "_hold_back", lambda *_: held_back)
-    sigma = None if mode == "off" else 0.1
-    settings = replace(
-        FALCON,
-        privacy=PrivacySettings(mode=mode, upload_sigma=sigma),
-        stopping=StoppingSettings(patience=100),
-    )
-    before = fit(traces, known, settings, seed=3)
-    after = fit(traces, flipped(known, held_back), settings, seed=3)
-    assert [loss for _, loss, _ in before.checks] == [
-        loss for _, loss, _ in after.checks
-    ]
-    for (_, _, auc), (_, _, opposite) in zip(before.checks, after.checks, strict=True):
-        assert auc == pytest.approx(1 - opposite)
-
-
-def test_a_trained_result_does_matter(town):
-    traces, known = town
-    held_back = prediction._hold_back(known, FALCON.stopping, Streams(3))
-    others = np.setdiff1d(known.person[known.positive], held_back)
+def test_results_held_back_reach_no_part_of_the_training(monkeypatch, mode):
+    settings = replace(MODES[mode], stopping=StoppingSettings(check_every=1))
+    people = hold_back(town.known(), settings.stopping, Streams(3))
+    monkeypatch.setattr("epifalcon.studies.features.hold_back", lambda *_: people)
+    opposite = town.flipped(town.known(), people)
     before, after = (
-        fit(traces, tests, CENTRAL, seed=3)
-        for tests in (known, flipped(known, others[:3]))
+        fit(town.task(settings, tests)) for tests in (town.known(), opposite)
     )
-    assert before.checks[0] != after.checks[0]
+    for one, other in zip(before.looks, after.looks, strict=True):
+        assert one.loss == other.loss
+        assert one.epsilon == other.epsilon
+        assert one.auc == pytest.approx(1 - other.auc)
 
 
-def test_privacy_is_accounted_for(town):
-    private = replace(FALCON, privacy=PrivacySettings(mode="local", epsilon=8.0))
-    found = fit(*town, private, seed=3)
-    assert found.spent.epsilon()["person"] <= 8.0 + 1e-6
-    assert {item.channel for item in found.spent.unprotected} >= {"places"}
-    assert found.forecast is not None
-    assert fit(*town, CENTRAL, seed=3).forecast is None
+def test_a_trained_result_does_matter():
+    people = hold_back(town.known(), town.CENTRAL.stopping, Streams(3))
+    others = np.setdiff1d(town.known().person[town.known().positive], people)
+    changed = town.flipped(town.known(), others[:3])
+    before, after = (
+        fit(town.task(town.CENTRAL, tests)) for tests in (town.known(), changed)
+    )
+    assert before.looks[0].loss != after.looks[0].loss
 
 
-@pytest.mark.parametrize("positive", [True, False])
-def test_one_kind_of_result_is_not_enough(town, positive):
-    traces, known = town
-    one_kind = known.of_people((known.status == 1) == positive)
-    with pytest.raises(DataError, match="at least 2 are needed"):
-        fit(traces, one_kind, CENTRAL, seed=3)
+def test_privacy_is_accounted_for():
+    found = fit(town.task(MODES["local"]))
+    assert 0 < found.spent["epsilon"]["person"] <= 8.0 + 1e-6
+    assert found.looks[-1].epsilon == found.spent["epsilon"]["person"]
+    assert [look.epsilon for look in found.looks] == sorted(
+        look.epsilon for look in found.looks
+    )
+    bare = {one["channel"] for one in found.spent["unprotected"]}
+    assert bare == {"places", "mobility model"}
+    assert found.forecast is None
 
 
-def test_validation_people_are_of_both_kinds_and_tested(town):
-    _, known = town
-    held_back = prediction._hold_back(known, FALCON.stopping, Streams(3))
-    assert set(known.status[held_back]) == {0, 1}
-    assert len(held_back) == pytest.approx(0.1 * known.tested.sum(), abs=1)
+def test_what_is_made_in_the_clear_is_told():
+    spent = fit(town.task(MODES["paper"])).spent
+    bare = {one["channel"] for one in spent["unprotected"]}
+    assert bare == {"region model", "mobility model", "places", "counts"}
+
+
+def test_training_ends_when_no_look_gets_better():
+    settings = replace(
+        town.with_mode("off", rounds=60),
+        stopping=StoppingSettings(check_every=1, patience=3),
+    )
+    found = fit(town.task(settings))
+    assert found.looks[-1].round == found.best_round + 3 < 60
+    assert max(look.auc for look in found.looks) == found.validation_auc
+
+
+def test_the_last_round_is_looked_at_however_seldom_one_looks():
+    settings = replace(MODES["hgnn"], stopping=StoppingSettings(check_every=50))
+    found = fit(town.task(settings))
+    assert [look.round for look in found.looks] == [6]
+    assert found.best_round == 6
+
+
+@EVERY
+def test_a_training_killed_again_and_again_ends_with_the_same_bits(settings, tmp_path):
+    task = town.task(settings)
+    fit(task, desk(tmp_path / "whole"))
+    folder, luck, kills = tmp_path / "killed", random.Random(2), 0
+    while not (folder / "prediction").is_dir():
+        try:
+            with disk(folder, killed_at(luck.randrange(1, 90))):
+                fit(task, desk(folder))
+        except Killed:
+            kills += 1
+        if folder.is_dir():
+            store.clear_scratch(folder)
+    assert kills >= 4
+    assert outcome(folder) == outcome(tmp_path / "whole")
+    fit(task, desk(folder))
+    assert sorted(entry.name for entry in folder.iterdir()) == [
+        "features",
+        "ledger.jsonl",
+        "model",
+        "prediction",
+    ]
+
+
+def test_a_kill_at_any_change_of_the_disk_can_be_gone_on_from(tmp_path):
+    settings = replace(
+        town.with_mode("paper", rounds=2), stopping=StoppingSettings(check_every=1)
+    )
+    task = town.task(settings)
+    with disk(tmp_path) as counted:
+        fit(task, desk(tmp_path / "whole"))
+    # Every fifth: another moment of each kind of change comes round by round.
+    for number in range(1, counted.changes + 1, 5):
+        folder = tmp_path / str(number)
+        with pytest.raises(Killed), disk(tmp_path, killed_at(number)):
+            fit(task, desk(folder))
+        fit(task, desk(folder))
+        assert outcome(folder) == outcome(tmp_path / "whole"), number
+
+
+def test_a_full_disk_at_any_moment_is_told_and_can_be_gone_on_from(tmp_path):
+    task = town.task(town.with_mode("paper", rounds=2))
+    with disk(tmp_path) as counted:
+        fit(task, desk(tmp_path / "whole"))
+    for number in range(2, counted.changes - 4, 9):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with (
+            pytest.raises(WriteError, match="cannot be written"),
+            disk(folder, full_from(number)),
+        ):
+            fit(task, desk(folder))
+        names = [entry.name for entry in folder.rglob("*")]
+        assert not [name for name in names if name.endswith(".partial")], number
+        fit(task, desk(folder))
+        assert outcome(folder) == outcome(tmp_path / "whole"), number
+
+
+def test_a_training_begins_again_without_its_checkpoints(tmp_path):
+    task = town.task(MODES["local"])
+    fit(task, desk(tmp_path / "whole"))
+    stop_after(3, task, tmp_path / "cut")
+    checkpoints.remove_all(tmp_path / "cut")
+    fit(task, desk(tmp_path / "cut"))
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def test_a_ledger_cut_in_its_first_line_is_begun_again(tmp_path):
+    task = town.task(MODES["local"])
+    fit(task, desk(tmp_path / "whole"))
+    for content in (b"", b'{"budget": {"da'):
+        folder = tmp_path / str(len(content))
+        folder.mkdir()
+        (folder / "ledger.jsonl").write_bytes(content)
+        fit(task, desk(folder))
+        assert outcome(folder) == outcome(tmp_path / "whole")
+
+
+def edit_last(path: Path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:-1], lines[-1].replace("sigma", "sigmb")]))
+
+
+def cut_lines(path: Path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-9]))
+
+
+TAMPERED = pytest.mark.parametrize(
+    "tamper",
+    [edit_last, cut_lines, Path.unlink, lambda path: path.write_bytes(b"")],
+    ids=["edited", "cut", "deleted", "emptied"],
+)
+
+
+@TAMPERED
+def test_a_ledger_that_was_changed_is_not_gone_on_with(tmp_path, tamper):
+    task = town.task(MODES["local"])
+    stop_after(4, task, tmp_path)
+    tamper(tmp_path / "ledger.jsonl")
+    before = sorted(entry.name for entry in tmp_path.rglob("*"))
+    with pytest.raises(CorruptFileError, match=r"ledger\.jsonl: .*put the file back"):
+        fit(task, desk(tmp_path))
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == before
+
+
+@TAMPERED
+def test_a_ledger_changed_after_the_training_is_noticed(tmp_path, tamper):
+    task = town.task(MODES["local"])
+    fit(task, desk(tmp_path))
+    tamper(tmp_path / "ledger.jsonl")
+    with pytest.raises(CorruptFileError, match=r"ledger\.jsonl"):
+        fit(task, desk(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["features", "checkpoint-000003", "prediction"])
+@pytest.mark.parametrize("which", ["seed", "city", "settings"])
+def test_parts_of_another_training_are_refused(tmp_path, part, which):
+    task = town.task(MODES["hgnn"])
+    others = {
+        "seed": replace(task, seed=4),
+        "city": replace(task, traces=town.traces(6)),
+        "settings": replace(task, settings=town.with_mode("off", width=5)),
+    }
+    stop_after(3, others[which], tmp_path / "other")
+    if part == "prediction":
+        fit(others[which], desk(tmp_path / "other"))
+    stop_after(3, task, tmp_path / "mine")
+    shutil.rmtree(tmp_path / "mine" / part, ignore_errors=True)
+    shutil.copytree(tmp_path / "other" / part, tmp_path / "mine" / part)
+    with pytest.raises(DataError, match=f"{part}: belongs to a run of other"):
+        fit(task, desk(tmp_path / "mine"))
+
+
+def test_a_changed_feature_is_noticed_with_a_way_out(tmp_path):
+    task = town.task(MODES["off"])
+    fit(task, desk(tmp_path / "whole"))
+    folder = tmp_path / "cut"
+    stop_after(3, task, folder)
+    state = folder / "features" / "state.npy"
+    content = bytearray(state.read_bytes())
+    content[-1] ^= 1
+    state.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=r"delete .*features to make it again"):
+        fit(task, desk(folder))
+    shutil.rmtree(folder / "features")
+    fit(task, desk(folder))
+    assert outcome(folder) == outcome(tmp_path / "whole")
+
+
+def test_a_loss_that_is_no_number_keeps_the_last_good_state(tmp_path):
+    task = town.task(town.with_mode("off", learning_rate=1e30))
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"round [1-5]"):
+            fit(task, desk(tmp_path))
+        kept = checkpoints.newest(tmp_path, task.origin)
+        assert kept.engine.round >= 1
+        assert all(bool(one.isfinite().all()) for one in kept.engine.tensors.values())
+
+
+def test_a_budget_too_small_stops_before_anything_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "epifalcon.federation.plan._budget", lambda _: Budget(person=0.5)
+    )
+    task = town.task(MODES["local"])
+    with pytest.raises(BudgetExceededError, match="nothing was released"):
+        fit(task, desk(tmp_path))
+    text = (tmp_path / "ledger.jsonl").read_text()
+    spent = Ledger.from_lines(text).spent()
+    assert spent.epsilon()["person"] <= 0.5
+    with pytest.raises(BudgetExceededError):
+        fit(task, desk(tmp_path))
+
+
+def test_checkpoints_take_a_small_part_of_the_time(monkeypatch):
+    monkeypatch.setattr(fitting, "perf_counter", lambda: 103.0)
+    assert fitting._next_checkpoint(10.0, 100.0) == 103.0 + 57.0
+    assert fitting._next_checkpoint(10.0, 102.9) == 113.0
+    assert fitting._next_checkpoint(0.0, 100.0) == 103.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        (town.with_mode("off", window_slots=7), SettingsError, "window_slots=7"),
+        (town.with_cases("all"), SettingsError, "needs a simulated outbreak"),
+        (
+            replace(
+                town.FALCON,
+                region=replace(
+                    town.FALCON.region,
+                    training=replace(town.FALCON.region.training, horizon=9),
+                ),
+            ),
+            DataError,
+            "horizon=9",
+        ),
+        (
+            replace(town.FALCON, privacy=PrivacySettings(mode="local", delta=1.0)),
+            SettingsError,
+            "delta=1",
+        ),
+        (
+            replace(town.FALCON, stopping=StoppingSettings(validation_share=1.0)),
+            SettingsError,
+            "validation_share",
+        ),
+    ],
+    ids=["windows", "cases", "horizon", "delta", "validation"],
+)
+def test_what_cannot_be_trained_is_refused_beforehand(settings, error, told):
+    task = replace(town.task(town.FALCON), settings=settings)
+    with pytest.raises(error, match=told):
+        fitting.require_possible(task)
+    with pytest.raises(error, match=told):
+        fit(task)
+
+
+@EVERY
+def test_what_can_be_trained_is_not_refused(settings):
+    fitting.require_possible(town.task(settings))

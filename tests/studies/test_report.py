@@ -32,3 +32,24 @@ def test_every_cell_and_picture_is_there(tmp_path):
     assert [cell in page for cell in ("<td>1</td>", "<td>4</td>")] == [True, True]
     assert "data:image/png;base64,cG5n" in page
     assert "<b>42</b>" in page
+
+
+def test_the_first_table_stands_above_the_pictures_and_words_stand_left(tmp_path):
+    (tmp_path / "p.png").write_bytes(b"png")
+    page = Page(
+        title="t",
+        lead="l",
+        headline=[],
+        pictures=[Picture(tmp_path / "p.png", "caption")],
+        tables=[
+            Table("answer", ["a", "why", "b"], [["x", "noise", "no bound"]] * 2),
+            Table("more", ["a", "b"], [["x", "no bound"], ["y", "1"]]),
+        ],
+        settings_toml="",
+        made_by="",
+    ).to_html()
+    order = [page.index(text) for text in ("answer", "<figure>", "more")]
+    assert order == sorted(order)
+    assert '<td class="words">noise</td>' in page
+    assert "<td>no bound</td><" not in page.split("more")[0]
+    assert "<td>no bound</td>" in page.split("more")[1]

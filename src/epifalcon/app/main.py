@@ -13,7 +13,15 @@ from typing import Annotated, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from epifalcon.app import city, importing, inspecting, outbreak, presets, run
+from epifalcon.app import (
+    city,
+    importing,
+    inspecting,
+    outbreak,
+    predicting,
+    presets,
+    run,
+)
 from epifalcon.errors import EpifalconError
 
 app = typer.Typer(
@@ -27,6 +35,7 @@ app = typer.Typer(
     "5 corrupt file, 6 cannot write.",
 )
 app.command("run")(run.run)
+app.command("predict")(predicting.predict)
 app.command("city")(city.city)
 app.command("outbreak")(outbreak.outbreak)
 app.command("import")(importing.import_)

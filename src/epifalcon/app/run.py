@@ -1,6 +1,10 @@
 """``epifalcon run``: the whole way of the data, from a city to a report."""
 
+import contextlib
 import json
+import math
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +13,13 @@ import typer
 
 from epifalcon.app import options
 from epifalcon.app.screen import Screen
-from epifalcon.errors import DataError, SettingsError, StoppedError
+from epifalcon.errors import (
+    DataError,
+    EpifalconError,
+    SettingsError,
+    StoppedError,
+    WriteError,
+)
 
 if TYPE_CHECKING:
     from epifalcon.epidemic.known import Known
@@ -92,20 +102,55 @@ def run(
     """
     from epifalcon.studies.run_folder import alone
 
+    if resume and overwrite:
+        raise SettingsError("--resume goes on with a run, --overwrite begins it again")
+    if math.isnan(checkpoint_seconds):
+        raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
     words = _Words(preset, city, known, tuple(overrides or ()), seed)
     words = words.with_choices(method, mode, beside)
     screen = Screen(json=as_json, quiet=quiet)
-    with alone(out), screen.progress() as progress:
+    with alone(out), _resumable(out, resume), screen.progress() as progress:
         if resume:
             begun = _resume(out, words)
         else:
             begun = _begin(out, words, overwrite, progress)
+        _note_unprotected(screen, begun)
         finished = _finish(begun, progress, checkpoint_seconds, tensorboard)
     screen.figures({**finished.figures, "out": str(out)})
     for table in finished.tables:
         screen.table(table.caption, table.columns, table.rows)
     screen.say(f"Report: {out / 'report.html'}")
     screen.say(f"Risks of all people: epifalcon predict {out} --out risks.csv")
+
+
+def _note_unprotected(screen: Screen, begun: "Begun") -> None:
+    experiment = begun.prepared.experiment
+    mode = experiment.privacy.mode
+    if mode != "off" and experiment.method != "falcon":
+        screen.note(
+            f"--mode {mode} protects falcon alone: {experiment.method} sees traces "
+            "and tests as they are"
+        )
+
+
+@contextlib.contextmanager
+def _resumable(out: Path, resume: bool) -> Iterator[None]:
+    """Tell whoever interrupts how to go on, once there is something to go on with."""
+    before = _number(out)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if _number(out) is None or (_number(out) == before and not resume):
+            raise
+        raise StoppedError(
+            f"interrupted; go on with: epifalcon run --resume --out "
+            f"{shlex.quote(str(out))}"
+        ) from None
+
+
+def _number(folder: Path) -> int | None:
+    """What tells a folder from another that takes its place."""
+    return folder.stat().st_ino if folder.is_dir() else None
 
 
 @dataclass(frozen=True)
@@ -136,9 +181,11 @@ def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "
     """Make city, outbreak and labels, and the folder with them in it."""
     from epifalcon import store
     from epifalcon.app.loading import choose
+    from epifalcon.studies.outcomes import require_possible
     from epifalcon.studies.pipeline import run_epidemics
     from epifalcon.studies.run_folder import Begun, begin
 
+    _refuse_unfinished(out, overwrite)
     store.refuse_occupied(out, overwrite)
     seed = words.seed or 0
     given = None if words.known is None else _tests(words.known, words.city)
@@ -154,8 +201,23 @@ def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "
         )
     reported = chosen.reported(seed, progress)
     begun = Begun(out, chosen, seed, reported, given, epidemic)
+    require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[words.city, words.known])
     return begun
+
+
+def _refuse_unfinished(out: Path, overwrite: bool) -> None:
+    """Tell of --resume where a run waits to be gone on with."""
+    from epifalcon.studies.run_folder import finished
+
+    unfinished = False
+    with contextlib.suppress(EpifalconError):
+        unfinished = not finished(out)
+    if unfinished and not overwrite:
+        raise WriteError(
+            f"{out}: holds a run that is not finished; go on with it by --resume, or "
+            "begin again with --overwrite"
+        )
 
 
 def _tests(folder: Path, city: Path | None) -> "Known":
@@ -163,8 +225,12 @@ def _tests(folder: Path, city: Path | None) -> "Known":
 
     if city is None:
         raise SettingsError("--known needs --city: the tests are of its people")
+    return Known.load(_known_folder(folder))
+
+
+def _known_folder(folder: Path) -> Path:
     inner = folder / "known"
-    return Known.load(inner if inner.is_dir() else folder)
+    return inner if inner.is_dir() else folder
 
 
 def _resume(out: Path, words: _Words) -> "Begun":
@@ -176,6 +242,7 @@ def _resume(out: Path, words: _Words) -> "Begun":
     begun = open_run(out)
     if words.seed is not None and words.seed != begun.seed:
         raise SettingsError(f"{out}: was begun with --seed {begun.seed}")
+    _refuse_other_data(begun, words)
     mine = begun.prepared.experiment
     source = words.preset or str(out / "settings.toml")
     if words.city is None or words.preset is not None:
@@ -192,6 +259,21 @@ def _resume(out: Path, words: _Words) -> "Begun":
     return begun
 
 
+def _refuse_other_data(begun: "Begun", words: _Words) -> None:
+    """A city or tests named once more must be those that the run holds."""
+    from epifalcon import store
+    from epifalcon.studies.pipeline import CITY, city_folder
+
+    if words.city is not None:
+        held = store.read_manifest(begun.folder / CITY)["files"]
+        if store.read_manifest(city_folder(words.city))["files"] != held:
+            raise SettingsError(f"{begun.folder}: was begun with another --city")
+    if words.known is not None:
+        held = store.read_manifest(begun.folder / "known")["files"]
+        if store.read_manifest(_known_folder(words.known))["files"] != held:
+            raise SettingsError(f"{begun.folder}: was begun with another --known")
+
+
 def _finish(
     begun: "Begun", progress: "Progress", checkpoint_seconds: float, log: bool
 ) -> "Kept":
@@ -203,13 +285,8 @@ def _finish(
     listeners = Listeners(
         progress=progress, checkpoint_seconds=checkpoint_seconds, log=log
     )
-    try:
-        outcomes = [
-            run_method(begun, method, listeners)
-            for method in (experiment.method, *experiment.beside)
-        ]
-        return keep_results(begun, outcomes, progress)
-    except KeyboardInterrupt:
-        raise StoppedError(
-            f"interrupted; go on with: epifalcon run --resume --out {begun.folder}"
-        ) from None
+    outcomes = [
+        run_method(begun, method, listeners)
+        for method in (experiment.method, *experiment.beside)
+    ]
+    return keep_results(begun, outcomes, progress)

@@ -5,12 +5,13 @@ The paper's X(t) is "the new cases of each region observed at time t", estimated
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from epifalcon.checks import at_least, one_of
+from epifalcon.checks import non_negative, one_of, positive, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.errors import DataError
@@ -18,11 +19,40 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, PersonIds, RegionIds, Slots
 
 CaseSource = Literal["reported", "all"]
+CaseMeasure = Literal["count", "share"]
 
 _LABELS = {
     "reported": "reported cases, tested people only",
     "all": "ALL CASES, hidden people included",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseSettings:
+    """How test results become numbers of regions and days."""
+
+    measure: CaseMeasure = "share"
+    """``count``: cases. ``share``: of 100 tested visitors, how many are cases;
+    negative results count too, and a full region is no hotter for being full."""
+    window_days: int = 14
+    """A result speaks of where the person was in so many days, the last of them
+    the day of the test."""
+    growth: float = 0.0
+    """By how much new infections are thought to grow, e^growth a day: earlier
+    slots of the window weigh that much less. 0 lets all weigh alike."""
+    prior_people: float = 0.5
+    """``share`` only: how many tested visitors with the city's share of the day
+    are added to those of each region and day."""
+
+    def __post_init__(self) -> None:
+        one_of(get_args(CaseMeasure), measure=self.measure)
+        whole(1, window_days=self.window_days)
+        non_negative(growth=self.growth)
+        positive(prior_people=self.prior_people)
+
+
+COUNTS = CaseSettings(measure="count")
+"""Plain counts, each case spread evenly over its window."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +64,11 @@ class Cases:
     source: CaseSource
     unplaced: int = 0
     """Cases of people who were not observed anywhere in the days that count."""
+    measure: CaseMeasure = "count"
 
     def __post_init__(self) -> None:
         one_of(tuple(_LABELS), source=self.source)
+        one_of(get_args(CaseMeasure), measure=self.measure)
         counts = self.by_region_and_day
         if counts.ndim != 2 or not (counts >= 0).all():
             raise DataError("cases must be numbers of 0 or more by region and day")
@@ -48,30 +80,64 @@ class Cases:
         return _LABELS[self.source]
 
 
-def reported_cases(known: Known, traces: Traces, window_days: int = 14) -> Cases:
+def reported_cases(
+    known: Known, traces: Traces, settings: CaseSettings = COUNTS
+) -> Cases:
     """Confirmed cases by region and day, from test results alone.
 
     Each person with a positive test is one case, at the first such test. It is
-    spread evenly over the slots in which the person was observed during the
+    spread over the slots in which the person was observed during the
     ``window_days`` days that end with the day of the test, up to the slot of
-    the test: so it weighs most where the person spent most time. All entries
-    and ``unplaced`` add up to the number of people with a positive test.
-    ``window_days=1`` counts a case only where the person was on the test day.
+    the test: evenly, or with weights that rise by ``growth``. So it weighs most
+    where the person spent most time. As a ``count``, all entries and
+    ``unplaced`` add up to the number of people with a positive test.
+
+    As a ``share``, each person has as much to spread as it has slots in its
+    window, and what falls on a region and day is divided by the slots that all
+    tested people spent there in their windows (of a person without a positive
+    test: the days until its last one), times 100. ``prior_people`` pulls both
+    towards the city's share of that day, which is also what a region has that
+    no tested person visited; on days of which no test speaks it is drawn
+    between those of the nearest days. A result of nobody else enters.
     """
-    at_least(1, window_days=window_days)
-    if known.people != traces.people:
-        raise DataError(f"tests of {known.people} people, traces of {traces.people}")
-    person = np.flatnonzero(known.first_positive_slot >= 0).astype(np.int32)
-    last = known.first_positive_slot[person]
-    if len(last) and last.max() >= traces.slots:
-        raise DataError(
-            f"a test in slot {last.max()}, the traces end with {traces.slots - 1}"
-        )
-    per_day = traces.clock.slots_per_day
-    first = (last // per_day - (window_days - 1)) * per_day
+    _require_fit(known, traces)
     counts = np.zeros((len(traces.regions), traces.clock.days))
-    unplaced = _spread(traces.by_slot, person, (np.maximum(first, 0), last), counts)
-    return Cases(counts, "reported", int(unplaced))
+    case = np.flatnonzero(known.status == 1).astype(np.int32)
+    window = _window(known.first_positive_slot[case], traces, settings)
+    curve = _curve(traces, settings.growth)
+    by_visit = settings.measure == "share"
+    unplaced = _spread(traces.by_slot, case, window, (curve, by_visit), counts)
+    if by_visit:
+        prior = settings.prior_people * traces.clock.slots_per_day
+        counts = _per_hundred(counts, _visits(known, traces, settings), prior)
+    return Cases(counts, "reported", int(unplaced), settings.measure)
+
+
+def cases_without_folds(
+    known: Known,
+    traces: Traces,
+    fold: NDArray[np.int64],
+    settings: CaseSettings = COUNTS,
+) -> tuple[Cases, ...]:
+    """For each fold the reported cases as the tested people of the others tell them.
+
+    ``fold`` (people,) is 0 or more for tested people, -1 for the rest. The
+    results of a fold's people do not enter its cases at all. Counts are scaled
+    up to the number of all tested people; shares need no such scale. Where all
+    tested people are in one fold, nobody tells it anything: its cases are 0.
+    """
+    if len(fold) != known.people or ((fold >= 0) != known.tested).any():
+        raise DataError("every tested person, and nobody else, must have a fold")
+    made = []
+    for number in range(int(fold.max(initial=-1)) + 1):
+        others = known.of_people((fold >= 0) & (fold != number))
+        cases = reported_cases(others, traces, settings)
+        if settings.measure == "count":
+            scale = known.tested.sum() / max(others.tested.sum(), 1)
+            counts = cases.by_region_and_day * scale
+            cases = Cases(counts, "reported", cases.unplaced, "count")
+        made.append(cases)
+    return tuple(made)
 
 
 def all_cases(outbreak: Outbreak, traces: Traces) -> Cases:
@@ -85,23 +151,84 @@ def all_cases(outbreak: Outbreak, traces: Traces) -> Cases:
     return Cases(person_slots / traces.clock.slots_per_day, "all")
 
 
+def _require_fit(known: Known, traces: Traces) -> None:
+    if known.people != traces.people:
+        raise DataError(f"tests of {known.people} people, traces of {traces.people}")
+    last = int(known.slot.max(initial=-1))
+    if last >= traces.slots:
+        raise DataError(
+            f"a test in slot {last}, the traces end with {traces.slots - 1}"
+        )
+
+
+def _window(last: Slots, traces: Traces, settings: CaseSettings) -> tuple[Slots, Slots]:
+    """First and last slot of which a test in ``last`` speaks."""
+    per_day = traces.clock.slots_per_day
+    first = (last // per_day - (settings.window_days - 1)) * per_day
+    return np.maximum(first, 0), last
+
+
+def _curve(traces: Traces, growth: float) -> Floats:
+    """Weight of each slot, 1 in the last one: (slots,)."""
+    ago = np.arange(traces.slots - 1, -1, -1) / traces.clock.slots_per_day
+    # A floor above 0: a person seen only long ago must still have a place.
+    return np.asarray(np.exp(np.maximum(-growth * ago, -600.0)))
+
+
+def _visits(known: Known, traces: Traces, settings: CaseSettings) -> Floats:
+    """Slots that tested people spent in their windows: (regions, days)."""
+    end = np.full(known.people, -1, np.int32)
+    # In order of slot, so the last test stays.
+    end[known.person] = known.slot
+    end = np.where(known.first_positive_slot >= 0, known.first_positive_slot, end)
+    tested = np.flatnonzero(known.tested).astype(np.int32)
+    visits = np.zeros((len(traces.regions), traces.clock.days))
+    window = _window(end[tested], traces, settings)
+    _spread(traces.by_slot, tested, window, (np.ones(traces.slots), True), visits)
+    return visits
+
+
+def _per_hundred(cases: Floats, visits: Floats, prior: float) -> Floats:
+    """Cases in 100 visits, after ``prior`` visits like the whole city's that day."""
+    everywhere, days = visits.sum(axis=0), np.arange(visits.shape[1])
+    told = np.flatnonzero(everywhere)
+    if not len(told):
+        return np.zeros(visits.shape)
+    # No test speaks of the days between and around: 0 would say "no case at all",
+    # and the step to the first day with tests would be taken for an outbreak.
+    city = np.interp(days, told, cases.sum(axis=0)[told] / everywhere[told])
+    return np.asarray(100 * (cases + prior * city) / (visits + prior))
+
+
 @numba.njit(cache=True)
 def _spread(
-    by_slot: RegionIds, people: PersonIds, window: tuple[Slots, Slots], counts: Floats
+    by_slot: RegionIds,
+    people: PersonIds,
+    window: tuple[Slots, Slots],
+    rule: tuple[Floats, bool],
+    counts: Floats,
 ) -> int:
-    """Add a weight of 1 per person to ``counts``; return how many had no place."""
+    """Add each person's weight to ``counts``; return how many had no place.
+
+    ``rule`` is the curve by slot, and whether a person's weight is 1 for each
+    slot observed in its window instead of 1 in all.
+    """
     slots = by_slot.shape[0]
-    first, last = window
+    (first, last), (curve, by_visit) = window, rule
     observed = np.zeros(people.size, np.int64)
+    total = np.zeros(people.size)
     for slot in range(slots):
         for index in range(people.size):
             inside = first[index] <= slot <= last[index]
-            observed[index] += inside and by_slot[slot, people[index]] >= 0
+            if inside and by_slot[slot, people[index]] >= 0:
+                observed[index] += 1
+                total[index] += curve[slot]
     for slot in range(slots):
         day = slot * counts.shape[1] // slots
         for index in range(people.size):
             region = by_slot[slot, people[index]]
             if region >= 0 and first[index] <= slot <= last[index]:
-                counts[region, day] += 1 / observed[index]
+                amount = observed[index] if by_visit else 1
+                counts[region, day] += amount * curve[slot] / total[index]
     unplaced: int = (observed == 0).sum()
     return unplaced

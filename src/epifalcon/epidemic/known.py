@@ -77,6 +77,14 @@ class Known:
             self.people, self.person[kept], self.positive[kept], self.slot[kept]
         )
 
+    def since(self, first_slot: int) -> "Known":
+        """The same tests on a clock that begins with ``first_slot``.
+
+        A test from before counts for the first slot: its result is known there.
+        """
+        slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
+        return Known(self.people, self.person, self.positive, slot)
+
     @cached_property
     def status(self) -> NDArray[np.int8]:
         """(people,): 1 any positive test, 0 only negative ones, -1 not tested."""

@@ -297,5 +297,5 @@ def _exact_sigmas(
     return (
         sigma(wish.upload_clip, releases, settings.layers * passes, wish.upload_share),
         sigma(wish.gradient_clip, ONE_VECTOR, settings.rounds, wish.gradient_share),
-        sigma(1.0, releases, 1, left),
+        sigma(1.0, releases, 1 + wish.scorings, left),
     )

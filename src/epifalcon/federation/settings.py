@@ -46,7 +46,8 @@ class PrivacySettings:
     gradient_share: float = 0.3
     """Part of mu^2 for gradients; what is left goes to the one presence release."""
     scorings: int = 0
-    """Forward passes beside the training rounds that the budget must pay for."""
+    """Forward passes beside the training rounds, each with counts of its people at
+    their places, that the budget must pay for."""
 
     def __post_init__(self) -> None:
         one_of(get_args(Mode), mode=self.mode)

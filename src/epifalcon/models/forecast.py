@@ -1,4 +1,4 @@
-"""How well a region model foretells cases, beside three rivals that learn nothing.
+"""How well a region model foretells cases, beside four rivals that learn nothing.
 
 A result of its own: a region model that does not beat "tomorrow is like today"
 has little to tell the person model.
@@ -17,10 +17,12 @@ from epifalcon.types import Floats
 LINE_DAYS = 7
 """The line is laid through a week, so that the rival is not thrown by one day."""
 
+_TINY = 1e-300
+
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """Mean errors of one method, in cases per region and day, by days ahead."""
+    """Mean errors of one method per region and day, by days ahead."""
 
     mae: tuple[float, ...]
     rmse: tuple[float, ...]
@@ -32,18 +34,21 @@ class ForecastReport:
 
     source: str
     """"reported" or "all": which cases were given and foretold."""
+    measure: str
+    """"count" or "share": the errors are in cases, or in cases per 100 visitors."""
     days: tuple[int, int]
     """First and last day foretold; none of them was trained on."""
     regions: int
     mean_cases: float
     """Mean of what was to be foretold, to judge the errors by."""
     scores: dict[str, ForecastScore]
-    """``model``, ``last``, ``line`` and ``mean``."""
+    """``model``, ``last``, ``line``, ``mean`` and ``city``."""
 
     def as_plain(self) -> dict[str, Any]:
         """The report as a mapping that JSON can hold."""
         return {
             "source": self.source,
+            "measure": self.measure,
             "days": list(self.days),
             "regions": self.regions,
             "mean_cases": self.mean_cases,
@@ -69,20 +74,42 @@ def line(past: Floats, ahead: int) -> Floats:
 
     (regions, days) to (regions, ahead); a single day goes on as it is.
     """
-    recent = past[:, -LINE_DAYS:]
+    return _straight_on(past[:, -LINE_DAYS:], ahead).clip(min=0.0)
+
+
+def _straight_on(recent: Floats, ahead: int) -> Floats:
+    """The least-squares line through each row, for the next ``ahead`` places."""
     day = np.arange(recent.shape[1], dtype=np.float64)
     spread = day - day.mean()
     scale = float(spread @ spread)
     slope = recent @ spread / scale if scale else np.zeros(len(recent))
     later = recent.shape[1] + np.arange(ahead) - day.mean()
     told: Floats = recent.mean(axis=1, keepdims=True) + np.outer(slope, later)
-    return told.clip(min=0.0)
+    return told
+
+
+def city_trend(past: Floats, ahead: int) -> Floats:
+    """Each region's part of all cases so far, of a city that grows as it did.
+
+    (regions, days) to (regions, ahead). The city's cases go on along the
+    least-squares line through their logarithms in the last week. This is the
+    rival for cases with a curve that all regions share; without one it is
+    nearly ``mean_value``.
+    """
+    total = past.sum(axis=0)
+    part = past.sum(axis=1) / max(total.sum(), _TINY)
+    logs = np.log(np.maximum(total, _TINY))[None, -LINE_DAYS:]
+    if logs.min() <= np.log(_TINY):
+        return mean_value(past, ahead)
+    told: Floats = np.outer(part, np.exp(_straight_on(logs, ahead)[0]))
+    return told
 
 
 RIVALS: dict[str, Callable[[Floats, int], Floats]] = {
     "last": last_value,
     "line": line,
     "mean": mean_value,
+    "city": city_trend,
 }
 
 
@@ -107,6 +134,7 @@ def judge(model: RegionModel, history: RegionHistory) -> ForecastReport:
     truth = history.cases[:, first:].T
     return ForecastReport(
         source=history.source,
+        measure=history.measure,
         days=(first, history.days - 1),
         regions=history.regions,
         mean_cases=float(truth.mean()),

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from epifalcon.checks import whole
 from epifalcon.models.diffusion import DiffusionConv, FlowGraph, glorot
 from epifalcon.models.settings import DcrnnSettings
+
+_QUIET = 0.1
+"""At first the rows say little, and the mixture most."""
 
 
 class DiffusionGru(nn.Module):
@@ -46,19 +50,24 @@ class DiffusionGru(nn.Module):
 class Dcrnn(nn.Module):
     """Encoder and decoder; a ``RegionNetwork``.
 
-    ``inputs`` is the number of channels a day has for each region, the first of
-    which is what the decoder foretells.
+    ``inputs`` is the number of channels a day has for each region: first what
+    the decoder foretells, then its mean over the days so far, then any others.
+    A forecast is a mixture of the last value and that mean, with learned
+    weights, plus what the decoder's rows say: so it begins where the simplest
+    forecasts are, and training goes into what they do not know.
     """
 
     def __init__(
         self, inputs: int, settings: DcrnnSettings, generator: torch.Generator
     ) -> None:
         super().__init__()
+        whole(2, inputs=inputs)
         self.width = settings.hidden_width
         self.encoder = DiffusionGru(inputs, settings, generator)
         self.decoder = DiffusionGru(1, settings, generator)
-        self.readout = nn.Parameter(glorot(self.width, 1, generator))
+        self.readout = nn.Parameter(_QUIET * glorot(self.width, 1, generator))
         self.offset = nn.Parameter(torch.zeros(1))
+        self.mixture = nn.Parameter(torch.full((2, 1), 0.5))
 
     def encode(
         self,
@@ -83,15 +92,16 @@ class Dcrnn(nn.Module):
     def decode(
         self, state: Tensor, last: Tensor, graph: FlowGraph, days: int
     ) -> Tensor:
-        """The next ``days`` days from the state and value of one day: (regions, days).
+        """The next ``days`` days from the state and inputs of one day: (regions, days).
 
-        ``last`` (regions,) is the value of that day; each later step is told
-        what the step before it foretold. Flows of days to come are not known,
-        so every step walks on the last graph.
+        ``last`` (regions, channels) are the inputs of that day; each later step
+        is told what the step before it foretold, and the same mean. Flows of
+        days to come are not known, so every step walks on the last graph.
         """
-        value, told = last.unsqueeze(1), []
+        value, mean, told = last[:, :1], last[:, 1:2], []
         for _ in range(days):
             state = self.decoder(value, state, graph)
-            value = torch.addmm(self.offset, state, self.readout)
+            simple = torch.cat([value, mean], dim=1) @ self.mixture
+            value = simple + torch.addmm(self.offset, state, self.readout)
             told.append(value)
         return torch.cat(told, dim=1)

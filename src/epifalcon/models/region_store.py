@@ -5,7 +5,8 @@ every file, the settings of network and training, the scaling of the inputs, whi
 cases it was trained on, and which city's regions it belongs to.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.regional import NetworkRegionModel, Scaling, require_source
+from epifalcon.models.regional import NetworkRegionModel, Scaling
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.states import dcrnn_model, sha256
 from epifalcon.settings import build
@@ -57,6 +58,7 @@ def save(
         "regions": fitted.regions,
         "regions_sha256": regions_sha256(regions),
         "source": fitted.source,
+        "measure": fitted.measure,
     }
     folder.mkdir(parents=True, exist_ok=True)
     parameters = {
@@ -84,11 +86,12 @@ def load(folder: Path, regions: Regions) -> NetworkRegionModel:
             )
         model = _unfitted(folder, meta["model"])
         scaling = _scaling(meta["scaling"])
-        source = str(meta["source"])
-        require_source(source)
+        source, measure = str(meta["source"]), str(meta["measure"])
     except (KeyError, TypeError) as error:
         raise CorruptFileError(f"{folder}: the record lacks {error}") from None
-    model.resume(scaling, count, source, _parameters(folder / _PARAMETERS))
+    parameters = _parameters(folder / _PARAMETERS)
+    with _of_another_version(folder):
+        model.resume(parameters, scaling, count, source, measure)
     return model
 
 
@@ -104,16 +107,23 @@ def _unfitted(folder: Path, described: Plain) -> NetworkRegionModel:
     network = dict(described["network"])
     if (name := network.pop("name")) != "dcrnn":
         raise DataError(f"{folder}: holds a network {name!r}, expected 'dcrnn'")
-    try:
+    with _of_another_version(folder):
         settings = RegionSettings(
             network=build(DcrnnSettings, network, "network"),
             training=build(TrainingSettings, described["training"], "training"),
         )
+    return dcrnn_model(settings)
+
+
+@contextlib.contextmanager
+def _of_another_version(folder: Path) -> Iterator[None]:
+    """Settings that we do not know came from another program, not from the user."""
+    try:
+        yield
     except SettingsError as error:
         raise DataError(
             f"{folder}: written by another version of epifalcon: {error}"
         ) from None
-    return dcrnn_model(settings)
 
 
 def _scaling(plain: Mapping[str, Any]) -> Scaling:

@@ -67,11 +67,10 @@ class Lesson:
         self, network: RegionNetwork, state: Tensor, origin: int, targets: range
     ) -> Tensor:
         """Sum over the target days of the mean squared error, told from ``origin``."""
-        cases = self.inputs[:, :, 0]
         ahead = network.decode(
-            state, cases[origin], self.graphs[origin], targets.stop - 1 - origin
+            state, self.inputs[origin], self.graphs[origin], targets.stop - 1 - origin
         )
-        truth = cases[targets.start : targets.stop].T
+        truth = self.inputs[:, :, 0][targets.start : targets.stop].T
         told = ahead[:, targets.start - origin - 1 :]
         return (told - truth).square().mean(dim=0).sum()
 

@@ -29,6 +29,9 @@ from epifalcon.types import Floats, Plain
 SOURCES = ("reported", "all")
 """Where case counts come from: from test results alone, or from everybody."""
 
+MEASURES = ("count", "share")
+"""What the cases of a region and day are measured in."""
+
 # No region has e^20 cases; without a ceiling a bad step would tell infinity.
 _MOST = 20.0
 
@@ -47,9 +50,12 @@ class RegionHistory:
     """(regions, days), 0 or more; fractions are welcome. Made read-only."""
     source: str = "reported"
     """"reported" (tested people alone) or "all" (hidden people included)."""
+    measure: str = "count"
+    """What a number is: "count" for cases, "share" for cases in 100 visitors."""
 
     def __post_init__(self) -> None:
         require_source(self.source)
+        one_of(MEASURES, measure=self.measure)
         wanted = (self.flows.regions, self.flows.days)
         cases = np.array(self.cases, dtype=np.float64)
         if cases.shape != wanted:
@@ -78,7 +84,7 @@ class RegionHistory:
 
     def with_cases(self, cases: Floats) -> "RegionHistory":
         """The same flows with other cases; graphs already made are shared."""
-        other = RegionHistory(self.flows, cases, self.source)
+        other = RegionHistory(self.flows, cases, self.source, self.measure)
         other.__dict__["graphs"] = self.graphs
         return other
 
@@ -136,11 +142,13 @@ class Scaling:
     @property
     def channels(self) -> int:
         """How many numbers the network sees of each region and day."""
-        return 1 if self.visitors is None else 2
+        return 2 if self.visitors is None else 3
 
     def inputs(self, history: RegionHistory) -> Tensor:
-        """(days, regions, channels), the cases first."""
-        channels = [np.log1p(history.cases.T) / self.cases]
+        """(days, regions, channels): the day's cases, their mean so far, visitors."""
+        cases = np.log1p(history.cases.T) / self.cases
+        days = np.arange(1, history.days + 1)[:, None]
+        channels = [cases, np.cumsum(cases, axis=0) / days]
         if self.visitors is not None:
             mean, deviation = self.visitors
             channels.append((np.log1p(history.flows.visitors) - mean) / deviation)
@@ -162,18 +170,20 @@ class Fitted:
     regions: int
     source: str
     """The cases it was trained on: its parameters are made from them."""
+    measure: str
 
     def require(self, history: RegionHistory) -> None:
-        """Raise ``DataError`` for other regions, or for cases of another source."""
+        """Raise ``DataError`` for other regions, or for cases of another kind."""
         if history.regions != self.regions:
             raise DataError(
                 f"the region model was fitted to {self.regions} regions and belongs "
                 f"to another city than this history of {history.regions}"
             )
-        if history.source != self.source:
+        own, given = (self.source, self.measure), (history.source, history.measure)
+        if own != given:
             raise DataError(
-                f"the region model was fitted to {self.source!r} cases, "
-                f"this history has {history.source!r} ones: fit it again"
+                f"the region model was fitted to cases {own} (source, measure), "
+                f"this history has {given}: fit it again"
             )
 
 
@@ -222,20 +232,25 @@ class NetworkRegionModel:
         network = self._build(scaling.channels, generator)
         lesson = Lesson(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, lesson, generator, progress)
-        self._fitted = Fitted(network, scaling, history.regions, history.source)
+        self._fitted = Fitted(
+            network, scaling, history.regions, history.source, history.measure
+        )
         return record
 
     def resume(
         self,
+        parameters: Mapping[str, Tensor],
         scaling: Scaling,
         regions: int,
         source: str,
-        parameters: Mapping[str, Tensor],
+        measure: str,
     ) -> None:
         """Be fitted as another of the same description was: see ``region_store``.
 
         Raises ``DataError`` where the parameters are not those of this network.
         """
+        require_source(source)
+        one_of(MEASURES, measure=measure)
         network = self._build(scaling.channels, torch.Generator())
         own = network.state_dict()
         wrong = sorted(own.keys() ^ parameters.keys()) or [
@@ -249,7 +264,7 @@ class NetworkRegionModel:
                 f"parameters of another network: {', '.join(wrong)} do not fit"
             )
         network.load_state_dict(dict(parameters))
-        self._fitted = Fitted(network, scaling, regions, source)
+        self._fitted = Fitted(network, scaling, regions, source, measure)
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
         """The encoder's rows, (regions, days, width)."""
@@ -275,7 +290,7 @@ class NetworkRegionModel:
             for place, day in enumerate(origins):
                 ahead = network.decode(
                     states[day],
-                    inputs[day, :, 0],
+                    inputs[day],
                     history.graphs[day],
                     self.training.horizon,
                 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
 from epifalcon.checks import one_of, positive, unit_interval, whole
+from epifalcon.epidemic.cases import CaseSettings
 from epifalcon.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -136,6 +137,9 @@ class RegionSettings:
     included, as in the authors' program: a leak, and marked wherever it is told.
     ``none``: no region model. ``auto``: reported, but none in mode ``local``,
     since cases by region and day would leave without protection."""
+    cases: CaseSettings = field(default_factory=CaseSettings)
+    """How reported results become numbers of regions and days; ``all`` does not
+    look here."""
     folds: int = 4
     """Parts of the tested people for cross-fitting the states."""
     network: DcrnnSettings = field(default_factory=DcrnnSettings)

@@ -6,6 +6,7 @@ back to it. The states of its fold are made without the fold's cases.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,15 @@ import torch
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.mobility.flows import Flows
+from epifalcon.epidemic.cases import (
+    CaseSettings,
+    cases_without_folds,
+    reported_cases,
+)
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.mobility.traces import Traces
 from epifalcon.models.forecast import ForecastReport, judge
 from epifalcon.models.macro import Dcrnn
 from epifalcon.models.region_training import FitRecord
@@ -29,7 +37,6 @@ from epifalcon.models.regional import (
 from epifalcon.models.settings import RegionSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
-from epifalcon.types import Floats
 
 _KIND = "region-states"
 
@@ -140,6 +147,33 @@ class CrossFit:
     """``folds[k]`` is for the tested people of fold k."""
 
 
+@dataclass(frozen=True, eq=False)
+class FoldHistories:
+    """What all tested people tell, and what those outside each fold tell."""
+
+    whole: RegionHistory
+    others: tuple[RegionHistory, ...]
+    """``others[k]`` holds nothing of the tests of fold k."""
+
+    @classmethod
+    def of(
+        cls,
+        known: Known,
+        traces: Traces,
+        fold: NDArray[np.int64],
+        settings: CaseSettings,
+    ) -> "FoldHistories":
+        """From test results alone; ``fold`` (people,) is -1 for untested people."""
+        cases = reported_cases(known, traces, settings)
+        whole = RegionHistory(
+            count_flows(traces), cases.by_region_and_day, cases.source, cases.measure
+        )
+        others = cases_without_folds(known, traces, fold, settings)
+        return cls(
+            whole, tuple(whole.with_cases(each.by_region_and_day) for each in others)
+        )
+
+
 def fit_states(
     model: RegionModel,
     history: RegionHistory,
@@ -149,44 +183,17 @@ def fit_states(
     """Fit ``model`` to the history and hand out its states there.
 
     The history is all the model sees. For people whose own tests are among its
-    cases use ``cross_fitted_states``.
+    cases use ``states_by_fold``; with everybody's cases there is one set of
+    states for all, made here.
     """
     record = model.fit(history, generator, progress)
     return RegionFit(RegionStates.of(model, history), judge(model, history), record)
 
 
-def without_fold(
-    history: RegionHistory, fold_cases: Floats
-) -> tuple[RegionHistory, ...]:
-    """For each fold the history as the other folds tell it.
-
-    ``fold_cases`` (folds, regions, days) are the cases of each fold's people;
-    together they must be the history's. The others' cases are scaled by folds /
-    (folds - 1), so that all histories have about the level of the whole one.
-    """
-    parts = np.asarray(fold_cases, dtype=np.float64)
-    if parts.ndim != 3 or len(parts) < 2 or parts.shape[1:] != history.cases.shape:
-        raise DataError(
-            f"fold_cases have shape {parts.shape}, expected (folds, "
-            f"{history.regions}, {history.days}) with 2 folds or more"
-        )
-    if not (np.isfinite(parts).all() and (parts >= 0).all()):
-        raise DataError("fold_cases must be finite numbers of 0 or more")
-    if not np.allclose(parts.sum(axis=0), history.cases, rtol=1e-6, atol=1e-9):
-        raise DataError("fold_cases must add up to the cases of the history")
-    scale = len(parts) / (len(parts) - 1)
-    # Summed over the others, not taken off the total: so no trace is left in the
-    # last bits either.
-    return tuple(
-        history.with_cases(np.delete(parts, fold, axis=0).sum(axis=0) * scale)
-        for fold in range(len(parts))
-    )
-
-
-def cross_fitted_states(
+def states_by_fold(
     model: RegionModel,
     history: RegionHistory,
-    fold_cases: Floats,
+    others: Sequence[RegionHistory],
     generator: torch.Generator,
     *,
     train_per_fold: bool = False,
@@ -194,13 +201,17 @@ def cross_fitted_states(
 ) -> CrossFit:
     """States for each fold in which its own people's cases do not appear.
 
-    By default the model is trained once, on all cases, and run on each history
-    of ``without_fold``: a person's case then reaches its own states only as one
-    of all those that shaped the shared parameters. ``train_per_fold`` trains
-    anew for each fold, at that many times the cost, and leaves no way at all;
-    but then each fold's states are in a language of their own.
+    ``others[k]`` is the history as the people outside fold k tell it. By default
+    the model is trained once, on all cases, and run on each of the others: a
+    person's case then reaches its own states only as one of all those that
+    shaped the shared parameters. ``train_per_fold`` trains anew for each fold,
+    at that many times the cost, and leaves no way at all; but then each fold's
+    states are in a language of their own.
     """
-    others = without_fold(history, fold_cases)
+    if history.source == "all":
+        raise SettingsError(
+            "source='all' holds the answers whatever fold is left out: use fit_states"
+        )
     folds = []
     # The same beginning for all, so that their languages do not differ more
     # than their cases make them.

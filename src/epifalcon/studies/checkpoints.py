@@ -6,6 +6,7 @@ whole or not at all and are numbered by round; the newest two are kept.
 """
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from epifalcon.federation.engine import EngineState
 from epifalcon.types import Plain
 
 _KIND = "checkpoint"
-_PREFIX = "checkpoint-"
+_NAME = re.compile(r"checkpoint-(\d{6,})")
 _TENSORS = "tensors.safetensors"
 _KEPT = 2
 _EXACT = ("epifalcon", "torch", "numpy", "numba")
@@ -50,7 +51,7 @@ def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
         "ledger_head": engine.ledger_head,
         "remembered": checkpoint.remembered,
     }
-    place = folder / f"{_PREFIX}{engine.round:06d}"
+    place = folder / f"checkpoint-{engine.round:06d}"
     with store.new_directory(place, overwrite=True) as scratch:
         write_tensors(scratch / _TENSORS, named)
         store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
@@ -69,14 +70,52 @@ def newest(folder: Path, origin: store.Origin) -> Checkpoint | None:
         return None
     place = found[-1]
     with _advice(place, found[:-1]):
-        manifest = store.verify(place)
-        _require_same(place, manifest, origin)
+        manifest = verified(place)
+        if manifest["kind"] != _KIND or manifest["schema"] != 1:
+            raise DataError(
+                f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
+                f"expected {_KIND!r} of schema 1"
+            )
+        require_same(place, manifest, origin)
         tensors = read_tensors(place / _TENSORS)
-        meta = manifest["meta"]
-        engine = EngineState(
-            int(meta["round"]), _part(tensors, "engine/"), str(meta["ledger_head"])
-        )
-        return Checkpoint(engine, _part(tensors, "watcher/"), meta["remembered"])
+        try:
+            meta = manifest["meta"]
+            engine = EngineState(
+                int(meta["round"]), _part(tensors, "engine/"), str(meta["ledger_head"])
+            )
+            return Checkpoint(engine, _part(tensors, "watcher/"), meta["remembered"])
+        except KeyError as error:
+            raise CorruptFileError(f"{place}: the record lacks {error}") from None
+
+
+def verified(place: Path) -> dict[str, Any]:
+    """The manifest of a folder that the training made itself, every file checked.
+
+    A manifest that is missing or strange is then no mistake of the user.
+    """
+    try:
+        return store.verify(place)
+    except DataError as error:
+        raise CorruptFileError(str(error)) from None
+
+
+def require_same(
+    place: Path, manifest: dict[str, Any], origin: store.Origin, *, exact: bool = True
+) -> None:
+    """Refuse a record of other data, settings or seed with a ``DataError``.
+
+    ``exact`` refuses other versions too: for what a training goes on from.
+    """
+    for name in _EXACT if exact else ():
+        then, now = manifest["versions"].get(name), origin.versions.get(name)
+        if then != now:
+            raise DataError(
+                f"{place}: made by {name} {then}, this is {now}, and may round "
+                "otherwise: go on with that version or begin again"
+            )
+    mine = store.Origin(origin.settings, origin.seed).fingerprint
+    if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
+        raise DataError(f"{place}: belongs to a run of other data, settings or seed")
 
 
 def remove_all(folder: Path) -> None:
@@ -95,12 +134,19 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file."""
     try:
         return safetensors.torch.load(path.read_bytes())
+    except OSError as error:
+        raise CorruptFileError(f"{path}: cannot be read: {error.strerror}") from None
     except SafetensorError as error:
         raise CorruptFileError(f"{path}: not a safetensors file: {error}") from None
 
 
 def _listed(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{_PREFIX}[0-9]*"))
+    """By round, the oldest first; names of other shape are not ours."""
+    found = {}
+    for place in folder.iterdir():
+        if (named := _NAME.fullmatch(place.name)) is not None:
+            found[int(named[1])] = place
+    return [found[number] for number in sorted(found)]
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -109,24 +155,6 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         for name, one in tensors.items()
         if name.startswith(prefix)
     }
-
-
-def _require_same(place: Path, manifest: dict[str, Any], origin: store.Origin) -> None:
-    if manifest["kind"] != _KIND or manifest["schema"] != 1:
-        raise DataError(
-            f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
-            f"expected {_KIND!r} of schema 1"
-        )
-    for name in _EXACT:
-        then, now = manifest["versions"].get(name), origin.versions.get(name)
-        if then != now:
-            raise DataError(
-                f"{place}: made by {name} {then}, this is {now}, and may round "
-                "otherwise: go on with that version or begin again"
-            )
-    mine = store.Origin(origin.settings, origin.seed).fingerprint
-    if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
-        raise DataError(f"{place}: belongs to a run of other settings or seed")
 
 
 @contextlib.contextmanager

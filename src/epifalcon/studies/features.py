@@ -8,6 +8,8 @@ here at all; ``epifalcon.evaluation`` opens them afterwards. The one exception
 has a name: ``macro_cases="all"`` reads everybody's cases, as the authors did.
 """
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +28,22 @@ from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.coupling import state_of_people
-from epifalcon.models.regional import RegionHistory
-from epifalcon.models.states import cross_fitted_states, dcrnn_model, fit_states
+from epifalcon.models.regional import NetworkRegionModel, RegionHistory
+from epifalcon.models.states import (
+    FoldHistories,
+    dcrnn_model,
+    fit_states,
+    states_by_fold,
+)
 from epifalcon.privacy.pseudo.catalogue import generate
 from epifalcon.progress import Progress, silent
+from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
 from epifalcon.studies.methods import PredictionSettings
 from epifalcon.types import Floats, PersonIds
 
 _KIND = "features"
+_TESTS = ("person", "positive", "slot")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +57,27 @@ class Task:
     seed: int
     all_cases: Floats | None = None
     """(regions, days) of everybody; only for ``macro_cases="all"``."""
+
+    def __post_init__(self) -> None:
+        if self.known.people != self.traces.people:
+            raise DataError(
+                f"tests among {self.known.people:,} people, but traces of "
+                f"{self.traces.people:,}"
+            )
+
+    @property
+    def origin(self) -> store.Origin:
+        """What records made from the task say: the settings, and which data it was."""
+        arrays: dict[str, NDArray[Any]] = {
+            "by_slot": self.traces.by_slot,
+            **{name: getattr(self.known, name) for name in _TESTS},
+            **self.traces.regions.pack(),
+        }
+        if self.all_cases is not None:
+            arrays["all_cases"] = self.all_cases
+        data = {"clock": as_plain(self.traces.clock), "arrays": _digest(arrays)}
+        told = {**as_plain(self.settings), "data_sha256": fingerprint(data)}
+        return store.Origin.now(told, self.seed)
 
     @property
     def incidence(self) -> Incidence:
@@ -65,6 +95,8 @@ class Features:
     """(people, width), without the echo of the person's own test."""
     forecast: dict[str, Any] | None
     """How the region model's forecasts were judged."""
+    region: NetworkRegionModel | None = None
+    """The region model itself, for people who come later; not read back."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
@@ -102,8 +134,8 @@ def make_features(
     if task.settings.macro_cases == "none":
         return Features(held_back, None, None)
     fit = _leaking_states if task.settings.macro_cases == "all" else _honest_states
-    state, forecast = fit(task, incidence, training, progress)
-    return Features(held_back, state, forecast)
+    found = fit(task, incidence, training, progress)
+    return Features(held_back, found.state, found.forecast, found.model)
 
 
 def training_tests(known: Known, held_back: PersonIds) -> Known:
@@ -120,19 +152,32 @@ def hold_back(known: Known, stopping: StoppingSettings, streams: Streams) -> Per
     for wanted, word in ((1, "positive"), (0, "negative")):
         people = np.flatnonzero(known.status == wanted)
         count = max(1, round(stopping.validation_share * len(people)))
-        if len(people) - count < 1:
+        if len(people) < 2:
             raise DataError(
                 f"{len(people)} people tested {word}: at least 2 are needed, "
                 "one to learn from and one for validation"
+            )
+        if count == len(people):
+            raise SettingsError(
+                f"stopping.validation_share={stopping.validation_share} holds back "
+                f"all {count} people tested {word}: nobody is left to learn from"
             )
         parts.append(rng.permutation(people)[:count])
     return np.sort(np.concatenate(parts)).astype(np.int32)
 
 
 def pseudo_places(
-    task: Task, training: Known, progress: Progress = silent
+    task: Task,
+    training: Known,
+    progress: Progress = silent,
+    newcomers: Traces | None = None,
 ) -> tuple[Incidence, ...]:
-    """The pseudo places of everybody; none where nothing is promised."""
+    """The pseudo places of everybody; none where nothing is promised.
+
+    Those of ``newcomers``, where given: from the task's mobility model and
+    cases, so that nothing is made from the newcomers alone, and the same traces
+    get the same pseudo places whenever they are asked for.
+    """
     settings = task.settings
     if settings.privacy.mode == "off" or settings.pseudo.pseudo_copies == 0:
         return ()
@@ -140,54 +185,79 @@ def pseudo_places(
     rng = streams.numpy("mobility model")
     model = mobility_model(task.traces, MobilityModelSettings(), rng, progress)
     cases = reported_cases(training, task.traces).by_region_and_day
+    traces = task.traces if newcomers is None else newcomers
     made = generate(
-        task.traces, model, cases, settings.pseudo, streams.numpy("pseudo"), progress
+        traces, model, cases, settings.pseudo, streams.numpy("pseudo"), progress
     )
     return tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
 
 
-_States = tuple[NDArray[np.float32], dict[str, Any]]
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What fitting the region model brings."""
+
+    state: NDArray[np.float32]
+    forecast: dict[str, Any]
+    model: NetworkRegionModel | None = None
 
 
 def _honest_states(
     task: Task, incidence: Incidence, training: Known, progress: Progress
-) -> _States:
+) -> _Found:
     """From reported cases, for each tested person without those of its own fold."""
-    traces, region = task.traces, task.settings.region
+    region = task.settings.region
     streams = Streams(task.seed)
     fold = _folds(training, region.folds, streams.numpy("region folds"))
-    cases = np.stack(
-        [
-            reported_cases(training.of_people(fold == number), traces).by_region_and_day
-            for number in range(region.folds)
-        ]
+    told = FoldHistories.of(training, task.traces, fold, region.cases)
+    model = dcrnn_model(region)
+    fitted = states_by_fold(
+        model, told.whole, told.others, _generator(streams), progress=progress
     )
-    history = RegionHistory(count_flows(traces), cases.sum(axis=0), "reported")
-    fitted = cross_fitted_states(
-        dcrnn_model(region), history, cases, _generator(streams), progress=progress
-    )
-    state = _of_people(fitted.whole.states.hidden, incidence, traces)
-    for number, own in enumerate(fitted.folds):
+    own = [states.hidden for states in fitted.folds]
+    whole = fitted.whole.states.hidden
+    state = state_by_fold(whole, own, fold, incidence, task.traces)
+    return _Found(state, fitted.whole.forecast.as_plain(), model)
+
+
+def state_by_fold(
+    whole: NDArray[np.float32],
+    own: Sequence[NDArray[np.float32]],
+    fold: NDArray[np.int64],
+    incidence: Incidence,
+    traces: Traces,
+) -> NDArray[np.float32]:
+    """Each person's mean region state, (people, width), without its own echo.
+
+    From the states ``whole`` (regions, days, width) for people without a test,
+    from ``own[k]``, made without the cases of fold k, for the tested of fold k.
+    """
+    state = _of_people(whole, incidence, traces)
+    for number, hidden in enumerate(own):
         people = fold == number
-        state[people] = _of_people(own.hidden, incidence, traces)[people]
-    return state, fitted.whole.forecast.as_plain()
+        state[people] = _of_people(hidden, incidence, traces)[people]
+    return state
 
 
 def _leaking_states(
     task: Task, incidence: Incidence, training: Known, progress: Progress
-) -> _States:
+) -> _Found:
     """From everybody's cases, hidden people included, as the authors' program."""
     del training
+    history = RegionHistory(count_flows(task.traces), everybodys_cases(task), "all")
+    model = dcrnn_model(task.settings.region)
+    fitted = fit_states(model, history, _generator(Streams(task.seed)), progress)
+    state = _of_people(fitted.states.hidden, incidence, task.traces)
+    return _Found(state, fitted.forecast.as_plain())
+
+
+def everybodys_cases(task: Task) -> Floats:
+    """The cases of all people, (regions, days); refused where nobody knows them."""
     if task.all_cases is None:
         raise SettingsError(
             "region.macro_cases='all' needs a simulated outbreak: of these people "
             "only the tests are known"
         )
-    history = RegionHistory(count_flows(task.traces), task.all_cases, "all")
-    model = dcrnn_model(task.settings.region)
-    fitted = fit_states(model, history, _generator(Streams(task.seed)), progress)
-    state = _of_people(fitted.states.hidden, incidence, task.traces)
-    return state, fitted.forecast.as_plain()
+    return task.all_cases
 
 
 def _of_people(
@@ -199,6 +269,15 @@ def _of_people(
 
 def _generator(streams: Streams) -> torch.Generator:
     return torch.Generator().manual_seed(streams.seed_for("region model"))
+
+
+def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of arrays by name."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
 def _folds(known: Known, folds: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -125,11 +125,12 @@ def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> F
     first = next(iter(curves.values()))
     prevalence = float(first.infected / first.people)
     axes.axhline(prevalence, color=INK, linewidth=0.8, alpha=0.5)
-    axes.text(0.995, prevalence, "by chance", ha="right", va="bottom", color=INK)
+    axes.text(0.995, prevalence - 0.01, "by chance", ha="right", va="top", color=INK)
     axes.axvline(extinction_recall, color=INK, linewidth=0.8, linestyle=":")
+    axes.text(extinction_recall - 0.008, 0.01, "DEP", ha="right", color=INK)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="recall", ylabel="precision")
     axes.set_title("Precision and recall on hidden people", **_TITLE)
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(framealpha=1, edgecolor="white", loc="upper right")
     return figure
 
 

@@ -6,6 +6,8 @@ leaves. Noise, dropout and masks are fixed by seed, round and person, so a
 training that is gone on with ends with the same bits.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -17,35 +19,43 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import auc
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.engine import RoundReport, predict, train
+from epifalcon.federation.engine import RoundReport, train
 from epifalcon.federation.plan import PrivacyPlan, releases_of
-from epifalcon.federation.settings import Mode, StoppingSettings
+from epifalcon.federation.settings import Mode
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.mobility.traces import Traces
+from epifalcon.models import region_store
 from epifalcon.privacy.events import Terms, UnprotectedRelease
-from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
 from epifalcon.studies import checkpoints
 from epifalcon.studies.features import (
     Features,
     Task,
+    everybodys_cases,
+    hold_back,
+    hypergraph,
     make_features,
     pseudo_places,
     training_tests,
 )
 from epifalcon.studies.looks import Look, Watch
-from epifalcon.types import Mask, PersonIds, Probabilities
+from epifalcon.studies.method_folder import (
+    FEATURES,
+    LEDGER,
+    MODEL,
+    PREDICTION,
+    REGION,
+    WEIGHTS,
+)
+from epifalcon.studies.watching import PROBABILITY, Watcher
+from epifalcon.types import Plain, Probabilities
 
-_PREDICTION = "prediction"
-_MODEL = "model"
-_WEIGHTS = "model.safetensors"
-LEDGER = "ledger.jsonl"
-_HELD = "held"
+_HEAD = "ledger_head"
+_NO_LEDGER = "put the file back as it was, or begin the run again with --overwrite"
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,12 +82,12 @@ class Prediction:
         meta |= {name: getattr(self, name) for name in ("seconds", "seconds_per_round")}
         meta["looks"] = [asdict(look) for look in self.looks]
         arrays = {"probability": self.probability}
-        store.write(folder, _PREDICTION, arrays, meta=meta, origin=origin)
+        store.write(folder, PREDICTION, arrays, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "Prediction":
         """Read what ``save`` wrote."""
-        stored = store.read(folder, _PREDICTION)
+        stored = store.read(folder, PREDICTION)
         values = dict(stored.meta)
         try:
             looks = tuple(Look.of(one) for one in values.pop("looks"))
@@ -94,7 +104,7 @@ class Desk:
     folder: Path | None = None
     """None: in memory alone, nothing can be resumed."""
     checkpoint_seconds: float = 10.0
-    """Least time between two checkpoints; 0 writes one after every look."""
+    """Least time between two checkpoints; 0 writes one after every round."""
     watch: Watch | None = None
     progress: Progress = silent
     began: float = field(default_factory=perf_counter)
@@ -108,9 +118,9 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
     nothing more is released.
     """
     desk = desk or Desk()
-    origin = store.Origin.now(as_plain(task.settings), task.seed)
-    if desk.folder is not None and (desk.folder / _PREDICTION).is_dir():
-        return Prediction.load(desk.folder / _PREDICTION)
+    origin = task.origin
+    if desk.folder is not None and (desk.folder / PREDICTION).is_dir():
+        return _ended(desk.folder, origin)
     incidence = task.incidence
     features = _features(task, incidence, desk, origin)
     resumed = None
@@ -118,30 +128,46 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
         resumed = checkpoints.newest(desk.folder, origin)
     engine = _engine(task, incidence, features, desk, resumed)
     truth = task.known.status[features.held_back] == 1
-    watcher = _Watcher(engine, features.held_back, truth, task.settings.stopping)
+    watcher = Watcher(engine, features.held_back, truth, task.settings.stopping)
     if resumed is not None:
         engine.restore(resumed.engine)
         watcher.restore(resumed)
     _train(engine, watcher, desk, origin)
-    found = watcher.prediction(features, perf_counter() - desk.began)
+    found = _prediction(engine, watcher, features, perf_counter() - desk.began)
     if desk.folder is not None:
-        _keep(desk.folder, watcher, found, origin)
+        meta = {"round": found.best_round, _HEAD: engine.ledger.head}
+        _keep(desk.folder, watcher, found, meta, origin)
     return found
+
+
+def require_possible(task: Task) -> None:
+    """Raise now what ``fit`` would raise of tests and settings that do not fit."""
+    settings, traces = task.settings, task.traces
+    clock = traces.clock
+    hold_back(task.known, settings.stopping, Streams(task.seed))
+    # One person shows as well as all whether windows fit the slots.
+    hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
+    if settings.macro_cases != "none":
+        settings.region.training.first_validation_day(clock.days)
+    if settings.macro_cases == "all":
+        everybodys_cases(task)
+    copies = settings.pseudo.pseudo_copies
+    PrivacyPlan.of(settings.privacy, settings.model, releases_of(clock), copies)
 
 
 def spent_figures(mode: Mode, ledger: Ledger) -> dict[str, Any]:
     """What was spent, for JSON: epsilon by unit, None where nothing bounds it."""
     spent = ledger.spent()
-    epsilon = {
-        unit: value if mode != "off" and np.isfinite(value) else None
-        for unit, value in spent.epsilon().items()
-    }
+
+    def bounded(value: float) -> float | None:
+        return value if mode != "off" and np.isfinite(value) else None
+
     return {
         "mode": mode,
-        "epsilon": epsilon,
+        "epsilon": {unit: bounded(value) for unit, value in spent.epsilon().items()},
         "delta": ledger.budget.delta,
         "channels": {
-            channel: {unit: one.epsilon for unit, one in units.items()}
+            channel: {unit: bounded(one.epsilon) for unit, one in units.items()}
             for channel, units in spent.channels.items()
         },
         "relation": spent.total["person"].relation,
@@ -153,138 +179,54 @@ def spent_figures(mode: Mode, ledger: Ledger) -> dict[str, Any]:
     }
 
 
-class _Watcher:
-    """Looks at the validation people, keeps the best look, says when to stop."""
-
-    def __init__(
-        self,
-        engine: VectorisedEngine,
-        people: PersonIds,
-        infected: Mask,
-        stopping: StoppingSettings,
-    ) -> None:
-        self._engine, self._people, self._infected = engine, people, infected
-        self._stopping = stopping
-        self._since = 0
-        self._rounds_before, self._seconds_before = 0, 0.0
-        self.training_seconds = 0.0
-        self.looks: list[Look] = []
-        self.best: tuple[int, float] = (0, -np.inf)
-        self.tensors: dict[str, Tensor] = {}
-        self.held: Tensor | None = None
-        """(people,) running mean of the log odds that people received."""
-
-    def due(self) -> bool:
-        """Whether this is a round to look at."""
-        rounds = self._engine.round
-        every, last = self._stopping.check_every, self._engine.settings.rounds
-        return rounds % every == 0 or rounds == last
-
-    def look(self, loss: float) -> Look:
-        """Take the scores of this round if they are the best so far."""
-        engine = self._engine
-        scores = self._scores()
-        found = float(auc(curve(scores[self._people], self._infected)))
-        epsilon = engine.ledger.spent().epsilon()["person"]
-        if engine.plan.mode == "off":
-            epsilon = np.inf
-        self.looks.append(Look(engine.round, loss, found, epsilon))
-        self._since += 1
-        if found > self.best[1]:
-            self.best, self._since = (engine.round, found), 0
-            self.tensors = _kept(engine.state().tensors)
-            self.tensors["probability"] = torch.from_numpy(scores)
-        return self.looks[-1]
-
-    def listen(self) -> None:
-        """Add what people received in this round to what they hold."""
-        memory = self._stopping.score_memory
-        if memory == 0 or self._engine.plan.mode == "off":
-            return
-        now = torch.logit(torch.from_numpy(predict(self._engine)), eps=1e-9)
-        held = self.held
-        self.held = now if held is None else memory * held + (1 - memory) * now
-
-    def _scores(self) -> Probabilities:
-        return (
-            predict(self._engine) if self.held is None else self.held.sigmoid().numpy()
-        )
-
-    @property
-    def ended(self) -> bool:
-        """Whether no better look came for long enough."""
-        return self._since >= self._stopping.patience
-
-    def checkpoint(self, seconds: float) -> checkpoints.Checkpoint:
-        """Everything needed to go on; ``seconds`` of work so far are told too."""
-        remembered = {
-            "looks": [asdict(look) for look in self.looks],
-            "since": self._since,
-            "best": list(self.best),
-            "seconds": self._seconds_before + seconds,
-            "training_seconds": self.training_seconds,
-        }
-        tensors = dict(self.tensors)
-        if self.held is not None:
-            tensors[_HELD] = self.held
-        return checkpoints.Checkpoint(self._engine.state(), tensors, remembered)
-
-    def restore(self, checkpoint: checkpoints.Checkpoint) -> None:
-        """Go on from ``checkpoint``."""
-        told = checkpoint.remembered
-        self.looks = [Look.of(one) for one in told["looks"]]
-        self._since = told["since"]
-        best_round, best_auc = told["best"]
-        self.best = best_round, -np.inf if best_auc is None else best_auc
-        self._seconds_before = told["seconds"]
-        self.training_seconds = told["training_seconds"]
-        self.tensors = dict(checkpoint.tensors)
-        self.held = self.tensors.pop(_HELD, None)
-
-    def prediction(self, features: Features, seconds: float) -> Prediction:
-        """The scores of the best look."""
-        return Prediction(
-            probability=self.tensors["probability"].numpy(),
-            best_round=self.best[0],
-            validation_auc=self.best[1],
-            looks=tuple(self.looks),
-            spent=spent_figures(self._engine.plan.mode, self._engine.ledger),
-            forecast=features.forecast,
-            seconds=self._seconds_before + seconds,
-            seconds_per_round=self.training_seconds / max(self._engine.round, 1),
-        )
+def _prediction(
+    engine: VectorisedEngine, watcher: Watcher, features: Features, seconds: float
+) -> Prediction:
+    """The scores of the best look."""
+    return Prediction(
+        probability=watcher.tensors[PROBABILITY].numpy(),
+        best_round=watcher.best[0],
+        validation_auc=watcher.best[1],
+        looks=tuple(watcher.looks),
+        spent=spent_figures(engine.plan.mode, engine.ledger),
+        forecast=features.forecast,
+        seconds=watcher.seconds_before + seconds,
+        seconds_per_round=watcher.training_seconds / max(engine.round, 1),
+    )
 
 
 def _train(
-    engine: VectorisedEngine, watcher: _Watcher, desk: Desk, origin: store.Origin
+    engine: VectorisedEngine, watcher: Watcher, desk: Desk, origin: store.Origin
 ) -> None:
-    saved = perf_counter()
+    due = perf_counter() + desk.checkpoint_seconds
     told = ""
 
     def watch(report: RoundReport) -> bool:
-        nonlocal saved, told
+        nonlocal due, told
         watcher.training_seconds += report.seconds
         watcher.listen()
         if watcher.due():
             look = watcher.look(report.loss)
-            told = _told(look)
+            told = look.told
             if desk.watch is not None:
                 desk.watch(look)
         desk.progress("rounds", engine.round, engine.settings.rounds, told)
-        late = perf_counter() - saved >= desk.checkpoint_seconds
-        if desk.folder is not None and late and not watcher.ended:
-            seconds = perf_counter() - desk.began
-            checkpoints.save(desk.folder, watcher.checkpoint(seconds), origin)
-            saved = perf_counter()
+        now = perf_counter()
+        if desk.folder is not None and now >= due and not watcher.ended:
+            checkpoint = watcher.checkpoint(now - desk.began)
+            checkpoints.save(desk.folder, checkpoint, origin)
+            due = _next_checkpoint(desk.checkpoint_seconds, now)
         return watcher.ended
 
     if not watcher.ended:
         train(engine, watch=watch)
 
 
-def _told(look: Look) -> str:
-    spent = "" if np.isinf(look.epsilon) else f", epsilon {look.epsilon:,.3g} a person"
-    return f"loss {look.loss:.3f}, validation AUC {look.auc:.3f}{spent}"
+def _next_checkpoint(pause: float, began: float) -> float:
+    """When the next is due, after one that began at ``began`` and has just ended."""
+    now = perf_counter()
+    # However large the city, saving takes a twentieth of the time at most.
+    return now + max(pause, 19 * (now - began) if pause else 0.0)
 
 
 def _features(
@@ -292,12 +234,17 @@ def _features(
 ) -> Features:
     if desk.folder is None:
         return make_features(task, incidence, desk.progress)
-    place = desk.folder / "features"
+    place = desk.folder / FEATURES
     if not place.is_dir():
         made = make_features(task, incidence, desk.progress)
         with store.new_directory(place) as scratch:
+            if made.region is not None:
+                regions = task.traces.regions
+                region_store.save(made.region, regions, scratch / REGION, origin)
             made.save(scratch, origin)
-    return Features.load(place)
+    with _advice(f"delete {place} to make it again"):
+        checkpoints.require_same(place, checkpoints.verified(place), origin)
+        return Features.load(place)
 
 
 def _engine(
@@ -314,19 +261,31 @@ def _engine(
     cohort = Cohort.of_city(incidence, training.status, state, pseudo)
     releases = releases_of(task.traces.clock)
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, len(pseudo))
-    ledger = Ledger(plan.budget)
-    if desk.folder is not None:
-        # Entries after the checkpoint are spent, and made again with equal noise.
-        head = ledger.head if resumed is None else resumed.engine.ledger_head
-        path = desk.folder / LEDGER
-        if path.exists():
-            ledger = Ledger.open(path, budget=plan.budget, head=head, replay=True)
-        else:
-            ledger = Ledger.open(path, budget=plan.budget)
+    ledger = _ledger(desk.folder, plan.budget, resumed)
     if resumed is None:
         ledger.record(*_made_in_the_clear(plan, features, len(pseudo)))
     seed = Streams(task.seed).seed_for("falcon training")
     return VectorisedEngine(cohort, settings.model, plan, seed, ledger)
+
+
+def _ledger(
+    folder: Path | None, budget: Budget, resumed: checkpoints.Checkpoint | None
+) -> Ledger:
+    """The ledger, with all that was spent before.
+
+    Entries after the checkpoint are spent too; they are made again with equal
+    noise, so they may be recorded once more.
+    """
+    if folder is None:
+        return Ledger(budget)
+    path = folder / LEDGER
+    if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
+        # None, or a first line that a crash cut off: nothing had left by then.
+        path.unlink(missing_ok=True)
+        return Ledger.open(path, budget=budget)
+    head = Ledger(budget).head if resumed is None else resumed.engine.ledger_head
+    with _advice(_NO_LEDGER, path):
+        return Ledger.open(path, budget=budget, head=head, replay=True)
 
 
 def _made_in_the_clear(
@@ -350,26 +309,48 @@ def _made_in_the_clear(
 
 
 def _keep(
-    folder: Path, watcher: _Watcher, found: Prediction, origin: store.Origin
+    folder: Path,
+    watcher: Watcher,
+    found: Prediction,
+    meta: Plain,
+    origin: store.Origin,
 ) -> None:
     """The model of the best round and the scores; then nothing is to be resumed."""
     weights = {
-        name: one for name, one in watcher.tensors.items() if name != "probability"
+        name: one for name, one in watcher.tensors.items() if name != PROBABILITY
     }
-    with store.new_directory(folder / _MODEL, overwrite=True) as scratch:
-        checkpoints.write_tensors(scratch / _WEIGHTS, weights)
-        store.write_manifest(
-            scratch, _MODEL, meta={"round": found.best_round}, origin=origin
-        )
-    with store.new_directory(folder / _PREDICTION) as scratch:
+    with store.new_directory(folder / MODEL, overwrite=True) as scratch:
+        checkpoints.write_tensors(scratch / WEIGHTS, weights)
+        store.write_manifest(scratch, MODEL, meta=meta, origin=origin)
+    with store.new_directory(folder / PREDICTION) as scratch:
         found.save(scratch, origin)
     checkpoints.remove_all(folder)
 
 
-def _kept(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What is worth keeping of the best round: no moments of Adam."""
-    return {
-        name: one.clone()
-        for name, one in tensors.items()
-        if name.startswith("parameter/") or name in {"home/rows", "home/received"}
-    }
+def _ended(folder: Path, origin: store.Origin) -> Prediction:
+    """What a training that has ended left in ``folder``, if it is this one."""
+    place = folder / PREDICTION
+    checkpoints.require_same(place, checkpoints.verified(place), origin, exact=False)
+    found = Prediction.load(place)
+    head = checkpoints.verified(folder / MODEL)["meta"].get(_HEAD)
+    with _advice(_NO_LEDGER, folder / LEDGER):
+        Ledger.open(folder / LEDGER, head=head)
+    # A kill may have come between the prediction and the end of the checkpoints.
+    checkpoints.remove_all(folder)
+    return found
+
+
+@contextlib.contextmanager
+def _advice(way: str, path: Path | None = None) -> Iterator[None]:
+    """Tell with a broken file what can be done, and where it is."""
+    try:
+        yield
+    except CorruptFileError as error:
+        where = "" if path is None else f"{path}: "
+        raise CorruptFileError(f"{where}{error}; {way}") from None
+
+
+def best_model(folder: Path) -> dict[str, Tensor]:
+    """What ``fit`` kept of the best round, by name; every byte is checked."""
+    store.verify(folder / MODEL)
+    return checkpoints.read_tensors(folder / MODEL / WEIGHTS)

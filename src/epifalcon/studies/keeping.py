@@ -23,11 +23,13 @@ from epifalcon.studies.report import Page, Picture, Table
 from epifalcon.studies.run_folder import SETTINGS, SUMMARY, Begun, finish, finished
 from epifalcon.studies.summaries import outbreak_table, shrunk_attack_rate
 from epifalcon.studies.tables import (
+    FEW_METRICS,
     forecast_table,
     methods_table,
     privacy_table,
     run_figures,
     shown,
+    shown_epsilon,
 )
 
 _MAP_CAPTION = (
@@ -100,7 +102,8 @@ def write_figures(
         residents = np.bincount(home[home >= 0], minlength=regions).astype(float)
         rate = shrunk_attack_rate(epidemics[0].outbreak, home, residents)
         place = folder / "attack-map.png"
-        drawn = figures.attack_map(traces.regions, rate, residents, title)
+        headed = f"{title}: attack rate by home region"
+        drawn = figures.attack_map(traces.regions, rate, residents, headed)
         figures.save(drawn, place)
         pictures.append(Picture(place, _MAP_CAPTION))
     return pictures
@@ -127,18 +130,18 @@ def keep_results(
     """
     if finished(begun.folder):
         text = (begun.folder / SUMMARY).read_text(encoding="utf-8")
-        return Kept(json.loads(text), _tables(outcomes))
+        return Kept(json.loads(text), _tables(outcomes, FEW_METRICS))
     with store.writing(begun.folder):
         statistics = measure(begun.prepared.traces, progress)
         summary = run_figures(begun, outcomes)
         summary["statistics"] = plain_statistics(statistics)
         write_summary(begun.folder, begun.prepared.experiment, summary)
         pictures = _pictures(begun, outcomes, statistics)
-        tables = _tables(outcomes)
-        page = _page(begun, summary, pictures, [*tables, *_city_tables(summary)])
+        tables = [*_tables(outcomes), *_city_tables(summary)]
+        page = _page(begun, summary, pictures, tables)
         store.replace_text(begun.folder / "report.html", page.to_html())
         finish(begun)
-    return Kept(summary, tables)
+    return Kept(summary, _tables(outcomes, FEW_METRICS))
 
 
 def _pictures(
@@ -151,9 +154,11 @@ def _pictures(
     return [*pictures, write_mobility_figure(folder, statistics, name)]
 
 
-def _tables(outcomes: Sequence[Outcome]) -> list[Table]:
+def _tables(
+    outcomes: Sequence[Outcome], metrics: Sequence[str] | None = None
+) -> list[Table]:
     tables = (
-        methods_table(outcomes),
+        methods_table(outcomes, metrics),
         privacy_table(outcomes),
         forecast_table(outcomes),
     )
@@ -173,13 +178,15 @@ def write_prediction_figures(
     """Write the curves of precision and recall and those of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = []
-    if outcomes[0].metrics is not None and begun.epidemic is not None:
+    judged = outcomes[0].metrics
+    # Without an infected person there is no recall to draw.
+    if judged is not None and judged.infected and begun.epidemic is not None:
         truth = begun.epidemic.labels.hidden.open("drawing precision and recall")
         curves = {
             item.title: curve(item.probability[truth.person], truth.infected)
             for item in outcomes
         }
-        recall = outcomes[0].metrics.extinction_recall
+        recall = judged.extinction_recall
         path = folder / "precision-recall.png"
         figures.save(figures.precision_recall(curves, recall), path)
         pictures.append(Picture(path, _CURVES_CAPTION))
@@ -202,7 +209,8 @@ def _page(
     return Page(
         title=f"epifalcon run: {prepared.name}",
         lead="Who is probably infected, told from where people have been and from "
-        "the tests of some of them, and judged by people whose state was hidden.",
+        "the tests of some of them, and judged by people "
+        + ("tested but held back." if summary["metrics"] is None else "not tested."),
         headline=_headline(prepared.traces, summary),
         pictures=pictures,
         tables=tables,
@@ -224,8 +232,12 @@ def _headline(traces: Traces, summary: dict[str, Any]) -> list[tuple[str, str]]:
         cards.append((f"{share:.1%}", "infected by the end"))
     if summary["metrics"] is not None:
         cards.append((shown(summary["metrics"]["auc"]), "AUC on hidden people"))
+    elif summary.get("validation_auc") is not None:
+        cards.append((shown(summary["validation_auc"]), "AUC on validation people"))
     if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
-        cards.append((f"{summary['epsilon']['person']:,.3g}", "epsilon of a person"))
+        cards.append(
+            (shown_epsilon(summary["epsilon"]["person"]), "epsilon of a person")
+        )
     return cards
 
 

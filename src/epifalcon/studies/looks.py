@@ -18,6 +18,14 @@ class Look:
     epsilon: float
     """Of a person so far; infinite without noise."""
 
+    @property
+    def told(self) -> str:
+        """The look in words, for a progress bar."""
+        words = f"loss {self.loss:.3f}, validation AUC {self.auc:.3f}"
+        if np.isinf(self.epsilon):
+            return words
+        return f"{words}, epsilon {self.epsilon:,.3g} a person"
+
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Look":
         """From JSON, which has no word for infinity."""

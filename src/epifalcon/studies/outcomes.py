@@ -5,12 +5,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
+from epifalcon import store
 from epifalcon.baselines.contact_tracing import soft_contact_tracing
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.evaluation.metrics import Metrics, evaluate
 from epifalcon.progress import Progress
+from epifalcon.studies import fitting
+from epifalcon.studies.checkpoints import require_same, verified
 from epifalcon.studies.features import Task, hypergraph
 from epifalcon.studies.fitting import Desk, Prediction, fit
+from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.methods import TITLES, Method, PredictionSettings
 from epifalcon.studies.run_folder import Begun
 from epifalcon.types import Probabilities
@@ -77,17 +83,14 @@ def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
 
     A method that has ended before is read, one that was begun is gone on with.
     """
+    folder = begun.method_folder(method)
+    with store.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        store.clear_scratch(folder)
     if method == "contact-tracing":
         return _trace(begun)
-    settings = begun.prepared.experiment.prediction
-    if method == "hgnn":
-        settings = settings.central()
-    cases = None
-    if settings.macro_cases == "all" and begun.epidemic is not None:
-        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces)
-        cases = found.by_region_and_day
-    task = Task(begun.reported, begun.known, settings, begun.seed, cases)
-    folder = begun.method_folder(method)
+    task = _task(begun, method)
+    settings = task.settings
     trained = _fit(task, folder, method, listeners)
     return Outcome(
         method,
@@ -97,6 +100,28 @@ def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
         settings,
         trained,
     )
+
+
+def require_possible(begun: Begun) -> None:
+    """Raise now what any method of the run would raise of its tests and settings."""
+    experiment = begun.prepared.experiment
+    for method in (experiment.method, *experiment.beside):
+        if method != "contact-tracing":
+            fitting.require_possible(_task(begun, method))
+
+
+def _task(begun: Begun, method: Method) -> Task:
+    settings = begun.prepared.experiment.prediction
+    if method == "hgnn":
+        settings = settings.central()
+    cases = None
+    if settings.macro_cases == "all" and begun.epidemic is not None:
+        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces)
+        cases = found.by_region_and_day[:, -begun.reported.clock.days :]
+    # Only the latest days may be reported; the tests stay where they were.
+    dropped = begun.prepared.traces.slots - begun.reported.slots
+    known = begun.known.since(dropped) if dropped else begun.known
+    return Task(begun.reported, known, settings, begun.seed, cases)
 
 
 def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None:
@@ -109,7 +134,6 @@ def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None
 
 
 def _fit(task: Task, folder: Path, method: str, listeners: Listeners) -> Prediction:
-    folder.mkdir(parents=True, exist_ok=True)
     desk = Desk(
         folder=folder,
         checkpoint_seconds=listeners.checkpoint_seconds,
@@ -126,10 +150,17 @@ def _fit(task: Task, folder: Path, method: str, listeners: Listeners) -> Predict
 
 
 def _trace(begun: Begun) -> Outcome:
-    start = perf_counter()
-    incidence = hypergraph(begun.reported, begun.prepared.experiment.prediction)
-    found = soft_contact_tracing(incidence, begun.known.status)
-    seconds = perf_counter() - start
-    return Outcome(
-        "contact-tracing", found, judge(begun, found, "contact tracing"), seconds
-    )
+    place = begun.method_folder("contact-tracing") / PREDICTION
+    if not place.is_dir():
+        start = perf_counter()
+        incidence = hypergraph(begun.reported, begun.prepared.experiment.prediction)
+        found = soft_contact_tracing(incidence, begun.known.status)
+        meta = {"seconds": perf_counter() - start}
+        with store.new_directory(place) as scratch:
+            arrays = {"probability": found}
+            store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)
+    require_same(place, verified(place), begun.origin, exact=False)
+    kept = store.read(place, PREDICTION)
+    scores = np.array(kept.arrays["probability"])
+    metrics = judge(begun, scores, "contact tracing")
+    return Outcome("contact-tracing", scores, metrics, kept.meta["seconds"])

@@ -13,12 +13,12 @@ _STYLE = """
   :root { --ink: #e8eaec; --paper: #16191c; --line: #353b41; --soft: #9aa5ae;
           --accent: #ef6b7b; --card: #1e2226; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 2rem 1.2rem 4rem; color: var(--ink);
+body { margin: 0 auto; max-width: 64rem; padding: 2rem 1.2rem 4rem; color: var(--ink);
        background: var(--paper); font: 16px/1.55 system-ui, sans-serif; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; }
 h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
 p.lead { color: var(--soft); margin: 0 0 1.6rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr));
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr));
          gap: .8rem; padding: 0; margin: 0; list-style: none; }
 .cards li { background: var(--card); border: 1px solid var(--line); padding: .8rem 1rem;
             border-radius: .6rem; }
@@ -30,9 +30,11 @@ figure img { max-width: 100%; height: auto; background: #fff; border-radius: .6r
 figcaption { color: var(--soft); font-size: .92rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; text-align: right;
+th, td { padding: .35rem .5rem; text-align: right;
          border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; }
+th { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: nowrap; }
+th.words, td.words { text-align: left; white-space: normal; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
       border-radius: .6rem; padding: 1rem; font-size: .85rem; }
 """
@@ -84,8 +86,10 @@ class Page:
                 f"<body>\n<main>\n<h1>{text(self.title)}</h1>",
                 f'<p class="lead">{text(self.lead)}</p>',
                 f'<ul class="cards">{cards}</ul>',
+                # The first table is the answer; the others explain it.
+                *(_table(table) for table in self.tables[:1]),
                 *(_picture(picture) for picture in self.pictures),
-                *(_table(table) for table in self.tables),
+                *(_table(table) for table in self.tables[1:]),
                 f"<h2>Made by</h2>\n<pre>{text(self.made_by)}</pre>",
                 f"<h2>Settings</h2>\n<pre>{text(self.settings_toml)}</pre>",
                 "</main>\n</body>\n</html>\n",
@@ -103,14 +107,27 @@ def _picture(picture: Picture) -> str:
 
 
 def _table(table: Table) -> str:
+    looks = [_look(table.rows, place) for place in range(len(table.columns))]
     head = "".join(
-        f'<th scope="col">{html.escape(name)}</th>' for name in table.columns
+        f'<th scope="col"{look}>{html.escape(name)}</th>'
+        for look, name in zip(looks, table.columns, strict=True)
     )
     body = "\n".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>"
+        + "".join(
+            f"<td{look}>{html.escape(cell)}</td>"
+            for look, cell in zip(looks, row, strict=True)
+        )
+        + "</tr>"
         for row in table.rows
     )
     return (
         f"<h2>{html.escape(table.caption)}</h2>\n<div class='wide'><table>"
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def _look(rows: Sequence[Sequence[str]], place: int) -> str:
+    """Numbers stand to the right, as written; a column of words to the left."""
+    numbers = any(row[place][:1].isdigit() for row in rows)
+    return "" if numbers else ' class="words"'

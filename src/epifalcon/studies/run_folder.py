@@ -26,7 +26,10 @@ KIND = "run"
 METHODS = "methods"
 SETTINGS = "settings.toml"
 SUMMARY = "summary.json"
-_LATER = [f"{METHODS}/", "figures/", "report.html", SUMMARY, "."]
+_REPORT = "report.html"
+_LATER = [f"{METHODS}/", "figures/", _REPORT, SUMMARY] + [
+    f".{name}.partial" for name in (SETTINGS, SUMMARY, _REPORT, store.MANIFEST)
+]
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def alone(folder: Path) -> Iterator[None]:
     """Hold ``folder`` for this process; ``WriteError`` where another has it.
 
     The lock is a file beside the folder. It ends with the process, however that
-    ends.
+    ends. What a killed process left half-made beside the folder is removed.
     """
     folder = Path(os.path.realpath(folder))
     made: list[Path] = []
@@ -73,6 +76,8 @@ def alone(folder: Path) -> Iterator[None]:
                 f"{folder}: another process is working on this run; wait for it or "
                 "choose another folder"
             )
+        with store.writing(folder):
+            store.clear_scratch(folder.parent, folder.name)
         yield
     finally:
         if held:

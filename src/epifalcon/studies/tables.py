@@ -21,11 +21,15 @@ _METRICS = {
     "log_loss": "log loss",
     "ece": "ECE",
 }
+FEW_METRICS = ("auc", "dep", "f1", "bep", "log_loss")
+"""As many as a terminal of 80 columns can show."""
+_MEASURES = {"count": "", "share": " in a hundred tested visitors"}
 _FORECASTS = {
     "model": "DCRNN",
     "last": "last value",
     "line": "linear extrapolation",
     "mean": "mean so far",
+    "city": "trend of the city",
 }
 _UNITS = ("visit", "day", "person")
 
@@ -43,6 +47,8 @@ def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "slots": traces.slots,
         "tested": int(begun.known.tested.sum()),
         "share_reported": begun.reported.observed_share,
+        # Of methods that are only computed, too: the keys of a run are fixed.
+        "seconds_per_round": None,
         **first,
         "metrics": metrics,
         "prevalence": None if metrics is None else metrics["prevalence"],
@@ -57,18 +63,28 @@ def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return figures
 
 
-def methods_table(outcomes: Sequence[Outcome]) -> Table:
-    """One row a method: every metric on hidden people, and what privacy costs."""
-    rows = [
-        [item.title, *_metrics(item), _epsilon(item), f"{item.seconds:.1f}"]
-        for item in outcomes
-    ]
-    columns = ["method", *_METRICS.values(), "epsilon", "s"]
+def methods_table(
+    outcomes: Sequence[Outcome], metrics: Sequence[str] | None = None
+) -> Table:
+    """One row a method: its metrics on hidden people, what privacy costs, seconds.
+
+    Every metric, or those named. Where nobody is hidden, validation people judge.
+    """
     judged = outcomes[0].metrics
-    caption = "Methods" if judged is None else f"Methods on {judged.people:,} hidden"
-    if judged is not None:
-        caption += f" people, {judged.prevalence:.1%} of them infected"
-    return Table(caption, columns, rows)
+    if judged is None:
+        caption = "Methods, by people tested but held back"
+        columns, cells = ["validation AUC"], [[_validation(one)] for one in outcomes]
+    else:
+        caption = f"Methods on {judged.people:,} hidden people, "
+        caption += f"{judged.prevalence:.1%} of them infected"
+        names = tuple(_METRICS) if metrics is None else metrics
+        columns = [_METRICS[name] for name in names]
+        cells = [_metrics(item, names) for item in outcomes]
+    rows = [
+        [item.title, *found, _epsilon(item), f"{item.seconds:.1f}"]
+        for item, found in zip(outcomes, cells, strict=True)
+    ]
+    return Table(caption, ["method", *columns, "epsilon", "s"], rows)
 
 
 def privacy_table(outcomes: Sequence[Outcome]) -> Table:
@@ -79,11 +95,14 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
             continue
         spent = item.trained.spent
         for channel, units in spent["channels"].items():
-            cells = [_spent(units[unit]) for unit in _UNITS]
+            cells = [shown_epsilon(units[unit]) for unit in _UNITS]
             rows.append([channel, "noise", *cells])
-        rows += [[one["channel"], one["what"], *["-"] * 3] for one in _bare(spent)]
+        rows += [
+            [one["channel"], f"none: {one['what']}", *["no bound"] * 3]
+            for one in _bare(spent)
+        ]
         if spent["channels"]:
-            total = [_spent(spent["epsilon"][unit]) for unit in _UNITS]
+            total = [shown_epsilon(spent["epsilon"][unit]) for unit in _UNITS]
             rows.append(["all noised channels", f"delta {spent['delta']:g}", *total])
     return Table(
         "What left people's devices, and the true epsilon of it",
@@ -101,19 +120,29 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
         if item.trained is None or item.trained.forecast is None:
             continue
         found = item.trained.forecast
-        caption = f"Region model: error of its forecasts of {found['source']} cases"
         ahead = len(found["scores"]["model"]["mae"])
+        caption = (
+            f"Region model: error of its forecasts of {found['source']} cases"
+            f"{_MEASURES[found['measure']]}, 1 to {ahead} days ahead"
+        )
         for kind in ("mae", "rmse"):
-            columns += [f"{kind.upper()}, day {day + 1}" for day in range(ahead)]
+            columns += [f"{kind.upper()} {day + 1}" for day in range(ahead)]
         for name, score in found["scores"].items():
-            errors = [*score["mae"], *score["rmse"]]
-            rows.append([_FORECASTS[name], *(f"{error:.4f}" for error in errors)])
+            errors = [shown(one, 4) for one in (*score["mae"], *score["rmse"])]
+            rows.append([_FORECASTS.get(name, name), *errors])
     return Table(caption, ["forecast", *columns], rows)
 
 
-def shown(value: float | None) -> str:
-    """A metric with three digits."""
-    return "-" if value is None else f"{value:.3f}"
+def shown(value: float | None, digits: int = 3) -> str:
+    """A number with so many digits after the point, or a dash."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def shown_epsilon(value: float | None) -> str:
+    """An epsilon with four digits, or more where it has more."""
+    if value is None:
+        return "no bound"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def peak_rss_mb() -> float:
@@ -122,21 +151,22 @@ def peak_rss_mb() -> float:
     return most / (1e6 if sys.platform == "darwin" else 1024)
 
 
-def _metrics(item: Outcome) -> list[str]:
+def _metrics(item: Outcome, names: Sequence[str]) -> list[str]:
     return [
         "-" if item.metrics is None else shown(getattr(item.metrics, name))
-        for name in _METRICS
+        for name in names
     ]
 
 
+def _validation(item: Outcome) -> str:
+    return shown(None if item.trained is None else item.trained.validation_auc)
+
+
 def _epsilon(item: Outcome) -> str:
+    # What is only computed sees places and tests as they are.
     if item.trained is None:
-        return "-"
-    return _spent(item.trained.spent["epsilon"]["person"])
-
-
-def _spent(epsilon: float | None) -> str:
-    return "infinite" if epsilon is None else f"{epsilon:,.4g}"
+        return shown_epsilon(None)
+    return shown_epsilon(item.trained.spent["epsilon"]["person"])
 
 
 def _bare(spent: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,7 +11,11 @@ from epifalcon.studies.looks import Look, Watch
 
 @contextlib.contextmanager
 def training_log(folder: Path) -> Iterator[Watch]:
-    """A listener that writes event files into ``folder``."""
+    """A listener that writes event files into ``folder``, made at the first look.
+
+    A training that is gone on with takes the place of what it had told before
+    of the same rounds.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -19,9 +23,12 @@ def training_log(folder: Path) -> Iterator[Watch]:
             "--tensorboard needs the package tensorboard: "
             "pip install 'epifalcon[tensorboard]'"
         ) from None
-    writer = SummaryWriter(str(folder))
+    writers: list[SummaryWriter] = []
 
     def write(look: Look) -> None:
+        if not writers:
+            writers.append(SummaryWriter(str(folder), purge_step=look.round))
+        writer = writers[0]
         writer.add_scalar("loss", look.loss, look.round)
         writer.add_scalar("validation/auc", look.auc, look.round)
         if math.isfinite(look.epsilon):
@@ -30,4 +37,5 @@ def training_log(folder: Path) -> Iterator[Watch]:
     try:
         yield write
     finally:
-        writer.close()
+        for writer in writers:
+            writer.close()

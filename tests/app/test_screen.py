@@ -1,0 +1,57 @@
+import io
+import sys
+
+from epifalcon.app.screen import Screen
+from epifalcon.progress import silent
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def terminal(monkeypatch):
+    """Make standard error a terminal; to be called in the test, after capturing."""
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    return shown
+
+
+def test_progress_tells_what_stands_beside_the_bar(monkeypatch):
+    shown = terminal(monkeypatch)
+    with Screen().progress() as progress:
+        progress("falcon: rounds", 0, 4)
+        progress("falcon: rounds", 4, 4, "loss 0.693, validation AUC 0.500")
+        progress("city", 1, 2)
+    for words in ("falcon: rounds", "4/4", "loss 0.693, validation AUC 0.500", "city"):
+        assert words in shown.getvalue()
+
+
+def test_progress_is_silent_unless_there_is_a_terminal(capsys, monkeypatch):
+    shown = terminal(monkeypatch)
+    with Screen(quiet=True).progress() as progress:
+        assert progress is silent
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Screen().progress() as progress:
+        assert progress is silent
+        progress("rounds", 1, 2, "told")
+    assert shown.getvalue() == ""
+    assert capsys.readouterr().out == ""
+
+
+def test_json_has_no_word_for_what_is_not_finite(capsys):
+    Screen(json=True).figures({"a": float("nan"), "b": [float("inf")], "c": None})
+    assert capsys.readouterr().out == '{"a": null, "b": [null], "c": null}\n'
+    Screen(json=True).say("for people")
+    Screen(quiet=True).table("title", ["a"], [["b"]])
+    Screen().figures({"a": 1})
+    assert capsys.readouterr().out == ""
+
+
+def test_a_table_shows_cells_as_they_are(capsys):
+    Screen().table("Title", ["name", "value"], [["[/b] :smile:", "0.5"]])
+    out = capsys.readouterr().out
+    assert "[/b] :smile:" in out
+    assert "Title" in out

@@ -1,0 +1,191 @@
+import json
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.federation.engine import EngineState
+from epifalcon.studies import checkpoints
+from epifalcon.studies.checkpoints import Checkpoint
+from tests.faults import disk, full_from
+
+ORIGIN = store.Origin.now({"model": {"width": 2}}, seed=7)
+
+
+def checkpoint(number):
+    rows = torch.arange(6.0).reshape(2, 3) + number
+    return Checkpoint(
+        EngineState(number, {"home/rows": rows, "parameter/w": rows.T}, "ab" * 32),
+        {"probability": torch.tensor([0.1, float(number)], dtype=torch.float64)},
+        {"looks": [], "best": [number, 0.1 + 0.2]},
+    )
+
+
+def save(folder, *rounds, origin=ORIGIN):
+    for number in rounds:
+        checkpoints.save(folder, checkpoint(number), origin)
+    return folder
+
+
+def names(folder):
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def seal(place, **changes):
+    """Change a manifest as somebody would who knows how its hash is made."""
+    path = place / "manifest.json"
+    content = json.loads(path.read_text()) | changes
+    content["manifest_sha256"] = store._own_digest(content)
+    path.write_text(json.dumps(content))
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    found = checkpoints.newest(save(tmp_path, 12), ORIGIN)
+    wanted = checkpoint(12)
+    assert found.engine.round == 12
+    assert found.engine.ledger_head == wanted.engine.ledger_head
+    assert found.remembered == wanted.remembered
+    for mine, theirs in (
+        (found.engine.tensors, wanted.engine.tensors),
+        (found.tensors, wanted.tensors),
+    ):
+        assert mine.keys() == theirs.keys()
+        for name, one in theirs.items():
+            assert mine[name].dtype == one.dtype
+            assert torch.equal(mine[name], one)
+
+
+def test_no_checkpoint_is_none(tmp_path):
+    assert checkpoints.newest(tmp_path, ORIGIN) is None
+
+
+def test_the_newest_two_are_kept(tmp_path):
+    save(tmp_path, 5, 10, 20)
+    assert names(tmp_path) == ["checkpoint-000010", "checkpoint-000020"]
+    assert checkpoints.newest(tmp_path, ORIGIN).engine.round == 20
+
+
+def test_more_rounds_than_digits_stay_in_order(tmp_path):
+    save(tmp_path, 999_999, 1_000_000)
+    assert checkpoints.newest(tmp_path, ORIGIN).engine.round == 1_000_000
+    save(tmp_path, 1_000_001)
+    assert names(tmp_path) == ["checkpoint-1000000", "checkpoint-1000001"]
+
+
+def test_folders_of_other_names_are_left_alone(tmp_path):
+    for name in ("checkpoint-old", "checkpoint-12", "features"):
+        (tmp_path / name).mkdir()
+    save(tmp_path, 1, 2, 3)
+    checkpoints.remove_all(tmp_path)
+    assert names(tmp_path) == ["checkpoint-12", "checkpoint-old", "features"]
+
+
+def test_a_round_saved_again_replaces_the_old(tmp_path):
+    save(tmp_path, 4, 4)
+    assert names(tmp_path) == ["checkpoint-000004"]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_flipped_bit_is_noticed(tmp_path_factory, data):
+    place = save(tmp_path_factory.mktemp("run"), 4) / "checkpoint-000004"
+    path = place / data.draw(st.sampled_from(names(place)))
+    before, content = path.read_bytes(), bytearray(path.read_bytes())
+    spot = data.draw(st.integers(0, len(content) - 1))
+    content[spot] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        checkpoints.newest(place.parent, ORIGIN)
+    except CorruptFileError:
+        return
+    # A manifest may be spelt otherwise, say with another space, and mean the same.
+    assert path.name == "manifest.json"
+    assert json.loads(bytes(content)) == json.loads(before)
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "manifest.json"])
+@pytest.mark.parametrize("left", [0, 1, 9, 100])
+def test_a_cut_file_is_noticed(tmp_path, name, left):
+    path = save(tmp_path, 4) / "checkpoint-000004" / name
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(CorruptFileError):
+        checkpoints.newest(tmp_path, ORIGIN)
+
+
+def test_a_missing_file_is_noticed(tmp_path):
+    (save(tmp_path, 4) / "checkpoint-000004" / "tensors.safetensors").unlink()
+    with pytest.raises(CorruptFileError, match="is missing"):
+        checkpoints.newest(tmp_path, ORIGIN)
+
+
+def test_a_broken_one_names_the_way_out(tmp_path):
+    save(tmp_path, 4, 5)
+    for place, way in (
+        ("checkpoint-000005", "delete .*5 to go on from checkpoint-000004"),
+        ("checkpoint-000004", "delete .*4 to begin the training again"),
+    ):
+        path = tmp_path / place / "tensors.safetensors"
+        path.write_bytes(path.read_bytes()[::-1])
+        with pytest.raises(CorruptFileError, match=way):
+            checkpoints.newest(tmp_path, ORIGIN)
+        shutil.rmtree(tmp_path / place)
+    assert checkpoints.newest(tmp_path, ORIGIN) is None
+
+
+def test_without_a_manifest_there_is_a_way_out_too(tmp_path):
+    (save(tmp_path, 4) / "checkpoint-000004" / "manifest.json").unlink()
+    with pytest.raises(
+        CorruptFileError, match=r"delete .*4 to begin the training again"
+    ):
+        checkpoints.newest(tmp_path, ORIGIN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"versions": {**ORIGIN.versions, "torch": "1.0"}}, "made by torch 1.0, this"),
+        ({"versions": {**ORIGIN.versions, "epifalcon": "9"}}, "made by epifalcon 9"),
+        ({"versions": {}}, "made by epifalcon None"),
+        ({"seed": 8}, "other data, settings or seed"),
+        ({"settings": {"model": {"width": 3}}}, "other data, settings or seed"),
+        ({"schema": 2}, "of schema 2, expected 'checkpoint' of schema 1"),
+        ({"kind": "city"}, "holds 'city'"),
+    ],
+)
+def test_one_of_another_run_or_version_is_refused(tmp_path, changes, told):
+    seal(save(tmp_path, 4) / "checkpoint-000004", **changes)
+    with pytest.raises(DataError, match=told):
+        checkpoints.newest(tmp_path, ORIGIN)
+
+
+def test_versions_that_do_not_round_otherwise_are_taken(tmp_path):
+    versions = {**ORIGIN.versions, "polars": "0.1"}
+    seal(save(tmp_path, 4) / "checkpoint-000004", versions=versions)
+    assert checkpoints.newest(tmp_path, ORIGIN).engine.round == 4
+
+
+def test_a_record_without_its_parts_is_corrupt(tmp_path):
+    place = save(tmp_path, 4) / "checkpoint-000004"
+    seal(place, meta={"round": 4})
+    with pytest.raises(CorruptFileError, match="lacks 'ledger_head'"):
+        checkpoints.newest(tmp_path, ORIGIN)
+    (place / "tensors.safetensors").unlink()
+    seal(place, files={})
+    with pytest.raises(CorruptFileError, match="cannot be read"):
+        checkpoints.newest(tmp_path, ORIGIN)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_a_full_disk_keeps_the_last_good_one(tmp_path, number):
+    save(tmp_path, 4)
+    with (
+        pytest.raises(WriteError, match="No space left"),
+        disk(tmp_path, full_from(number)),
+    ):
+        save(tmp_path, 5)
+    assert names(tmp_path) == ["checkpoint-000004"]
+    assert checkpoints.newest(tmp_path, ORIGIN).engine.round == 4

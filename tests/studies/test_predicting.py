@@ -1,0 +1,248 @@
+"""People that a run has not seen: the trained model, their places, their tests."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon import store
+from epifalcon.baselines.contact_tracing import exposure
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
+from epifalcon.studies import features, predicting
+from epifalcon.studies.features import Features, hypergraph
+from epifalcon.studies.finished_run import FinishedRun
+from epifalcon.studies.fitting import best_model
+from epifalcon.studies.newcomers import Newcomers
+from epifalcon.studies.predicting import require_inductive, score
+from epifalcon.studies.run_folder import begin
+from tests.oracles.dense_hypergraph import dense_layer
+from tests.studies.finished_runs import (
+    again,
+    chosen_people,
+    finish_run,
+    make_run,
+    one_flipped,
+    some,
+)
+
+
+def by_hand(run, newcomers, state):
+    """The forward pass in float64 with dense matrices."""
+    weights = {
+        name.removeprefix("parameter/"): one.double()
+        for name, one in best_model(run.place).items()
+    }
+    layer = dense_layer(hypergraph(newcomers.traces, run.settings))
+    column = torch.from_numpy(newcomers.known.status.astype(int)) % 3
+    rows = weights["input.weight"].T[column]
+    for number in range(run.settings.model.layers):
+        rows = layer @ rows
+        if state is not None:
+            rows = torch.cat([rows, torch.from_numpy(state).double()], dim=1)
+        name = f"layer{number}"
+        rows = torch.relu(rows @ weights[f"{name}.weight"].T + weights[f"{name}.bias"])
+    logits = rows @ weights["head.weight"].T + weights["head.bias"]
+    return torch.softmax(logits, dim=1)[:, 1].numpy()
+
+
+@pytest.mark.parametrize("validation", [False, True])
+def test_a_forward_pass_of_the_trained_model(opened, validation):
+    run = opened("off", "hgnn")
+    people = again(run, validation)
+    found = score(run, people)
+    assert found.spent is None
+    assert found.method == "hgnn"
+    np.testing.assert_allclose(
+        found.risks.probability, by_hand(run, people, None), atol=1e-6
+    )
+    assert np.array_equal(found.risks.status, people.known.status)
+
+
+def test_the_training_people_get_their_scores_again(opened):
+    # Those of the best round, which saw nothing of the validation people's tests.
+    run = opened("off", "hgnn")
+    stored = run.risks().probability
+    assert np.array_equal(score(run, again(run)).risks.probability, stored)
+    shown = score(run, again(run, validation=True)).risks.probability
+    assert np.abs(shown - stored).max() > 1e-4
+
+
+def as_in_training(monkeypatch):
+    """Folds as training draws them: by the order of people."""
+
+    def folds(self, count, seed):
+        rng = Streams(seed).numpy("region folds")
+        return features._folds(self.known, count, rng)
+
+    monkeypatch.setattr(Newcomers, "folds", folds)
+
+
+def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
+    as_in_training(monkeypatch)
+    run = opened("off")
+    people = again(run)
+    incidence = hypergraph(run.traces, run.settings)
+    state = Features.load(run.place / "features").state
+    made = predicting._state(run, people, incidence)
+    assert np.array_equal(made.numpy(), state)
+    found = score(run, people).risks.probability
+    assert np.array_equal(found, run.risks().probability)
+    np.testing.assert_allclose(found, by_hand(run, people, state), atol=1e-6)
+
+
+def test_other_folds_move_the_tested_alone(opened):
+    run = opened("off")
+    people = again(run)
+    incidence = hypergraph(run.traces, run.settings)
+    state = Features.load(run.place / "features").state
+    made = predicting._state(run, people, incidence).numpy()
+    tested = people.known.tested
+    assert np.array_equal(made[~tested], state[~tested])
+    assert not np.array_equal(made[tested], state[tested])
+
+
+@pytest.mark.parametrize("method", ["falcon", "hgnn"])
+def test_the_order_of_people_does_not_matter(opened, method):
+    run = opened("off", method)
+    order = np.random.default_rng(0).permutation(run.traces.people)
+    whole = score(run, some(run, np.arange(run.traces.people))).risks
+    mixed = score(run, some(run, order)).risks
+    assert np.array_equal(mixed.status, whole.status[order])
+    np.testing.assert_allclose(
+        mixed.probability, whole.probability[order], atol=1e-6, rtol=0
+    )
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """A run of half of a larger town, and the other half of its people."""
+    folder = tmp_path_factory.mktemp("halves")
+    town = ("city.people=600", "city.regions=60", "outbreak.seed_count=40")
+    words = (*town, "model.rounds=80", "labels.label_share=0.6", "method=hgnn")
+    begun = make_run(folder / "run", *words, whole=False)
+    traces, known = begun.reported, begun.known
+    first, second = np.arange(0, 600, 2), np.arange(1, 600, 2)
+    half = chosen_people(traces, known, first)
+    begun = replace(begun, folder=folder / "half", reported=half[0], known=half[1])
+    begun = replace(begun, epidemic=None)
+    begun = replace(begun, prepared=replace(begun.prepared, traces=half[0]))
+    begin(begun)
+    finish_run(begun)
+    return FinishedRun.open(folder / "half"), Newcomers(
+        *chosen_people(traces, known, second)
+    )
+
+
+def test_whom_one_has_met_decides(halves):
+    run, people = halves
+    found = score(run, people).risks.probability
+    met = exposure(hypergraph(people.traces, run.settings), people.known.status)
+    untested = ~people.known.tested
+    assert np.corrcoef(found[untested], met[untested])[0, 1] > 0.5
+    told = Newcomers.of(people.traces, None, run.traces)
+    nothing_known = score(run, told).risks.probability
+    assert np.ptp(nothing_known) < 0.5 * np.ptp(found)
+
+
+def test_tests_of_the_people_met_raise_and_lower_a_risk(halves):
+    run, people = halves
+    known = people.known
+    high, low = (
+        score(run, replace(people, known=replace(known, positive=results))).risks
+        for results in (np.ones_like(known.positive), np.zeros_like(known.positive))
+    )
+    met = exposure(hypergraph(people.traces, run.settings), high.status) > 0.2
+    untested = met & ~known.tested
+    assert untested.sum() > 50
+    assert (high.probability > low.probability)[untested].all()
+
+
+def test_a_test_does_not_come_back_by_way_of_the_region(opened):
+    run = opened("off")
+    people = again(run)
+    incidence = hypergraph(run.traces, run.settings)
+    before = predicting._state(run, people, incidence).numpy()
+    for person in np.flatnonzero(people.known.status == 1)[:3]:
+        flipped = one_flipped(people, person)
+        after = predicting._state(run, flipped, incidence).numpy()
+        assert np.array_equal(before[person], after[person])
+        assert not np.array_equal(before, after)
+        found = score(run, flipped).risks.probability
+        assert found[person] != score(run, people).risks.probability[person]
+
+
+@pytest.mark.parametrize("name", ["off", "paper", "local"])
+@pytest.mark.parametrize(("people", "days"), [(1, 5), (7, 1), (150, 2), (40, 11)])
+def test_any_number_of_people_and_days(copied, name, people, days):
+    run = copied(name)
+    per_day = run.traces.clock.slots_per_day
+    part, known = chosen_people(run.traces, run.known, np.arange(people))
+    slots = np.arange(days * per_day) % run.traces.slots
+    clock = Clock(run.traces.clock.slot_hours, days)
+    traces = Traces(part.by_slot[slots], clock, part.regions)
+    late = np.minimum(known.slot, clock.slots - 1)
+    known = Known.from_tests(people, known.person, known.positive, late)
+    found = score(run, Newcomers.of(traces, known, run.traces)).risks.probability
+    assert found.shape == (people,)
+    assert np.isfinite(found).all()
+    score(run, Newcomers.of(traces, None, run.traces))
+
+
+def test_people_who_were_never_seen_are_scored(opened):
+    run = opened("off")
+    people = some(run, np.arange(6))
+    by_slot = people.traces.by_slot.copy()
+    by_slot[:, 2] = -1
+    traces = replace(people.traces, by_slot=by_slot)
+    assert np.isfinite(score(run, Newcomers(traces, people.known)).risks.probability[2])
+    nobody = replace(people.traces, by_slot=np.full_like(by_slot, -1))
+    assert (
+        len(set(score(run, Newcomers.of(nobody, None, nobody)).risks.probability)) == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("model.input=embedding",), "train with --set model.input=status"),
+        (("region.macro_cases=all",), "which nobody can know of new people"),
+        (("method=contact-tracing",), "epifalcon run --method contact-tracing --city"),
+    ],
+)
+def test_a_model_that_knows_its_own_people_alone(tmp_path, words, told):
+    make_run(tmp_path / "run", *words, "model.rounds=2")
+    run = FinishedRun.open(tmp_path / "run")
+    with pytest.raises(SettingsError, match=told):
+        require_inductive(run)
+    with pytest.raises(SettingsError, match=told):
+        score(run, Newcomers.of(run.traces, None, run.traces))
+
+
+def test_a_region_model_of_another_city_is_refused(copied, tmp_path):
+    run = copied("off")
+    other = make_run(tmp_path / "other", "city.people=160", "city.regions=31")
+    place = run.place / "features"
+    shutil.rmtree(place / "region")
+    shutil.copytree(
+        other.method_folder("falcon") / "features" / "region", place / "region"
+    )
+    (place / store.MANIFEST).unlink()
+    loaded = Features(np.zeros(1, np.int32), None, None)
+    loaded.save(place, store.Origin())
+    with pytest.raises(DataError, match="another city"):
+        score(run, Newcomers.of(run.traces, run.known, run.traces))
+
+
+def test_parameters_of_another_model_are_refused(copied):
+    run = copied("off")
+    shutil.rmtree(run.place / "model")
+    hgnn = run.folder / "methods" / "hgnn" / "model"
+    shutil.copytree(hgnn, run.place / "model")
+    with pytest.raises(DataError, match=r"layer0\.weight"):
+        score(run, Newcomers.of(run.traces, run.known, run.traces))
