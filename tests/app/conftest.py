@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 
@@ -66,3 +67,57 @@ def no_pictures(monkeypatch):
         "epifalcon.studies.figures.save",
         lambda _figure, path: path.write_bytes(b"\x89PNG"),
     )
+
+
+@pytest.fixture
+def run_town(epifalcon, quick, tmp_path):
+    """Run on the town into ``tmp_path / "run"``."""
+
+    def call(*words, out="run"):
+        chosen = quick if "--resume" not in words and "--city" not in words else ()
+        said = epifalcon(
+            "run", *chosen, "--out", tmp_path / out, "--checkpoint-seconds", 0, *words
+        )
+        assert "Traceback" not in said.err
+        return said
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def cut_runs(tmp_path_factory):
+    """Where runs that were cut are kept by their words, to be copied."""
+    return tmp_path_factory.mktemp("cut"), {}
+
+
+@pytest.fixture
+def cut(run_town, cut_runs, tmp_path, monkeypatch):
+    """A run that was interrupted after its third round; words are handed on."""
+    base, made = cut_runs
+
+    def interrupt(*words):
+        from epifalcon.federation.vectorised import VectorisedEngine
+
+        step = VectorisedEngine.step
+
+        def tired(self):
+            if self.round == 3:
+                raise KeyboardInterrupt
+            return step(self)
+
+        monkeypatch.setattr(VectorisedEngine, "step", tired)
+        said = run_town(*words)
+        monkeypatch.setattr(VectorisedEngine, "step", step)
+        assert said.code == 130
+        assert "go on with: epifalcon run --resume --out " in said.err
+        return said
+
+    def call(*words):
+        if words in made:
+            shutil.copytree(made[words], tmp_path / "run")
+        else:
+            interrupt(*words)
+            made[words] = base / str(len(made))
+            shutil.copytree(tmp_path / "run", made[words])
+
+    return call

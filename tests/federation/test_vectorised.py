@@ -127,7 +127,7 @@ def test_counts_of_any_source_divide_the_edges():
     plan = plan_of(settings, 2, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
     h = dense(inc)
     share = inverse(h.sum(1)).diag()[:, None]
-    passage = Passage.of(whole, counts, plan, share)
+    passage = Passage.of(whole, counts, plan)
     rows = torch.from_numpy(rng.standard_normal((20, 5)))
     summed = h @ torch.diag(torch.from_numpy(1 / counts)) @ h.T @ rows
     for kind, expected in (("upload", share * summed), ("return", summed)):
@@ -142,8 +142,7 @@ def test_noise_of_counted_edges_has_its_variance():
     settings = settings_of(precision="double")
     plan = plan_of(settings, 2, mode="paper", upload_sigma=0.5, gradient_sigma=0.0)
     h = dense(inc)
-    ones = torch.ones(20, 1, dtype=torch.float64)
-    passage = Passage.of(whole, counts, plan, ones)
+    passage = Passage.of(whole, counts, plan)
     zero = Exchange("return", 0, torch.zeros(20, 2000, dtype=torch.float64))
     noise = passage.carry(zero, 7, ("return", 0))
     variance = h @ torch.from_numpy(whole.uploads / counts**2) * 0.25
@@ -158,7 +157,7 @@ def test_every_exchange_of_a_run_has_noise_of_its_own():
     whole = city(20, 2)
     settings = settings_of()
     plan = plan_of(settings, 2, mode="paper", upload_sigma=0.5, gradient_sigma=0.0)
-    passage = Passage.of(whole, None, plan, torch.ones(20, 1))
+    passage = Passage.of(whole, None, plan)
     zero = torch.zeros(20, 4)
     turns = [
         (kind, layer, number)

@@ -147,10 +147,9 @@ def test_noise_leaves_the_signal_and_its_gradient_alone():
     torch.testing.assert_close(ours, wanted)
 
 
-@pytest.mark.parametrize("way", ["merged", "multiplied"])
-def test_no_sigma_is_no_noise(way):
+def test_no_sigma_is_no_noise():
     inc = by_hand(6, EDGES)
-    operator = Operator.of(inc, way)
+    operator = Operator.of(inc)
     noise = ReceivedNoise.of(operator, 0.0, inc.size + EXTRA)
     x = torch.randn(6, 5)
     noisy = propagate_noisy(x, operator, noise, Draw(4))

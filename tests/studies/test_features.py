@@ -8,8 +8,10 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
+from epifalcon.studies import features
 from epifalcon.studies.features import (
     Features,
+    StateScaling,
     Task,
     hold_back,
     hypergraph,
@@ -161,3 +163,22 @@ def test_a_record_without_its_parts_is_corrupt(tmp_path):
     store.write(tmp_path, "features", {}, meta={}, origin=town.task().origin)
     with pytest.raises(CorruptFileError, match="lacks 'held_back'"):
         Features.load(tmp_path)
+
+
+def test_scaled_states_have_one_spread_and_unit_length():
+    rng = np.random.default_rng(3)
+    raw = (5 + rng.normal(size=(400, 6)) * [1e-2, 1, 3, 0, 1e-9, 7]).astype(np.float32)
+    scaled = StateScaling.of(raw).apply(raw)
+    assert np.mean(np.sum(scaled**2, axis=1)) == pytest.approx(1, rel=1e-3)
+    spread = scaled.std(axis=0)
+    np.testing.assert_allclose(spread[[0, 1, 2, 5]], 0.5, rtol=1e-3)
+    assert (scaled[:, [3, 4]] == 0).all()
+
+
+def test_every_fold_has_its_share_of_positives():
+    tests = training_tests(town.known(), held_back())
+    fold = features._folds(tests, 4, np.random.default_rng(1))
+    assert ((fold >= 0) == tests.tested).all()
+    for kind in (0, 1):
+        dealt = np.bincount(fold[tests.status == kind], minlength=4)
+        assert dealt.max() - dealt.min() <= 1

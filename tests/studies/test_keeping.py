@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -28,13 +29,21 @@ def _quick_pictures(monkeypatch):
     )
 
 
-@pytest.fixture
-def ended(tmp_path):
-    """A run in which everything is trained and nothing is written of it yet."""
-    begun = town.begun(tmp_path / "run", beside=("hgnn", "contact-tracing"))
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    begun = town.begun(folder, beside=("hgnn", "contact-tracing"))
     begin(begun)
     methods = ("falcon", "hgnn", "contact-tracing")
     return begun, [run_method(begun, method, LISTENERS) for method in methods]
+
+
+@pytest.fixture
+def ended(trained, tmp_path):
+    """A run in which everything is trained and nothing is written of it yet."""
+    begun, outcomes = trained
+    shutil.copytree(begun.folder, tmp_path / "run")
+    return replace(begun, folder=tmp_path / "run"), outcomes
 
 
 def pictures(folder):

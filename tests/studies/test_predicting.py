@@ -51,6 +51,11 @@ def by_hand(run, newcomers, state):
     return torch.softmax(logits, dim=1)[:, 1].numpy()
 
 
+def state_of(run, people, incidence):
+    scaling = Features.load(run.place / "features").scaling
+    return predicting._state(run, scaling, people, incidence)
+
+
 @pytest.mark.parametrize("validation", [False, True])
 def test_a_forward_pass_of_the_trained_model(opened, validation):
     run = opened("off", "hgnn")
@@ -89,7 +94,7 @@ def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
     people = again(run)
     incidence = hypergraph(run.traces, run.settings)
     state = Features.load(run.place / "features").state
-    made = predicting._state(run, people, incidence)
+    made = state_of(run, people, incidence)
     assert np.array_equal(made.numpy(), state)
     found = score(run, people).risks.probability
     assert np.array_equal(found, run.risks().probability)
@@ -101,7 +106,7 @@ def test_other_folds_move_the_tested_alone(opened):
     people = again(run)
     incidence = hypergraph(run.traces, run.settings)
     state = Features.load(run.place / "features").state
-    made = predicting._state(run, people, incidence).numpy()
+    made = state_of(run, people, incidence).numpy()
     tested = people.known.tested
     assert np.array_equal(made[~tested], state[~tested])
     assert not np.array_equal(made[tested], state[tested])
@@ -167,10 +172,10 @@ def test_a_test_does_not_come_back_by_way_of_the_region(opened):
     run = opened("off")
     people = again(run)
     incidence = hypergraph(run.traces, run.settings)
-    before = predicting._state(run, people, incidence).numpy()
+    before = state_of(run, people, incidence).numpy()
     for person in np.flatnonzero(people.known.status == 1)[:3]:
         flipped = one_flipped(people, person)
-        after = predicting._state(run, flipped, incidence).numpy()
+        after = state_of(run, flipped, incidence).numpy()
         assert np.array_equal(before[person], after[person])
         assert not np.array_equal(before, after)
         found = score(run, flipped).risks.probability

@@ -27,6 +27,7 @@ UNITS = ("visit", "day", "person")
 SCORES = np.linspace(0, 1, 80)
 FORECAST = {
     "source": "reported",
+    "measure": "count",
     "scores": {
         "model": {"mae": [0.1, 0.2], "rmse": [0.3, None]},
         "last": {"mae": [0.5, 0.6], "rmse": [0.7, 0.8]},

@@ -17,7 +17,7 @@ INFECTED = np.array([True, False])
 GOOD, BAD, TIED = [0.9, 0.1, 0.5], [0.1, 0.9, 0.5], [0.5, 0.5, 0.5]
 
 
-class FakeEngine:
+class ScriptedEngine:
     """Hands out scores that are written down beforehand, one for each round."""
 
     def __init__(self, scores, mode="off", rounds=100):
@@ -50,7 +50,7 @@ class FakeEngine:
 
 
 def watched(scores, mode="off", rounds=100, **stopping):
-    engine = FakeEngine(scores, mode, rounds)
+    engine = ScriptedEngine(scores, mode, rounds)
     return engine, Watcher(engine, PEOPLE, INFECTED, StoppingSettings(**stopping))
 
 

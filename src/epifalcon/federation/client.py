@@ -23,6 +23,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.hypergraph.counting import distinct_members, sum_of_edges
 from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
 from epifalcon.hypergraph.noise import Draw
 from epifalcon.hypergraph.propagate import inverse, sum_to_edges, sum_to_people
@@ -132,9 +133,7 @@ class Cohort:
     @cached_property
     def uploads(self) -> NDArray[np.int64]:
         """Claims, true or pseudo, at each true edge of the cohort: (edges,)."""
-        first = self.incidence.edge_key * len(self.people)
-        bounds = np.searchsorted(self.codes, (first, first + len(self.people)))
-        return np.asarray(bounds[1] - bounds[0], np.int64)
+        return distinct_members(self.incidence, self.pseudo)
 
 
 def _codes(inc: Incidence) -> NDArray[np.int64]:
@@ -191,8 +190,7 @@ def settle(
 ) -> Surroundings:
     """What follows from the counts, (edges,), at the cohort's true edges."""
     share = torch.from_numpy(inverse(incidence.degree)).unsqueeze(1)
-    each = torch.from_numpy(1 / counts).unsqueeze(1)
-    own = sum_to_people(each, incidence) * share
+    own = torch.from_numpy(sum_of_edges(1 / counts, incidence)).unsqueeze(1) * share
     return Surroundings(share.to(settings.dtype), own.to(settings.dtype))
 
 
@@ -337,7 +335,7 @@ def gradient_upload(
     seeds, number = where
     people = len(cohort.people)
     if plan.gradient is None:
-        sums = {use.weight: use.outputs.T @ use.inputs for use in uses}
+        sums = {use.weight: use.weight_gradient() for use in uses}
         sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
         return GradientUpload(number, sums, people, weight)
     tapes = [LinearTape(use.weight, use.inputs, use.outputs, use.bias) for use in uses]
@@ -375,9 +373,8 @@ def close_round(
     entry = _dropout(cohort, settings, Draw(seeds.dropout, closing.round, 0))
     if entry is not None:
         gradient = gradient * entry
-    if exchanged:
-        gradient = gradient * closing.scale
+    scale = closing.scale if exchanged else 1.0
     rows, moments = adam_step(
-        home.rows, gradient, home.moments, closing.round + 1, settings
+        home.rows, gradient, home.moments, closing.round + 1, settings, scale
     )
     return Home(rows, moments, result.received)

@@ -76,7 +76,6 @@ class Passage:
     """Carries rows from people to edges and back, with the noise of all uploads."""
 
     operator: Operator
-    share: Tensor
     group_sigma: Floats
     """(groups,) noise on what a group passes on; empty for none."""
     person_sigma: Floats
@@ -84,20 +83,18 @@ class Passage:
     layers: int
 
     @classmethod
-    def of(
-        cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan, share: Tensor
-    ) -> "Passage":
+    def of(cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan) -> "Passage":
         """The passage under ``plan``; ``counts``, (edges,), are None if true."""
         inc = cohort.incidence
         noisy = plan.upload is not None and plan.upload.sigma > 0
-        operator = Operator.of(inc, "merged" if noisy or counts is not None else "auto")
+        operator = Operator.of(inc)
         divisor = inc.size.astype(np.float64) if counts is None else counts
         if counts is not None:
             group, lone = _by_group(operator, 1 / divisor)
             whole = operator.groups
             groups = CountedGroups(whole.rows, whole.edges, whole.group_of_edge, group)
             operator = CountedOperator(
-                groups, operator.person_alone, operator.degree, None, lone
+                groups, operator.person_alone, operator.degree, lone
             )
         empty = np.zeros(0)
         group_sigma, person_sigma = empty, empty
@@ -106,35 +103,26 @@ class Passage:
             group_sigma, person_sigma = (
                 plan.upload.sigma * np.sqrt(one) for one in variance
             )
-        return cls(operator, share, group_sigma, person_sigma, plan.layers)
+        return cls(operator, group_sigma, person_sigma, plan.layers)
 
     def carry(self, exchange: Exchange, seed: int, turn: tuple[str, int]) -> Tensor:
         """What comes back for the rows; ``turn`` is the kind of pass and the round."""
         rows = exchange.rows
         require_rows(rows, self.operator.people, "people")
-        # A sum shows NaN and infinity too, in a fraction of the time.
-        if not bool(torch.isfinite(rows.sum())) and not bool(
-            torch.isfinite(rows).all()
-        ):
-            raise DataError(
-                f"{exchange.channel} in round {turn[1]}: an upload holds NaN or "
-                "infinity; nothing was added up. Is learning_rate too large?"
-            )
-        fast = self.operator.multiplied
         if len(self.group_sigma) == len(self.person_sigma) == 0:
             noise = SILENT
         else:
             place = _KINDS.index(turn[0]) * self.layers + exchange.layer
             key = Draw(seed, turn[1], place).key
             noise = Noise(self.group_sigma, self.person_sigma, key)
-        if fast is not None and rows.dtype == torch.float32:
-            passed = fast.times(rows)
-        else:
-            ones = np.ones(self.operator.people)
-            passed = torch.from_numpy(
-                self.operator.symmetric(view(rows), ones, ones, noise)
+        after = self.operator.share if exchange.kind == "upload" else None
+        passed = self.operator.symmetric(view(rows), None, after, noise)
+        if not passed.finite:
+            raise DataError(
+                f"{exchange.channel} in round {turn[1]}: an upload holds NaN or "
+                "infinity; nothing was passed on. Is learning_rate too large?"
             )
-        return passed.mul_(self.share) if exchange.kind == "upload" else passed
+        return torch.from_numpy(passed.rows)
 
 
 def _by_group(operator: Operator, value: Floats) -> tuple[Floats, Floats]:
@@ -238,7 +226,7 @@ class VectorisedEngine:
             inc = self._cohort.incidence
             divisor = inc.size.astype(np.float64) if counts is None else counts
             around = client.settle(inc, divisor, self.settings)
-            passage = Passage.of(self._cohort, counts, self.plan, around.share)
+            passage = Passage.of(self._cohort, counts, self.plan)
             self._opened = passage, around
         return self._opened
 

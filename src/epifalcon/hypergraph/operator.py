@@ -5,31 +5,31 @@ nothing is stored, so this is the way wherever nobody needs to see the edges;
 otherwise there is ``propagate.py``.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import one_of
-from epifalcon.hypergraph import pairs, spreading
+from epifalcon.hypergraph import pairs
 from epifalcon.hypergraph.compiled import each_part
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.merging import ALONE, Groups, merge
-from epifalcon.hypergraph.multiplied import Multiplied, multiply_out, worth_it
 from epifalcon.hypergraph.pairs import Ids
 from epifalcon.hypergraph.propagate import equal_parts, inverse, require_rows, view
-from epifalcon.hypergraph.spreading import RowsOf
+from epifalcon.hypergraph.spreading import RowsOf, finish_part, spread_part
+from epifalcon.hypergraph.stays import Stays, stays_of
 from epifalcon.hypergraph.vectors import aligned_zeros, lanes
 from epifalcon.types import Floats
 
-Way = Literal["auto", "merged", "multiplied"]
-
 _PARTS = 4
-_WORTH_PARTS = 50_000
+_WORTH_PARTS = (20_000, 5_000_000, 10_000_000)
+"""Stays from which on there are two, three and four parts."""
 _NO_NOISE = np.zeros(0)
 
 
@@ -45,35 +45,56 @@ class Noise:
     """The 64-bit key of the draws."""
 
 
+class Passed(NamedTuple):
+    """Rows that came back, and whether every value of them is finite."""
+
+    rows: RowsOf
+    finite: bool
+
+
 SILENT = Noise(_NO_NOISE, _NO_NOISE, 0)
 
 
 @dataclass(frozen=True, eq=False)
+class _Prepared:
+    """What a pass over rows of one type needs, and memory that it may use again."""
+
+    weight: RowsOf
+    alone: RowsOf
+    spare: list[RowsOf] = field(default_factory=list)
+    """Arrays of zeros, (parts, people, width), that nobody uses now."""
+
+    @contextmanager
+    def zeros(self, shape: tuple[int, ...]) -> Iterator[RowsOf]:
+        """An array of zeros, which must be left as zeros.
+
+        Fresh memory costs more than all arithmetic on it, so the last array is
+        kept. One that was in use when an error struck is let go.
+        """
+        # Two threads never get the same array: each takes it off the list.
+        found = self.spare.pop() if self.spare else None
+        if found is None or found.shape != shape:
+            found = aligned_zeros(shape, self.weight.dtype)
+        yield found
+        self.spare[:] = [found]
+
+
+@dataclass(frozen=True, eq=False)
 class Operator:
-    """Dv^-1 H De^-1 H', as merged groups and, where it pays, multiplied out."""
+    """Dv^-1 H De^-1 H', by groups of people and their stays in them."""
 
     groups: Groups
     person_alone: Ids
     """(edges of one person,) that person, in the order of the edges."""
     degree: Ids
     """(people,) deg(v)."""
-    multiplied: Multiplied | None = None
-    """Used for rows of 32 bits without noise, if there."""
 
     @classmethod
-    def of(cls, inc: Incidence, way: Way = "auto") -> "Operator":
-        """Make the operator of ``inc``; takes about as long as ``Incidence.of``.
-
-        ``way`` chooses between adding by groups (``"merged"``) and by people
-        met (``"multiplied"``); ``"auto"`` takes the one that will be faster.
-        """
-        one_of(("auto", "merged", "multiplied"), way=way)
+    def of(cls, inc: Incidence) -> "Operator":
+        """Make the operator of ``inc``; takes about as long as ``Incidence.of``."""
         groups = merge(inc)
         single = inc.by_edge.start[:-1][groups.group_of_edge == ALONE]
-        made = cls(groups, inc.by_edge.index[single], inc.degree)
-        if way == "merged" or (way == "auto" and not worth_it(groups, inc.people)):
-            return made
-        return replace(made, multiplied=multiply_out(groups, made.alone))
+        return cls(groups, inc.by_edge.index[single], inc.degree)
 
     @property
     def people(self) -> int:
@@ -97,47 +118,65 @@ class Operator:
         """1 / deg(v), 0 for people without edges: (people,)."""
         return inverse(self.degree)
 
+    @cached_property
+    def stays(self) -> Stays:
+        """The groups as stays of people."""
+        return stays_of(self.groups.rows, self.people)
+
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """Where the parts begin among the blocks, and the number of blocks.
+
+        Each part costs an array of sums, so there are few in a small city.
+        """
+        stays = self.stays
+        parts = 1 + sum(len(stays) > most for most in _WORTH_PARTS)
+        return [int(one) for one in equal_parts(stays.start, parts)]
+
+    @cached_property
+    def _prepared(self) -> dict[np.dtype[np.floating], _Prepared]:
+        return {}
+
     def symmetric(
-        self, x: RowsOf, before: Floats | None, after: Floats, noise: Noise = SILENT
-    ) -> RowsOf:
+        self,
+        x: RowsOf,
+        before: Floats | None = None,
+        after: Floats | None = None,
+        noise: Noise = SILENT,
+    ) -> Passed:
         """The rows of after * (H De^-1 H' (before * x) + noise): (people, width).
 
-        Groups are cut into parts by their number, not by that of the threads,
-        and the parts are added in order.
+        A row of ``x`` that is not finite comes back so, whoever else gets of it.
+        Blocks are shared out to parts by their number, not by that of the
+        threads, and the parts are added in order.
         """
-        index, kind = self.groups.rows.index, x.dtype
-        used, groups = x.shape[1], len(self.groups)
-        rows = _packed(x, before)
-        arrays = (
-            self.groups.rows.start,
-            index.view(np.uint32),
-            self.groups.weight.astype(kind),
-            noise.group.astype(kind),
-        )
-        count = _PARTS if len(index) > _WORTH_PARTS else 1
-        bound = equal_parts(self.groups.rows.start, count)
-        sums = aligned_zeros((count, *rows.shape), kind)
-        key = np.uint64(noise.key)
+        kind, used, stays = x.dtype, x.shape[1], self.stays
+        if kind not in self._prepared:
+            weight, alone = self.groups.weight.astype(kind), self.alone.astype(kind)
+            self._prepared[kind] = _Prepared(weight, alone)
+        ready = self._prepared[kind]
+        rows, key = _packed(x, before), np.uint64(noise.key)
+        out = np.empty_like(rows)
+        groups = ready.weight, noise.group.astype(kind)
+        last = np.ones(len(x), kind) if after is None else after.astype(kind)
+        scales = ready.alone, noise.person.astype(kind), last
+        bound, finite = self._bounds, [True] * _PARTS
+        with ready.zeros((len(bound) - 1, *rows.shape)) as sums:
 
-        def spread(part: int) -> None:
-            some, draw = bound[part : part + 2], (key, used)
-            spreading.spread_part(arrays, some, draw, rows, sums[part])
+            def spread(part: int) -> None:
+                some, draw = (bound[part], bound[part + 1]), (key, used)
+                spread_part(stays.arrays, groups, some, draw, (rows, sums[part]))
 
-        each_part(spread, count, len(index) * used)
-        out = np.empty_like(x)
-        own = np.linspace(0, len(x), _PARTS + 1).astype(np.int64)
-        scales = (
-            self.alone.astype(kind),
-            noise.person.astype(kind),
-            after.astype(kind),
-        )
+            def finish(part: int) -> None:
+                some = len(x) * part // _PARTS, len(x) * (part + 1) // _PARTS
+                draw = key, len(self.groups), used
+                finite[part] = finish_part(sums, some, scales, draw, (rows, out))
 
-        def finish(part: int) -> None:
-            some, draw = own[part : part + 2], (key, groups)
-            spreading.finish_part(sums, some, scales, draw, rows, out)
-
-        each_part(finish, _PARTS, len(x) * used)
-        return out
+            each_part(spread, len(sums), len(stays) * used)
+            each_part(finish, _PARTS, len(x) * used)
+        if out.shape[1] > used:
+            out = np.ascontiguousarray(out[:, :used])
+        return Passed(out, all(finite))
 
 
 def _packed(x: RowsOf, factor: Floats | None) -> RowsOf:
@@ -147,8 +186,10 @@ def _packed(x: RowsOf, factor: Floats | None) -> RowsOf:
     if factor is None and width % step == 0:
         return x
     rows = aligned_zeros((people, -(-width // step) * step), x.dtype)
-    scale = np.ones(people) if factor is None else factor
-    np.multiply(x, scale.astype(x.dtype)[:, None], out=rows[:, :width])
+    if factor is None:
+        rows[:, :width] = x
+    else:
+        np.multiply(x, factor.astype(x.dtype)[:, None], out=rows[:, :width])
     return rows
 
 
@@ -178,15 +219,9 @@ class Propagation(torch.autograd.Function):
         turned: bool,
     ) -> Tensor:
         ctx.made_with = operator, turned  # type: ignore[attr-defined]
-        ones = np.ones(operator.people)
-        before, after = (operator.share, ones) if turned else (None, operator.share)
-        fast = operator.multiplied
-        if fast is None or noise is not SILENT or x.dtype != torch.float32:
-            return torch.from_numpy(operator.symmetric(view(x), before, after, noise))
-        share = torch.from_numpy(operator.share).float()[:, None]
-        if turned:
-            return fast.times(x.detach() * share)
-        return fast.times(x.detach().contiguous()).mul_(share)
+        before, after = (operator.share, None) if turned else (None, operator.share)
+        passed = operator.symmetric(view(x), before, after, noise)
+        return torch.from_numpy(passed.rows)
 
     @staticmethod
     def backward(

@@ -84,7 +84,9 @@ def require_rows(x: Tensor, rows: int, what: str) -> None:
 
 def view(x: Tensor) -> RowsOf:
     """The tensor's memory as a NumPy array, row by row; copied only if it must be."""
-    array: RowsOf = x.detach().contiguous().resolve_neg().numpy()
+    if x.requires_grad or x.is_neg() or not x.is_contiguous():
+        x = x.detach().contiguous().resolve_neg()
+    array: RowsOf = x.numpy()
     return array
 
 

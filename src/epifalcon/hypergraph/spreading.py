@@ -1,30 +1,34 @@
 """Kernels of a whole layer: from people to groups and back, nothing kept between.
 
-Each group gathers its members' rows into one sum, which stays in registers,
-scales it and adds it to the same members. With noise, the
-group's Gaussian is made on the spot from a counter: the same numbers for any
-number of threads, and nothing to store.
+Block by block (see ``stays.py``): rows enter small tables where stays begin and
+leave where they end, groups pass on their scaled sums, and each stay gets the
+difference of what was passed on. With noise, the group's Gaussian is made on the
+spot from a counter: the same numbers for any number of threads, and nothing to
+store.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.hypergraph.compiled import compiled
-from epifalcon.hypergraph.pairs import Ends
-from epifalcon.hypergraph.vectors import (
-    VECTOR_BYTES,
-    gather_one,
-    gather_two,
-    scatter_one,
-    scatter_two,
-)
+from epifalcon.hypergraph.stays import MOST_GROUPS, StayArrays
+from epifalcon.hypergraph.vectors import VECTOR_BYTES, collect, enter, give, pass_on
 
 RowsOf = NDArray[np.floating]
-Bound = NDArray[np.int64]
-Members = NDArray[np.uint32]
-"""Unsigned, so that an index need not be looked at for being negative."""
-GroupArrays = tuple[Ends, Members, RowsOf, RowsOf]
-"""Start, members, weight and noise scale of the groups; no scale, no noise."""
+Bound = tuple[int, int]
+Flat = tuple[RowsOf, RowsOf]
+"""x and out, as one row of values each."""
+Tables = tuple[RowsOf, RowsOf, RowsOf, RowsOf, RowsOf, RowsOf]
+"""Of a block: who is there once, enters, what is passed on, its sum; weight, noise."""
+Where = tuple[int, int, int, int, int, int]
+"""Block, width, column, first group, groups, step of the noise."""
+GroupArrays = tuple[RowsOf, RowsOf]
+"""Weight and noise scale of the groups; no scale, no noise."""
+
+_enter_1, _enter_2 = enter
+_give_1, _give_2 = give
+_pass_on_1, _pass_on_2 = pass_on
+_collect_1, _collect_2 = collect
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -99,54 +103,118 @@ def normals(key: np.uint64, item: int, out: NDArray[np.float32]) -> None:
 
 
 @compiled
-def _add(total: RowsOf, scale: float, drawn: NDArray[np.float32]) -> None:
-    for place in range(len(total)):
-        total[place] += scale * drawn[place]
+def _draw_block(
+    begin: int, end: int, draw: tuple[np.uint64, int], scale: RowsOf, noise: RowsOf
+) -> None:
+    """The scaled Gaussians of the groups of a block, one in each row of ``noise``."""
+    key, used = draw
+    drawn = np.zeros(used + used % 2, np.float32)
+    for group in range(begin, end):
+        normals(key, group, drawn)
+        for column in range(used):
+            noise[group - begin, column] = scale[group] * drawn[column]
+
+
+@compiled
+def _aligned(size: int, like: RowsOf) -> RowsOf:
+    """Zeros that begin at a multiple of a vector, in compiled code."""
+    lanes = VECTOR_BYTES // like.itemsize
+    memory = np.zeros(size + lanes, like.dtype)
+    first = (-(memory.ctypes.data // like.itemsize)) % lanes
+    return memory[first : first + size]
+
+
+@compiled
+def _pass_one(stays: StayArrays, tables: Tables, where: Where, rows: Flat) -> None:
+    """One vector of a block from people to groups and back.
+
+    A function of its own: as a part of the loop over blocks it is compiled to
+    something a third slower.
+    """
+    start, long, person, first, past = stays[1:]
+    once, entered, passed, summed = tables[:4]
+    number, width, column, group, places, step = where
+    x, out = rows
+    short = width, column, start[number], long[number]
+    longer = width, column, long[number], start[number + 1]
+    _enter_1((x, person, first, once), short)
+    _enter_1((x, person, first, past, entered), longer)
+    _pass_on_1(tables, (group, places, column, step))
+    _give_1((out, person, first, passed), short)
+    _give_1((out, person, first, past, summed), longer)
+
+
+@compiled
+def _pass_two(stays: StayArrays, tables: Tables, where: Where, rows: Flat) -> None:
+    """Two vectors at once: half the work that is not about vectors."""
+    start, long, person, first, past = stays[1:]
+    once, entered, passed, summed = tables[:4]
+    number, width, column, group, places, step = where
+    x, out = rows
+    short = width, column, start[number], long[number]
+    longer = width, column, long[number], start[number + 1]
+    _enter_2((x, person, first, once), short)
+    _enter_2((x, person, first, past, entered), longer)
+    _pass_on_2(tables, (group, places, column, step))
+    _give_2((out, person, first, passed), short)
+    _give_2((out, person, first, past, summed), longer)
 
 
 @compiled
 def spread_part(
+    stays: StayArrays,
     groups: GroupArrays,
     bound: Bound,
     draw: tuple[np.uint64, int],
-    x: RowsOf,
+    rows: tuple[RowsOf, RowsOf],
+) -> None:
+    """Add to everybody what the groups of the blocks bound[0] to bound[1] pass on.
+
+    ``rows``: x, and out, to which out[v] += sum over groups g of v of
+    (weight[g] * sum of x[u] over u in g, and scale[g] times the Gaussian of g).
+    Both are whole vectors wide; ``draw`` holds the noise key and the width that
+    is used.
+    """
+    block, (weight, scale) = stays[0], groups
+    width = rows[0].shape[1]
+    flat = rows[0].reshape(-1), rows[1].reshape(-1)
+    lanes = VECTOR_BYTES // rows[0].itemsize
+    noisy = len(scale) > 0
+    noise = np.zeros((MOST_GROUPS if noisy else 1, width), rows[0].dtype)
+    step = width if noisy else 0
+    size = 2 * lanes * (MOST_GROUPS + 1)
+    once, entered = _aligned(size, flat[0]), _aligned(size, flat[0])
+    passed, summed = _aligned(size, flat[0]), _aligned(size, flat[0])
+    tables = once, entered, passed, summed, weight, noise.reshape(-1)
+    for number in range(bound[0], bound[1]):
+        begin, end = block[number], block[number + 1]
+        if noisy:
+            _draw_block(begin, end, draw, scale, noise)
+        for column in range(0, width, 2 * lanes):
+            where = number, width, column, begin, end - begin, step
+            if column + lanes < width:
+                _pass_two(stays, tables, where, flat)
+            else:
+                _pass_one(stays, tables, where, flat)
+
+
+@compiled
+def _add_lonely(
+    bound: Bound,
+    scales: tuple[RowsOf, RowsOf],
+    draw: tuple[np.uint64, int, int],
     out: RowsOf,
 ) -> None:
-    """Add to every member what its groups from bound[0] to bound[1] pass on.
-
-    out[v] += sum over groups g of v of (weight[g] * sum of x[u] over u in g, and
-    scale[g] times the Gaussian of g). Both are whole vectors wide; ``draw`` holds
-    the noise key and the width that is used.
-    """
-    start, member, weight, scale = groups
-    key, used = draw
-    width = x.shape[1]
-    lanes = VECTOR_BYTES // x.itemsize
-    rows, sums = x.reshape(-1), out.reshape(-1)
-    total = np.zeros(2 * lanes, x.dtype)
-    one = x.dtype.type(1)
-    noisy = len(scale) > 0
-    drawn = np.zeros(width + lanes, np.float32)
-    for group in range(bound[0], bound[1]):
-        if noisy:
-            normals(key, group, drawn[: used + used % 2])
-        column = 0
-        while column < width:
-            where = width, column, start[group], start[group + 1]
-            # Two vectors at once hide the time that an addition takes.
-            both = column + lanes < width
-            if both:
-                gather_two(rows, member, total, weight[group], where)
-            else:
-                gather_one(rows, member, total, weight[group], where)
-            taken = 2 * lanes if both else lanes
-            if noisy:
-                _add(total, scale[group], drawn[column:])
-            if both:
-                scatter_two(sums, member, total, one, where)
-            else:
-                scatter_one(sums, member, total, one, where)
-            column += taken
+    """The noise of edges with one person, times the factor of the result."""
+    noise, after = scales
+    key, first, used = draw
+    drawn = np.zeros(used + used % 2, np.float32)
+    for person in range(bound[0], bound[1]):
+        if noise[person] > 0:
+            normals(key, first + person, drawn)
+            scale = noise[person] * after[person]
+            for column in range(used):
+                out[person, column] += scale * drawn[column]
 
 
 @compiled
@@ -154,28 +222,30 @@ def finish_part(
     parts: NDArray[np.floating],
     bound: Bound,
     scales: tuple[RowsOf, RowsOf, RowsOf],
-    draw: tuple[np.uint64, int],
-    x: RowsOf,
-    out: RowsOf,
-) -> None:
+    draw: tuple[np.uint64, int, int],
+    rows: tuple[RowsOf, RowsOf],
+) -> bool:
     """Add the parts of each person, and what it gets from edges of its own.
 
-    ``scales``: how often the person was alone, the noise of that (empty: none),
-    and the factor of the result; ``draw``: the noise key and the first item.
+    ``rows``: x, and out, both whole vectors wide like the parts, which become
+    zeros. ``scales``: how often the person was alone, the noise of that (empty:
+    none), and the factor of the result. ``draw``: the noise key, the first item
+    and the width that is used. Tells whether all values are finite.
     """
-    alone, noise, factor = scales
-    key, first = draw
-    width = out.shape[1]
-    drawn = np.zeros(width + width % 2, np.float32)
-    for person in range(bound[0], bound[1]):
-        for column in range(width):
-            out[person, column] = alone[person] * x[person, column]
-        for part in range(len(parts)):
-            for column in range(width):
-                out[person, column] += parts[part, person, column]
-        if len(noise) and noise[person] > 0:
-            normals(key, first + person, drawn)
-            for column in range(width):
-                out[person, column] += noise[person] * drawn[column]
-        for column in range(width):
-            out[person, column] *= factor[person]
+    alone, noise, after = scales
+    width = rows[0].shape[1]
+    x, out = rows[0].reshape(-1), rows[1].reshape(-1)
+    sums = parts.reshape(-1)
+    lanes = VECTOR_BYTES // x.itemsize
+    odd, finite = np.zeros(2 * lanes, x.dtype), True
+    for column in range(0, width, 2 * lanes):
+        where = width, column, bound[0], bound[1], len(x), len(parts)
+        arrays = out, sums, x, alone, after, odd
+        if column + lanes < width:
+            _collect_2(arrays, where)
+        else:
+            _collect_1(arrays, where)
+        finite = finite and not np.isnan(odd).any()
+    if len(noise):
+        _add_lonely(bound, (noise, after), draw, rows[1])
+    return finite

@@ -22,16 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.compiled import compiled
-from epifalcon.hypergraph.spreading import combined, mixed
+from epifalcon.models import elementwise
 from epifalcon.models.settings import FalconSettings
 
 Parameters = Mapping[str, Tensor]
 CLASSES = 2
 STATUSES = 3
 """Negative, positive, unknown: the columns of a status input."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_HALF = np.uint64(32)
+_BLOCK = 256
 
 
 class Part(Protocol):
@@ -117,6 +115,20 @@ class LinearUse:
     inputs: Tensor
     outputs: Tensor
 
+    def weight_gradient(self) -> Tensor:
+        """The summed outer products, (outputs, inputs).
+
+        Added up by blocks of people: one product over all of them is a shape for
+        which matrix libraries are several times slower.
+        """
+        whole = len(self.outputs) // _BLOCK * _BLOCK
+        out, into = (
+            one[:whole].reshape(-1, _BLOCK, one.shape[1])
+            for one in (self.outputs, self.inputs)
+        )
+        total = torch.bmm(out.mT, into).sum(dim=0)
+        return total.addmm_(self.outputs[whole:].T, self.inputs[whole:])
+
 
 @dataclass(frozen=True, eq=False)
 class PassResult:
@@ -178,32 +190,32 @@ def training_pass(
     ``weights``, (2,), are class weights.
     """
     rows, uses = home.rows, []
-    entered, opened = [], []
+    entered, read = [rows], []
     received = rows
-    for layer in range(len(home.keep)):
+    for layer, keep in enumerate(home.keep):
         received = yield Exchange("upload", layer, way.upload.send(rows))
+        read.append(beside(way.upload.read(received), home.state))
+        rows = layer_forward(parameters, layer, read[layer], keep)
         entered.append(rows)
-        inputs = beside(way.upload.read(received), home.state)
-        rows, active = layer_forward(parameters, layer, inputs, home.keep[layer])
-        opened.append((inputs, active))
     loss, weight, gradient = loss_and_gradient(
         head(parameters, rows), home.target, weights
     )
     uses.append(LinearUse("head.weight", "head.bias", rows, gradient))
     gradient = gradient @ parameters["head.weight"]
     for layer in reversed(range(len(home.keep))):
-        inputs, active = opened[layer]
-        name = f"layer{layer}"
-        outward = gradient * active
-        uses.append(LinearUse(f"{name}.weight", f"{name}.bias", inputs, outward))
+        name, opened = f"layer{layer}", entered[layer + 1]
+        outward = elementwise.through_opened(gradient, opened, home.keep[layer])
+        uses.append(LinearUse(f"{name}.weight", f"{name}.bias", read[layer], outward))
         width = entered[layer].shape[1]
         inward = outward @ parameters[f"{name}.weight"][:, :width]
         if way.exchanged:
-            sent = way.returned.send(inward * home.share)
+            elementwise.scale_rows(inward, home.share)
+            sent = way.returned.send(inward)
             came = yield Exchange("return", layer, sent)
             gradient = way.returned.read(came)
         else:
-            gradient = inward * home.self_weight
+            elementwise.scale_rows(inward, home.self_weight)
+            gradient = inward
         gradient = way.upload.pull(entered[layer], gradient)
     return PassResult(tuple(uses), gradient, loss, weight, received)
 
@@ -216,7 +228,7 @@ def scoring_pass(
     for layer in range(len(home.keep)):
         received = yield Exchange("upload", layer, way.upload.send(rows))
         inputs = beside(way.upload.read(received), home.state)
-        rows, _ = layer_forward(parameters, layer, inputs, None)
+        rows = layer_forward(parameters, layer, inputs, None)
     return received
 
 
@@ -224,7 +236,7 @@ def scores(
     parameters: Parameters, layers: int, received: Tensor, state: Tensor | None
 ) -> Tensor:
     """Probability of infection from what the last layer read, (people,)."""
-    rows, _ = layer_forward(parameters, layers - 1, beside(received, state), None)
+    rows = layer_forward(parameters, layers - 1, beside(received, state), None)
     return torch.softmax(head(parameters, rows), dim=1)[:, 1]
 
 
@@ -235,14 +247,12 @@ def beside(received: Tensor, state: Tensor | None) -> Tensor:
 
 def layer_forward(
     parameters: Parameters, layer: int, inputs: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """dropout(relu(W x + b)) and its slope, both (people, width)."""
+) -> Tensor:
+    """dropout(relu(W x + b)), (people, width)."""
     bias = parameters[f"layer{layer}.bias"]
     out = torch.addmm(bias, inputs, parameters[f"layer{layer}.weight"].T)
-    active = (out > 0).to(out.dtype)
-    if keep is not None:
-        active *= keep
-    return out * active, active
+    elementwise.open_rows(out, keep)
+    return out
 
 
 def head(parameters: Parameters, rows: Tensor) -> Tensor:
@@ -257,20 +267,8 @@ def loss_and_gradient(
 
     People whose target is -1 have no part; their gradient is 0.
     """
-    goal = torch.from_numpy(target.astype(np.int64))
-    asked = goal >= 0
-    place = goal.clamp(min=0)
-    factor = asked.to(logits.dtype)
-    if weights is not None:
-        factor = factor * weights.to(logits.dtype)[place]
-    logs = torch.log_softmax(logits, dim=1)
-    own = logs.gather(1, place[:, None]).squeeze(1)
-    # Where there is no part in the loss, a value out of range must not count either.
-    loss = -(own.double() * factor.double())[asked].sum()
-    gradient = torch.exp(logs)
-    gradient[torch.arange(len(place)), place] -= 1
-    gradient *= factor[:, None]
-    return float(loss), float(factor.double().sum()), gradient
+    by_class = np.ones(CLASSES) if weights is None else weights.double().numpy()
+    return elementwise.cross_entropy(logits, target, by_class)
 
 
 def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
@@ -289,29 +287,8 @@ def kept(
     if not 0 <= dropout < 1:
         raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)
-    factor = np.float32(1 / (1 - dropout))
-    _fill_kept(person, np.uint64(key), round(dropout * 2**32), factor, out)
+    elementwise.keep_factors(person, dropout, key, out)
     return out
-
-
-@compiled
-def _fill_kept(
-    person: NDArray[np.int64],
-    key: np.uint64,
-    bar: int,
-    factor: np.float32,
-    out: NDArray[np.float32],
-) -> None:
-    width = out.shape[1]
-    low_bits = np.uint64(0xFFFFFFFF)
-    for row in range(len(person)):
-        base = combined(key, np.uint64(person[row]))
-        for column in range(0, width, 2):
-            word = mixed(base + np.uint64(column) * _GOLDEN)
-            high, low = np.int64(word >> _HALF), np.int64(word & low_bits)
-            out[row, column] = factor if high >= bar else np.float32(0)
-            if column + 1 < width:
-                out[row, column + 1] = factor if low >= bar else np.float32(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,15 +305,20 @@ class Moments:
 
 
 def adam_step(
-    value: Tensor, gradient: Tensor, moments: Moments, step: int, rule: FalconSettings
+    value: Tensor,
+    gradient: Tensor,
+    moments: Moments,
+    step: int,
+    rule: FalconSettings,
+    scale: float = 1.0,
 ) -> tuple[Tensor, Moments]:
     """One step of ``torch.optim.Adam`` (step counts from 1); nothing is overwritten.
 
     Elementwise, so an embedding updated at home moves as in one central Adam.
+    The step is that of ``gradient`` times ``scale``.
     """
-    gradient = torch.add(gradient, value, alpha=rule.weight_decay)
-    first = torch.lerp(moments.first, gradient, 0.1)
-    second = (moments.second * 0.999).addcmul_(gradient, gradient, value=0.001)
     size = rule.learning_rate / (1 - 0.9**step)
-    below = second.sqrt().div_((1 - 0.999**step) ** 0.5).add_(1e-8)
-    return torch.addcdiv(value, first, below, value=-size), Moments(first, second)
+    rates = scale, rule.weight_decay, size, (1 - 0.999**step) ** -0.5
+    before = value, moments.first, moments.second
+    new, first, second = elementwise.adam(before, gradient, rates)
+    return new, Moments(first, second)

@@ -43,6 +43,7 @@ from epifalcon.studies.methods import PredictionSettings
 from epifalcon.types import Floats, PersonIds
 
 _KIND = "features"
+_LEAST_SPREAD = 1e-6
 _TESTS = ("person", "positive", "slot")
 
 
@@ -95,14 +96,20 @@ class Features:
     """(people, width), without the echo of the person's own test."""
     forecast: dict[str, Any] | None
     """How the region model's forecasts were judged."""
+    scaling: "StateScaling | None" = None
+    """What made ``state`` from the mean states of people's places."""
     region: NetworkRegionModel | None = None
     """The region model itself, for people who come later; not read back."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         arrays: dict[str, NDArray[Any]] = {"held_back": self.held_back}
-        if self.state is not None:
+        if self.state is not None and self.scaling is not None:
             arrays["state"] = self.state
+            arrays["centre"], arrays["factor"] = (
+                self.scaling.centre,
+                self.scaling.factor,
+            )
         meta = {"forecast": self.forecast}
         store.write(folder, _KIND, arrays, meta=meta, origin=origin)
 
@@ -113,10 +120,42 @@ class Features:
         try:
             held_back = np.array(stored.arrays["held_back"])
             forecast = stored.meta["forecast"]
+            if "state" not in stored.arrays:
+                return cls(held_back, None, forecast)
+            centre, factor = stored.arrays["centre"], stored.arrays["factor"]
+            scaling = StateScaling(np.array(centre), np.array(factor))
+            return cls(held_back, np.array(stored.arrays["state"]), forecast, scaling)
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
-        state = stored.arrays.get("state")
-        return cls(held_back, None if state is None else np.array(state), forecast)
+
+
+@dataclass(frozen=True, eq=False)
+class StateScaling:
+    """Brings people's region states to the size of the rows that they stand beside.
+
+    Raw states differ little between people around a common level, so that the
+    small steps of training hardly see them. Scaled, each column has the same
+    spread and a state the length 1 in the root mean square, which is the most
+    that a clipped row has when it is read.
+    """
+
+    centre: NDArray[np.float32]
+    """(width,)"""
+    factor: NDArray[np.float32]
+    """(width,), 0 for a column that is the same for all."""
+
+    @classmethod
+    def of(cls, state: NDArray[np.float32]) -> "StateScaling":
+        """The scaling of the states of all people, (people, width)."""
+        centre, spread = state.mean(axis=0), state.std(axis=0)
+        varies = spread > _LEAST_SPREAD
+        length = np.where(varies, spread, 1.0) * np.sqrt(max(varies.sum(), 1))
+        return cls(centre, np.where(varies, 1 / length, 0.0).astype(np.float32))
+
+    def apply(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The scaled states, (people, width)."""
+        scaled: NDArray[np.float32] = (state - self.centre) * self.factor
+        return scaled
 
 
 def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
@@ -135,7 +174,9 @@ def make_features(
         return Features(held_back, None, None)
     fit = _leaking_states if task.settings.macro_cases == "all" else _honest_states
     found = fit(task, incidence, training, progress)
-    return Features(held_back, found.state, found.forecast, found.model)
+    scaling = StateScaling.of(found.state)
+    state = scaling.apply(found.state)
+    return Features(held_back, state, found.forecast, scaling, found.model)
 
 
 def training_tests(known: Known, held_back: PersonIds) -> Known:
@@ -281,8 +322,14 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _folds(known: Known, folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(people,) the fold of each tested person, -1 for everybody else."""
-    tested = np.flatnonzero(known.tested)
+    """(people,) the fold of each tested person, -1 for everybody else.
+
+    Every fold has the same share of positives: otherwise a fold with many would
+    see fewer among the others, and training would learn the answer backwards.
+    """
     fold = np.full(known.people, -1, np.int64)
-    fold[rng.permutation(tested)] = np.arange(len(tested)) % folds
+    dealt = np.concatenate(
+        [rng.permutation(np.flatnonzero(known.status == kind)) for kind in (1, 0)]
+    )
+    fold[dealt] = np.arange(len(dealt)) % folds
     return fold

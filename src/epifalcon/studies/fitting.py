@@ -29,6 +29,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models import region_store
 from epifalcon.privacy.events import Terms, UnprotectedRelease
 from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies import checkpoints
@@ -263,7 +264,7 @@ def _engine(
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, len(pseudo))
     ledger = _ledger(desk.folder, plan.budget, resumed)
     if resumed is None:
-        ledger.record(*_made_in_the_clear(plan, features, len(pseudo)))
+        ledger.record(*_made_in_the_clear(plan, features, settings.pseudo))
     seed = Streams(task.seed).seed_for("falcon training")
     return VectorisedEngine(cohort, settings.model, plan, seed, ledger)
 
@@ -289,14 +290,16 @@ def _ledger(
 
 
 def _made_in_the_clear(
-    plan: PrivacyPlan, features: Features, copies: int
+    plan: PrivacyPlan, features: Features, pseudo: PseudoSettings
 ) -> list[UnprotectedRelease]:
     """Receipts of what is made from people's data before the rounds, without noise."""
     made = []
     if features.state is not None:
         made.append(("region model", "cases by region and day, and flows"))
-    if copies:
+    if plan.copies:
         made.append(("mobility model", "visits and moves of all people, added up"))
+    if plan.copies and pseudo.reads_cases:
+        made.append(("pseudo domains", "reported cases by region and day"))
     return [
         UnprotectedRelease(
             terms=Terms(

@@ -30,6 +30,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies.features import (
     Features,
+    StateScaling,
     Task,
     hypergraph,
     pseudo_places,
@@ -64,7 +65,7 @@ def score(
     incidence = hypergraph(traces, settings)
     features = Features.load(run.place / FEATURES)
     training = training_tests(run.known, features.held_back)
-    state = _state(run, newcomers, incidence)
+    state = _state(run, features.scaling, newcomers, incidence)
     task = Task(run.traces, run.known, settings, run.seed)
     pseudo = pseudo_places(task, training, progress, traces)
     people = np.arange(traces.people, dtype=np.int64)
@@ -106,10 +107,13 @@ def require_inductive(run: FinishedRun) -> None:
 
 
 def _state(
-    run: FinishedRun, newcomers: Newcomers, incidence: Incidence
+    run: FinishedRun,
+    scaling: StateScaling | None,
+    newcomers: Newcomers,
+    incidence: Incidence,
 ) -> Tensor | None:
-    """The mean region state of each new person, as the run's region model sees it."""
-    if run.settings.macro_cases == "none":
+    """The region state of each new person, as the run's region model sees it."""
+    if scaling is None:
         return None
     traces, folds = newcomers.traces, run.settings.region.folds
     model = region_store.load(run.place / FEATURES / REGION, traces.regions)
@@ -118,7 +122,7 @@ def _state(
     told = FoldHistories.of(newcomers.known, traces, fold, cases)
     own = [model.states(one) for one in told.others]
     state = state_by_fold(model.states(told.whole), own, fold, incidence, traces)
-    return torch.from_numpy(state)
+    return torch.from_numpy(scaling.apply(state))
 
 
 def _with_parameters(fresh: EngineState, trained: dict[str, Tensor]) -> EngineState:

@@ -44,6 +44,11 @@ class PseudoSettings:
                 "copy need a region of their own"
             )
 
+    @property
+    def reads_cases(self) -> bool:
+        """Whether pseudo places depend on where cases were reported."""
+        return self.method in {"plausible", "recurring"}
+
 
 @dataclass(frozen=True, eq=False)
 class PseudoTraces:
