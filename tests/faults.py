@@ -54,7 +54,12 @@ class Disk:
     def open(self, file, mode="r", *more, **others):
         ours = isinstance(file, str | os.PathLike) and set(mode) & set("wax+")
         if ours and os.fspath(file).startswith(self.root):
-            self.change("open")
+            try:
+                self.change("open")
+            except Killed:
+                # The worst moment: the file is there, and empty if it was to be new.
+                self._open(file, mode, *more, **others).close()
+                raise
         return self._open(file, mode, *more, **others)
 
 

@@ -151,6 +151,10 @@ def test_the_origin_tells_data_settings_and_seed_apart():
         replace(task, traces=town.traces(6)),
         replace(task, all_cases=np.zeros((20, 5))),
     ]
+    moved = task.traces.by_slot.copy()
+    moved[0, 0] = (moved[0, 0] + 1) % len(task.traces.regions)
+    moved = Traces(moved, task.traces.clock, task.traces.regions)
+    others.append(replace(task, traces=moved))
     prints = {one.origin.fingerprint for one in [task, *others]}
     assert len(prints) == 1 + len(others)
     same = Traces(task.traces.by_slot.copy(), task.traces.clock, task.traces.regions)

@@ -120,14 +120,15 @@ def test_privacy_is_accounted_for():
         look.epsilon for look in found.looks
     )
     bare = {one["channel"] for one in found.spent["unprotected"]}
-    assert bare == {"places", "mobility model"}
+    assert bare == {"places", "mobility model", "pseudo domains"}
     assert found.forecast is None
 
 
 def test_what_is_made_in_the_clear_is_told():
     spent = fit(town.task(MODES["paper"])).spent
     bare = {one["channel"] for one in spent["unprotected"]}
-    assert bare == {"region model", "mobility model", "places", "counts"}
+    made = {"region model", "mobility model", "pseudo domains"}
+    assert bare == made | {"places", "counts"}
 
 
 def test_training_ends_when_no_look_gets_better():

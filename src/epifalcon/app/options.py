@@ -9,7 +9,8 @@ Preset = Annotated[
     str | None,
     typer.Option(
         "--preset",
-        help="A preset by name (see: epifalcon presets) or a TOML file of settings.",
+        help="A preset by name (see: epifalcon presets) or a TOML file of settings; "
+        "a layer may be put on it, as in hamlet+safer.",
         show_default=False,
     ),
 ]

@@ -22,7 +22,7 @@ def presets(
     """
     from epifalcon.errors import SettingsError
     from epifalcon.settings import as_plain
-    from epifalcon.studies.experiment import Experiment, preset_names
+    from epifalcon.studies.experiment import Experiment, layer_names, preset_names
 
     screen = Screen(json=json)
     if name is None and overrides:
@@ -49,3 +49,5 @@ def presets(
     ]
     columns = ["preset", "people", "regions", "kind", "days", "pathogen", "seeds"]
     screen.table("Presets", columns, rows)
+    layers = ", ".join(layer_names())
+    screen.say(f"Layers, put on a preset as in hamlet+{layer_names()[0]}: {layers}")
