@@ -3,130 +3,134 @@
 Ours: a round of the vectorised engine in paper mode at the size of a preset,
 with noise on every upload, two pseudo copies, region states of width 32 beside
 the edges, dropout, clipped and noised gradients of every person, both optimisers
-and the ledger. PyG's: forward and backward of two ``HypergraphConv`` layers and
-a head on the same pairs, nothing else. Both on two threads in one process, the
-best of several, taken in turn. On a busy machine the ratio of CPU times is the
-steadier one.
+and the ledger. PyG's: forward and backward of the bare model of ``round``,
+nothing else. Both on two threads in one process, the best of several, taken in
+turn. On a busy machine the ratio of CPU times is the steadier one.
+
+Where the time goes is told of the fastest of some rounds: each part's function is
+timed from outside, and what is left is the layers' own. Noise is drawn within
+the propagation, so it is what that takes longer than without.
 """
 
+import json
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial, wraps
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from epifalcon.federation.client import Cohort
+from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
+from benchmarks.rounds import PygModel, bare_engine, full_engine
+from epifalcon.federation import client, server
 from epifalcon.federation.engine import predict
-from epifalcon.federation.plan import PrivacyPlan, releases_of
-from epifalcon.federation.settings import PrivacySettings
+from epifalcon.federation.plan import Clipped
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.mobility.traces import Traces
+from epifalcon.hypergraph.operator import SILENT, Operator
 from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.ledger import Ledger
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city
 
-WIDTH = 32
-THREADS = 2
 COPIES = 2
-_OURS, _THEIRS = 10, 2
+_OURS, _THEIRS, _WATCHED = 30, 2, 20
+
+STAGES: tuple[tuple[str, Any, str], ...] = (
+    ("propagation", Operator, "symmetric"),
+    ("clipping uploads", Clipped, "send"),
+    ("clipping uploads", Clipped, "pull"),
+    ("gradients: clip and noise", client, "gradient_upload"),
+    ("dropout", client, "_dropout"),
+    ("optimisers", server, "step"),
+    ("optimisers", client, "close_round"),
+    ("ledger", Ledger, "record"),
+)
+"""Name of the part, where its function is, and the function."""
 
 
 def run(preset: str = "larger-sars") -> dict[str, Any]:
     """Milliseconds of a round, ours with everything on and PyG's bare layers."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
-        return _run(preset)
-    finally:
-        torch.set_num_threads(before)
+    found: dict[str, Any] = in_a_process_of_its_own("round_all", preset)
+    return found
 
 
 def _run(preset: str) -> dict[str, Any]:
+    torch.set_num_threads(THREADS)
     traces = make_city(Experiment.load(preset), seed=0)
     inc = Incidence.of(traces)
-    began = time.perf_counter()
-    engine = _engine(traces, inc)
-    engine.step()  # compiles, counts claims, merges edges
-    setup = time.perf_counter() - began
-    theirs = _pyg_round(inc)
-    best = {"ours": (np.inf, np.inf), "peer": (np.inf, np.inf)}
-    for _ in range(_THEIRS):
-        for _ in range(_OURS):
-            best["ours"] = _better(best["ours"], engine.step)
-        best["peer"] = _better(best["peer"], theirs)
-    scoring, _ = _better((np.inf, np.inf), lambda: predict(engine))
-    (ours, ours_cpu), (peer, peer_cpu) = best["ours"], best["peer"]
+    full_engine(traces, inc, COPIES).step()  # compiles
+    setup, engine = timed(lambda: full_engine(traces, inc, COPIES))
+    setup += timed(engine.step)[0]  # counts claims, merges edges
+    memory = peak_mb()
+    bare = bare_engine(traces, inc, FalconSettings())
+    theirs = PygModel(inc, bare.state().tensors)
+    took = best({"ours": (engine.step, _OURS), "peer": (theirs.round, _THEIRS)})
+    ours, peer = took["ours"], took["peer"]
     return {
         "name": "round-all",
-        "ours": 1e3 * ours,
-        "peer": 1e3 * peer,
-        "ratio": peer / ours,
+        "ours": 1e3 * ours.wall,
+        "peer": 1e3 * peer.wall,
+        "ratio": peer.wall / ours.wall,
         "unit": "ms",
         "preset": preset,
-        "ours_cpu_ms": 1e3 * ours_cpu,
-        "peer_cpu_ms": 1e3 * peer_cpu,
-        "ratio_cpu": peer_cpu / ours_cpu,
+        "ours_cpu_ms": 1e3 * ours.busy,
+        "peer_cpu_ms": 1e3 * peer.busy,
+        "ratio_cpu": peer.busy / ours.busy,
+        "stages_ms": _stages(engine, inc),
         "setup_s": setup,
-        "scoring_ms": 1e3 * scoring,
-        "seconds_of_500_rounds": 500 * ours,
+        "scoring_ms": 1e3 * timed(lambda: predict(engine))[0],
+        "seconds_of_500_rounds": 500 * ours.wall,
+        "peak_mb_without_peer": memory,
         "pairs": inc.pairs,
     }
 
 
-def _engine(traces: Traces, inc: Incidence) -> VectorisedEngine:
-    rng = np.random.default_rng(0)
-    status = rng.choice([-1, 0, 1], inc.people, p=[0.6, 0.32, 0.08]).astype(np.int8)
-    # Whose life a pseudo trace is does not matter for the time: other people's.
-    pseudo = [
-        Incidence.of(
-            Traces(
-                np.ascontiguousarray(np.roll(traces.by_slot, number + 1, axis=1)),
-                traces.clock,
-                traces.regions,
-            )
-        )
-        for number in range(COPIES)
-    ]
-    generator = torch.Generator().manual_seed(0)
-    state = torch.randn(inc.people, WIDTH, generator=generator)
-    wish = PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
-    settings = FalconSettings()
-    plan = PrivacyPlan.of(wish, settings, releases_of(traces.clock), COPIES)
-    cohort = Cohort.of_city(inc, status, state, pseudo)
-    return VectorisedEngine(cohort, settings, plan, seed=0)
+def _stages(engine: VectorisedEngine, inc: Incidence) -> dict[str, float]:
+    """Milliseconds of each part of the fastest of some rounds."""
+    rounds = []
+    for _ in range(_WATCHED):
+        spent = dict.fromkeys((name for name, _, _ in STAGES), 0.0)
+        with ExitStack() as patches:
+            for name, home, function in STAGES:
+                watched = _watched(getattr(home, function), spent, name)
+                patches.enter_context(patch.object(home, function, watched))
+            whole, _ = timed(engine.step)
+        spent["layers and the rest"] = whole - sum(spent.values())
+        rounds.append((whole, spent))
+    _, spent = min(rounds, key=lambda one: one[0])
+    silent = _silent_seconds(inc, engine) * engine.settings.layers
+    noise = max(0.0, spent["propagation"] - silent)
+    spent = {"noise of uploads": noise} | spent
+    spent["propagation"] -= noise
+    return {name: round(1e3 * seconds, 2) for name, seconds in spent.items()}
 
 
-def _pyg_round(inc: Incidence) -> Callable[[], object]:
-    from torch_geometric.nn import HypergraphConv
+def _watched(
+    function: Callable[..., Any], spent: dict[str, float], name: str
+) -> Callable[..., Any]:
+    @wraps(function)
+    def watched(*given: Any, **named: Any) -> Any:  # noqa: ANN401
+        began = time.perf_counter()
+        try:
+            return function(*given, **named)
+        finally:
+            spent[name] += time.perf_counter() - began
 
-    generator = torch.Generator().manual_seed(0)
-    layers = [HypergraphConv(WIDTH, WIDTH) for _ in range(2)]
-    head = nn.Linear(WIDTH, 2)
-    rows = torch.randn(inc.people, WIDTH, generator=generator).requires_grad_()
-    label = torch.randint(0, 2, (inc.people,), generator=generator)
-    person = torch.from_numpy(inc.by_edge.index.astype(np.int64))
-    edge = torch.repeat_interleave(torch.from_numpy(inc.size.astype(np.int64)))
-    index = torch.stack([person, edge])
-    parameters = [rows, *head.parameters()]
-    parameters += [one for layer in layers for one in layer.parameters()]
-
-    def work() -> list[Tensor]:
-        x = rows
-        for layer in layers:
-            x = torch.relu(layer(x, index, num_edges=inc.edges))
-        loss = nn.functional.cross_entropy(head(x), label)
-        return list(torch.autograd.grad(loss, parameters))
-
-    return work
+    return watched
 
 
-def _better(
-    best: tuple[float, float], work: Callable[[], object]
-) -> tuple[float, float]:
-    busy, wall = time.process_time(), time.perf_counter()
-    work()
-    wall, busy = time.perf_counter() - wall, time.process_time() - busy
-    return min(best[0], wall), min(best[1], busy)
+def _silent_seconds(inc: Incidence, engine: VectorisedEngine) -> float:
+    """Of one propagation of the engine's people without noise."""
+    operator = Operator.of(inc)
+    rows = np.ones((operator.people, engine.settings.width), np.float32)
+    job = partial(operator.symmetric, rows, None, operator.share, SILENT)
+    return best({"pass": (job, _WATCHED)})["pass"].wall
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1]), indent=2))

@@ -1,7 +1,5 @@
 """The engine that is timed, and the same model built from PyG's layers."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -111,15 +109,12 @@ def require_same(inc: Incidence, traces: Traces) -> None:
     after = engine.state().tensors
     for name in theirs.keys() - {"loss"}:
         inside = name if name.startswith("home/") else f"parameter/{name}"
-        first = after[inside.replace("home/rows", "home/first").replace(
-            "parameter/", "first/"
-        )]
+        first = after[
+            inside.replace("home/rows", "home/first").replace("parameter/", "first/")
+        ]
         # After one step Adam's mean is a tenth of the gradient with weight decay.
         ours[name] = first / 0.1 - settings.weight_decay * before[inside]
     for name, other in theirs.items():
         far = torch.linalg.vector_norm(ours[name] - other)
         if far > 1e-3 * torch.linalg.vector_norm(other):
             raise SystemExit(f"round: PyG's {name} differs from ours")
-
-
-Work = Callable[[], object]

@@ -21,6 +21,7 @@ NAMES = (
     "round",
     "round-all",
     "pseudo-traces",
+    "million",
 )
 WITH_PRESET = ("round", "round-all")
 
@@ -31,13 +32,17 @@ def main() -> None:
     parser.add_argument("name", choices=[*NAMES, "all"])
     parser.add_argument("--json", action="store_true", help="one JSON line each")
     parser.add_argument("--preset", help="another city, where the benchmark has one")
+    parser.add_argument("--people", type=int, help="another size, for million")
     words = parser.parse_args()
     if words.preset and words.name not in WITH_PRESET:
         parser.error(f"--preset goes with {', '.join(WITH_PRESET)}")
+    if words.people is not None and (words.name != "million" or words.people < 1_000):
+        parser.error("--people goes with million, and is 1,000 or more")
+    given = [one for one in (words.preset, words.people) if one]
     names = NAMES if words.name == "all" else (words.name,)
     for name in names:
         module = importlib.import_module(f"benchmarks.{name.replace('-', '_')}")
-        result = module.run(words.preset) if words.preset else module.run()
+        result = module.run(*given)
         print(json.dumps(result) if words.json else _sentence(result), flush=True)
 
 

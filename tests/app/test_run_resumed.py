@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from epifalcon import store
@@ -27,6 +28,54 @@ def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, tmp_path):
         assert read.out == again.out
         assert content(tmp_path / "run") == before
     assert run_town("--resume").out.count("Falcon, local") == 1
+
+
+def test_a_run_stopped_before_its_first_round_is_gone_on_with(run_town, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("epifalcon.studies.outcomes.run_method", stop)
+        said = run_town("--json")
+    assert said.code == 130
+    assert "go on with: epifalcon run --resume --out " in said.err
+    again, whole = run_town("--resume", "--json"), run_town("--json", out="whole")
+    assert timeless(strict(again.out)) == timeless(strict(whole.out))
+
+
+def test_a_run_goes_on_with_the_threads_it_was_begun_with(cut, run_town, monkeypatch):
+    from epifalcon.federation.vectorised import VectorisedEngine
+
+    seen, step, begun_with = [], VectorisedEngine.step, torch.get_num_threads()
+    cut("--mode", "paper", "--seed", 3)
+
+    def watched(self):
+        seen.append(torch.get_num_threads())
+        return step(self)
+
+    monkeypatch.setattr(VectorisedEngine, "step", watched)
+    torch.set_num_threads(begun_with + 1)
+    try:
+        assert run_town("--resume").code == 0
+        assert set(seen) == {begun_with}
+        assert torch.get_num_threads() == begun_with + 1
+    finally:
+        torch.set_num_threads(begun_with)
+
+
+def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
+    run_town, tmp_path, monkeypatch
+):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    assert run_town("--method", "contact-tracing").code == 0
+    before = content(tmp_path)
+    monkeypatch.setattr("epifalcon.studies.outcomes.require_possible", stop)
+    said = run_town("--overwrite")
+    assert said.code == 130
+    assert said.err == "epifalcon: interrupted; nothing was written\n"
+    assert content(tmp_path) == before
 
 
 def test_an_unfinished_run_is_not_begun_again_by_mistake(run_town, cut, tmp_path):

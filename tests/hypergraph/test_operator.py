@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from epifalcon.errors import DataError
 from epifalcon.hypergraph import operator as module
 from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.hypergraph.operator import Operator, propagate
+from epifalcon.hypergraph.merging import merge
+from epifalcon.hypergraph.operator import SILENT, Noise, Operator, propagate
 from epifalcon.hypergraph.propagate import edge_to_node, node_to_edge
 from epifalcon.mobility.clock import Clock
 from tests.hypergraph.hypergraphs import by_hand, incidences
@@ -31,6 +32,21 @@ def test_it_is_the_dense_formula(inc, width):
     short = propagate(x.float(), operator)
     assert short.dtype == torch.float32
     torch.testing.assert_close(short.double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+@quick
+@given(incidences(), st.sampled_from([1, 2, 8]), st.booleans())
+def test_large_groups_and_small_ones_add_up_to_it(inc, small, silent):
+    # With noise, be it none, all groups are passed as groups.
+    noise = Noise(np.zeros(len(merge(inc))), np.zeros(inc.people), 1)
+    x = rows(inc.people, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_SMALL", small)
+        operator = Operator.of(inc)
+        chosen = SILENT if silent else noise
+        passed = operator.symmetric(x.numpy(), None, operator.share, chosen)
+    wanted = dense_layer(inc) @ x
+    torch.testing.assert_close(torch.from_numpy(passed.rows), wanted)
 
 
 @quick
@@ -89,8 +105,9 @@ def test_a_town_of_thousands_goes_through_parts_and_threads_without_a_bit_change
 
 def test_a_few_who_follow_a_crowd_keep_their_digits():
     crowd = list(range(2_000))
-    inc = by_hand(2_003, [crowd, crowd[1:], [2_000, 2_001], [2_000, 2_001, 2_002]])
-    x, operator = 1 + rows(2_003, 4), Operator.of(inc)
+    few = list(range(2_000, 2_006))
+    inc = by_hand(2_006, [crowd, crowd[1:], few, few[1:]])
+    x, operator = 1 + rows(2_006, 4), Operator.of(inc)
     exact, short = propagate(x, operator), propagate(x.float(), operator).double()
     # What is left of the crowd's sums, some 2,000, would have errors of 1e-4.
     assert (short - exact)[2_000:].abs().max() < 5e-7
@@ -100,9 +117,9 @@ def test_the_memory_of_the_sums_is_used_again_unless_an_error_struck(monkeypatch
     operator = Operator.of(by_hand(3, [[0, 1], [1, 2]]))
     x = torch.ones(3, 2)
     wanted = propagate(x, operator)
-    kept = operator._prepared[np.dtype(np.float32)].spare[0]
+    kept = operator.ready(np.dtype(np.float32), silent=True).spare[0]
     assert torch.equal(propagate(x, operator), wanted)
-    assert operator._prepared[np.dtype(np.float32)].spare[0] is kept
+    assert operator.ready(np.dtype(np.float32), silent=True).spare[0] is kept
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -112,7 +129,7 @@ def test_the_memory_of_the_sums_is_used_again_unless_an_error_struck(monkeypatch
         with pytest.raises(KeyboardInterrupt):
             propagate(x, operator)
     assert torch.equal(propagate(x, operator), wanted)
-    assert operator._prepared[np.dtype(np.float32)].spare[0] is not kept
+    assert operator.ready(np.dtype(np.float32), silent=True).spare[0] is not kept
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -271,7 +271,7 @@ def test_what_was_spent_after_the_checkpoint_stays_spent():
 
 def test_a_replayed_round_is_neither_forgotten_nor_counted_twice():
     whole = filled(4)
-    again = Ledger.from_lines(whole.to_lines(), head=filled(2).head, replay=True)
+    again = Ledger.from_lines(whole.to_lines(), head=filled(2).head, replay_from=2)
     for before in (upload(1), gradient(0)):
         with pytest.raises(BudgetExceededError):
             again.record(before)
@@ -288,9 +288,22 @@ def test_a_replayed_round_is_neither_forgotten_nor_counted_twice():
 
 def test_a_replay_from_the_very_start():
     whole = filled(2)
-    again = Ledger.from_lines(whole.to_lines(), head=Ledger().head, replay=True)
+    again = Ledger.from_lines(whole.to_lines(), head=Ledger().head, replay_from=0)
     again.record(upload(0), gradient(0))
     assert state(again) == state(whole)
+
+
+def test_a_checkpoint_of_a_replay_knows_of_rounds_still_to_be_done_again():
+    # Killed after round 4, resumed from 2, and killed again after round 3: the
+    # checkpoint's head is the ledger's, which holds round 3 already.
+    whole = filled(4)
+    again = Ledger.from_lines(whole.to_lines(), head=filled(2).head, replay_from=2)
+    again.record(upload(2), gradient(2))
+    third = Ledger.from_lines(again.to_lines(), head=again.head, replay_from=3)
+    with pytest.raises(BudgetExceededError):
+        third.record(upload(2))
+    third.record(upload(3), gradient(3))
+    assert state(third) == state(whole)
 
 
 @pytest.mark.parametrize(

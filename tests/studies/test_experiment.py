@@ -212,6 +212,8 @@ def test_the_trainer_reads_every_section():
         ("model.input=name", "model.input='name' must be one of"),
         ("model.learning_rate=nan", "model.learning_rate=nan"),
         ("privacy.epsilon=0", "privacy.epsilon=0"),
+        ("privacy.delta=1", "privacy.delta=1.0 must be less than 1"),
+        ("privacy.paper_delta=2", "privacy.paper_delta=2.0 must be less than 1"),
         ("privacy.mode=none", "privacy.mode='none' must be one of"),
         ("privacy.unit=hour", "privacy.unit='hour' must be one of"),
         ("privacy.upload_sigma=0.1", "used by mode='paper' only, not 'off'"),

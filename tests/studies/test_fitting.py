@@ -14,7 +14,7 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
-from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.federation.settings import StoppingSettings
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.streams import Streams
 from epifalcon.studies import checkpoints, fitting
@@ -215,6 +215,23 @@ def test_a_training_begins_again_without_its_checkpoints(tmp_path):
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
 
 
+def test_a_training_killed_while_it_repeats_rounds_can_be_gone_on_from(tmp_path):
+    # Checkpoints of a resumed training know the ledger of the rounds that the
+    # first one had done already.
+    task = town.task(MODES["local"])
+    fit(task, desk(tmp_path / "whole"))
+    folder = tmp_path / "cut"
+    stop_after(1, task, folder)
+    early = checkpoints.newest(folder, task.origin)
+    stop_after(4, task, folder)
+    checkpoints.remove_all(folder)
+    checkpoints.save(folder, early, task.origin)
+    stop_after(2, task, folder)
+    assert checkpoints.newest(folder, task.origin).engine.round == 2
+    fit(task, desk(folder))
+    assert outcome(folder) == outcome(tmp_path / "whole")
+
+
 def test_a_ledger_cut_in_its_first_line_is_begun_again(tmp_path):
     task = town.task(MODES["local"])
     fit(task, desk(tmp_path / "whole"))
@@ -345,17 +362,12 @@ def test_checkpoints_take_a_small_part_of_the_time(monkeypatch):
             "horizon=9",
         ),
         (
-            replace(town.FALCON, privacy=PrivacySettings(mode="local", delta=1.0)),
-            SettingsError,
-            "delta=1",
-        ),
-        (
             replace(town.FALCON, stopping=StoppingSettings(validation_share=1.0)),
             SettingsError,
             "validation_share",
         ),
     ],
-    ids=["windows", "cases", "horizon", "delta", "validation"],
+    ids=["windows", "cases", "horizon", "validation"],
 )
 def test_what_cannot_be_trained_is_refused_beforehand(settings, error, told):
     task = replace(town.task(town.FALCON), settings=settings)

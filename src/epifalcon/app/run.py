@@ -181,7 +181,7 @@ def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "
     """Make city, outbreak and labels, and the folder with them in it."""
     from epifalcon import store
     from epifalcon.app.loading import choose
-    from epifalcon.studies.outcomes import require_possible
+    from epifalcon.studies.outcomes import require_possible, threads_now
     from epifalcon.studies.pipeline import run_epidemics
     from epifalcon.studies.run_folder import Begun, begin
 
@@ -200,7 +200,7 @@ def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "
             f"has {chosen.traces.people:,}"
         )
     reported = chosen.reported(seed, progress)
-    begun = Begun(out, chosen, seed, reported, given, epidemic)
+    begun = Begun(out, chosen, seed, reported, given, epidemic, threads_now())
     require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[words.city, words.known])
     return begun

@@ -57,6 +57,9 @@ class PrivacySettings:
         positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
         positive(paper_epsilon=self.paper_epsilon, paper_delta=self.paper_delta)
         positive(epsilon=self.epsilon, delta=self.delta)
+        for name in ("delta", "paper_delta"):
+            if (delta := getattr(self, name)) >= 1:
+                raise SettingsError(f"{name}={delta} must be less than 1")
         positive(upload_share=self.upload_share, gradient_share=self.gradient_share)
         unit_interval(shares=self.upload_share + self.gradient_share)
         whole(0, scorings=self.scorings)

@@ -18,18 +18,26 @@ from torch import Tensor
 
 from epifalcon.hypergraph import pairs
 from epifalcon.hypergraph.compiled import each_part
-from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.hypergraph.incidence import Incidence, Rows
+from epifalcon.hypergraph.meetings import meetings_of
 from epifalcon.hypergraph.merging import ALONE, Groups, merge
 from epifalcon.hypergraph.pairs import Ids
 from epifalcon.hypergraph.propagate import equal_parts, inverse, require_rows, view
-from epifalcon.hypergraph.spreading import RowsOf, finish_part, spread_part
+from epifalcon.hypergraph.spreading import (
+    MeetingArrays,
+    RowsOf,
+    finish_part,
+    spread_part,
+)
 from epifalcon.hypergraph.stays import Stays, stays_of
 from epifalcon.hypergraph.vectors import aligned_zeros, lanes
-from epifalcon.types import Floats
+from epifalcon.types import Floats, Mask
 
 _PARTS = 4
 _WORTH_PARTS = (20_000, 5_000_000, 10_000_000)
 """Stays from which on there are two, three and four parts."""
+_SMALL = 4
+"""Members of a group up to which it is taken apart."""
 _NO_NOISE = np.zeros(0)
 
 
@@ -56,13 +64,35 @@ SILENT = Noise(_NO_NOISE, _NO_NOISE, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What a pass over rows of one type needs, and memory that it may use again."""
+class Ready:
+    """All that a pass over rows of one type needs, and memory to use again."""
 
+    stays: Stays
+    """Of the groups that are passed as groups."""
     weight: RowsOf
-    alone: RowsOf
+    """Of these groups."""
+    own: RowsOf
+    """(people,) what each person gets of its own row otherwise."""
+    meetings: MeetingArrays
+    """Of the other groups."""
     spare: list[RowsOf] = field(default_factory=list)
     """Arrays of zeros, (parts, people, width), that nobody uses now."""
+
+    @cached_property
+    def blocks(self) -> list[int]:
+        """Where the parts begin among the blocks, and the number of blocks.
+
+        Each part costs an array of sums, so there are few in a small city.
+        """
+        parts = 1 + sum(len(self.stays) > most for most in _WORTH_PARTS)
+        return [int(one) for one in equal_parts(self.stays.start, parts)]
+
+    @cached_property
+    def people(self) -> list[int]:
+        """Where the parts begin among the people, and the number of people."""
+        start, _, _ = self.meetings
+        work = start + np.arange(len(start), dtype=np.int64)
+        return [int(one) for one in equal_parts(work, _PARTS)]
 
     @contextmanager
     def zeros(self, shape: tuple[int, ...]) -> Iterator[RowsOf]:
@@ -119,23 +149,36 @@ class Operator:
         return inverse(self.degree)
 
     @cached_property
-    def stays(self) -> Stays:
-        """The groups as stays of people."""
-        return stays_of(self.groups.rows, self.people)
-
-    @cached_property
-    def _bounds(self) -> list[int]:
-        """Where the parts begin among the blocks, and the number of blocks.
-
-        Each part costs an array of sums, so there are few in a small city.
-        """
-        stays = self.stays
-        parts = 1 + sum(len(stays) > most for most in _WORTH_PARTS)
-        return [int(one) for one in equal_parts(stays.start, parts)]
-
-    @cached_property
-    def _prepared(self) -> dict[np.dtype[np.floating], _Prepared]:
+    def _made_ready(self) -> dict[tuple[str, bool], Ready]:
         return {}
+
+    def ready(self, kind: np.dtype[np.floating], silent: bool) -> Ready:
+        """What a pass needs, made at the first one of its kind.
+
+        Without noise small groups are taken apart. With it they cannot be: what
+        two people get of one draw is no sum over people.
+        """
+        name = kind.str, silent
+        if name not in self._made_ready:
+            size = self.groups.size
+            small = (size <= _SMALL) & silent
+            stays = stays_of(self._rows_of(~small), self.people)
+            weight = self.groups.weight
+            met = meetings_of(self._rows_of(small), weight[small], self.people)
+            own = (self.alone + met.own).astype(kind)
+            meetings = met.start, met.person, met.weight.astype(kind)
+            large = weight[~small].astype(kind)
+            self._made_ready[name] = Ready(stays, large, own, meetings)
+        return self._made_ready[name]
+
+    def _rows_of(self, chosen: Mask) -> Rows:
+        """The members of some groups."""
+        rows = self.groups.rows
+        if chosen.all():
+            return rows
+        start = np.append(0, np.cumsum(self.groups.size[chosen]))
+        number = np.flatnonzero(chosen).astype(np.int32)
+        return Rows(start, pairs.select_rows(rows.start, rows.index, number, start))
 
     def symmetric(
         self,
@@ -150,29 +193,28 @@ class Operator:
         Blocks are shared out to parts by their number, not by that of the
         threads, and the parts are added in order.
         """
-        kind, used, stays = x.dtype, x.shape[1], self.stays
-        if kind not in self._prepared:
-            weight, alone = self.groups.weight.astype(kind), self.alone.astype(kind)
-            self._prepared[kind] = _Prepared(weight, alone)
-        ready = self._prepared[kind]
+        kind, used = x.dtype, x.shape[1]
+        ready = self.ready(kind, silent=not (len(noise.group) or len(noise.person)))
         rows, key = _packed(x, before), np.uint64(noise.key)
         out = np.empty_like(rows)
         groups = ready.weight, noise.group.astype(kind)
         last = np.ones(len(x), kind) if after is None else after.astype(kind)
-        scales = ready.alone, noise.person.astype(kind), last
-        bound, finite = self._bounds, [True] * _PARTS
-        with ready.zeros((len(bound) - 1, *rows.shape)) as sums:
+        scales = ready.own, noise.person.astype(kind), last
+        block, person, finite = ready.blocks, ready.people, [True] * _PARTS
+        with ready.zeros((len(block) - 1, *rows.shape)) as sums:
 
             def spread(part: int) -> None:
-                some, draw = (bound[part], bound[part + 1]), (key, used)
-                spread_part(stays.arrays, groups, some, draw, (rows, sums[part]))
+                some, draw = (block[part], block[part + 1]), (key, used)
+                spread_part(ready.stays.arrays, groups, some, draw, (rows, sums[part]))
 
             def finish(part: int) -> None:
-                some = len(x) * part // _PARTS, len(x) * (part + 1) // _PARTS
+                some = person[part], person[part + 1]
                 draw = key, len(self.groups), used
-                finite[part] = finish_part(sums, some, scales, draw, (rows, out))
+                finite[part] = finish_part(
+                    sums, some, scales, ready.meetings, draw, (rows, out)
+                )
 
-            each_part(spread, len(sums), len(stays) * used)
+            each_part(spread, len(sums), len(ready.stays) * used)
             each_part(finish, _PARTS, len(x) * used)
         if out.shape[1] > used:
             out = np.ascontiguousarray(out[:, :used])

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.hypergraph.compiled import compiled
-from epifalcon.hypergraph.stays import MOST_GROUPS, StayArrays
+from epifalcon.hypergraph.pairs import Ends
+from epifalcon.hypergraph.stays import MOST_GROUPS, Members, StayArrays
 from epifalcon.hypergraph.vectors import VECTOR_BYTES, collect, enter, give, pass_on
 
 RowsOf = NDArray[np.floating]
@@ -22,6 +23,8 @@ Tables = tuple[RowsOf, RowsOf, RowsOf, RowsOf, RowsOf, RowsOf]
 """Of a block: who is there once, enters, what is passed on, its sum; weight, noise."""
 Where = tuple[int, int, int, int, int, int]
 """Block, width, column, first group, groups, step of the noise."""
+MeetingArrays = tuple[Ends, Members, RowsOf]
+"""Start, others and weights of ``Meetings``."""
 GroupArrays = tuple[RowsOf, RowsOf]
 """Weight and noise scale of the groups; no scale, no noise."""
 
@@ -222,25 +225,26 @@ def finish_part(
     parts: NDArray[np.floating],
     bound: Bound,
     scales: tuple[RowsOf, RowsOf, RowsOf],
+    meetings: MeetingArrays,
     draw: tuple[np.uint64, int, int],
     rows: tuple[RowsOf, RowsOf],
 ) -> bool:
-    """Add the parts of each person, and what it gets from edges of its own.
+    """Add the parts of each person, its meetings, and what is its own.
 
     ``rows``: x, and out, both whole vectors wide like the parts, which become
-    zeros. ``scales``: how often the person was alone, the noise of that (empty:
-    none), and the factor of the result. ``draw``: the noise key, the first item
-    and the width that is used. Tells whether all values are finite.
+    zeros. ``scales``: what a person gets of its own row, the noise of edges with
+    one person (empty: none), and the factor of the result. ``draw``: the noise
+    key, the first item and the width that is used. Tells whether all values are
+    finite.
     """
-    alone, noise, after = scales
+    own, noise, after = scales
     width = rows[0].shape[1]
     x, out = rows[0].reshape(-1), rows[1].reshape(-1)
-    sums = parts.reshape(-1)
     lanes = VECTOR_BYTES // x.itemsize
     odd, finite = np.zeros(2 * lanes, x.dtype), True
+    arrays = (out, x, parts.reshape(-1), own, after, *meetings, odd)
     for column in range(0, width, 2 * lanes):
         where = width, column, bound[0], bound[1], len(x), len(parts)
-        arrays = out, sums, x, alone, after, odd
         if column + lanes < width:
             _collect_2(arrays, where)
         else:

@@ -118,6 +118,26 @@ class _Writer:
             self.build.store(self.zero, one)
         return made
 
+    def add_to(
+        self,
+        total: list[Any],
+        place: tuple[Any, Any],
+        factor: Any = None,  # noqa: ANN401
+    ) -> None:
+        """Add the vectors at ``place``, array and start, times ``factor``, to some."""
+        array, start = place
+        scale = None if factor is None else self.spread(factor)
+        for number, one in enumerate(total):
+            value = self.load(array, self.next(start, number))
+            if scale is not None:
+                value = self.build.fmul(scale, value)
+            self.build.store(self.build.fadd(self.build.load(one), value), one)
+
+    def clear(self, array: Any, start: Any, count: int) -> None:  # noqa: ANN401
+        """Set some vectors to 0."""
+        for number in range(count):
+            self.store(self.zero, array, self.next(start, number))
+
 
 @contextmanager
 def _each_stay(write: _Writer, vectors: int) -> Iterator[tuple[Any, Any, Any]]:
@@ -192,31 +212,29 @@ def _write_pass_on(write: _Writer, vectors: int) -> None:
 
 
 def _write_collect(write: _Writer, vectors: int) -> None:
-    """``collect((out, parts, rows, alone, after, odd), where)``.
+    """``collect((out, rows, parts, own, after, start, met, weight, odd), where)``.
 
     ``where`` = (width, column, begin, end, size of a part, parts). For each
-    person: out = after * (alone * rows + the parts in order). The parts are left
-    as zeros. Odd, as wide as what is worked on, becomes NaN where a value is not
-    finite, and 0 where none is.
+    person: out = after * (own * rows + the sum of weight * rows over those met +
+    the parts in order). The parts are left as zeros. Odd, as wide as what is
+    worked on, becomes NaN where a value is not finite, and 0 where none is.
     """
     build = write.build
-    out, parts, rows, alone, after, odd = write.arrays
-    width, column, begin, end, step, count = write.where
+    out, rows, parts, own, after, start, met, weight, odd = write.arrays
+    width, column, begin, end, size, count = write.where
     differences = write.variables(vectors)
     with write.each(begin, end) as (person, _):
         row = build.add(build.mul(person, width), column)
-        factor = write.spread(write.item(alone, person))
         total = write.variables(vectors)
-        for number, one in enumerate(total):
-            own = write.load(rows, write.next(row, number))
-            build.store(build.fmul(factor, own), one)
+        write.add_to(total, (rows, row), write.item(own, person))
+        past = write.item(start, build.add(person, _INT(1)))
+        with write.each(write.item(start, person), past) as (entry, _):
+            other = build.add(build.mul(write.whole(met, entry), width), column)
+            write.add_to(total, (rows, other), write.item(weight, entry))
         with write.each(_INT(0), count) as (part, _):
-            start = build.add(row, build.mul(part, step))
-            for number, one in enumerate(total):
-                place = write.next(start, number)
-                more = write.load(parts, place)
-                build.store(build.fadd(build.load(one), more), one)
-                write.store(write.zero, parts, place)
+            place = build.add(row, build.mul(part, size))
+            write.add_to(total, (parts, place))
+            write.clear(parts, place, vectors)
         factor = write.spread(write.item(after, person))
         for number, one in enumerate(total):
             made = build.fmul(build.load(one), factor)

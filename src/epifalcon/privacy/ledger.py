@@ -192,35 +192,38 @@ class Ledger:
 
     @classmethod
     def from_lines(
-        cls, text: str, *, head: str | None = None, replay: bool = False
+        cls, text: str, *, head: str | None = None, replay_from: int | None = None
     ) -> "Ledger":
         """Read a ledger, every line checked; the budget is the one it was made with.
 
         ``head`` is what the checkpoint kept: it must stand in the chain, or the
         end was cut off. Entries after it were spent after the checkpoint and
-        stay spent. With ``replay`` each of them may be recorded once more, if
-        equal, without being counted again: right only where the resumed run
-        draws the same noise for the same (round, channel), as keyed noise does.
+        stay spent. Those of round ``replay_from`` or later may each be recorded
+        once more, if equal, without being counted again: right only where the
+        resumed run draws the same noise for the same (round, channel), as keyed
+        noise does. The round says it, not the head: a checkpoint of a run that
+        was itself resumed may know of rounds that are still to be done again.
         """
         first, *others = chain.split_lines(text)
         ledger = cls(_rebuild(Budget, chain.read_first(first)))
         # A checkpoint that knew nothing but the budget is known too.
         known = head in (None, ledger.head)
-        after: list[Release] = []
         for index, line in enumerate(others):
             content, entry_head = chain.read_next(line, index, ledger.head)
             release = _release(content)
             ledger._readmit(release, line, entry_head)
-            if known and head is not None:
-                after.append(release)
             known = known or entry_head == head
         if not known:
             raise CorruptFileError(
                 "ledger: lacks the entry that the checkpoint saw last: "
                 "its end was cut off, or it belongs to another run"
             )
-        if replay:
-            ledger._repeatable = {_key(release): release for release in after}
+        if replay_from is not None:
+            ledger._repeatable = {
+                _key(release): release
+                for release in ledger._releases
+                if release.terms.round >= replay_from
+            }
         return ledger
 
     @classmethod
@@ -230,7 +233,7 @@ class Ledger:
         *,
         budget: Budget | None = None,
         head: str | None = None,
-        replay: bool = False,
+        replay_from: int | None = None,
     ) -> "Ledger":
         """The ledger kept in the file ``path``, made if missing.
 
@@ -244,7 +247,7 @@ class Ledger:
             ledger = cls(budget)
             journal.append(ledger._lines)
         else:
-            ledger = cls.from_lines(text, head=head, replay=replay)
+            ledger = cls.from_lines(text, head=head, replay_from=replay_from)
         if budget is not None and budget != ledger.budget:
             raise SettingsError(
                 f"{path}: was begun with {ledger.budget}; it cannot go on with {budget}"

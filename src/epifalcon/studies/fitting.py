@@ -274,7 +274,7 @@ def _ledger(
 ) -> Ledger:
     """The ledger, with all that was spent before.
 
-    Entries after the checkpoint are spent too; they are made again with equal
+    Rounds after the checkpoint are spent too; they are made again with equal
     noise, so they may be recorded once more.
     """
     if folder is None:
@@ -284,9 +284,11 @@ def _ledger(
         # None, or a first line that a crash cut off: nothing had left by then.
         path.unlink(missing_ok=True)
         return Ledger.open(path, budget=budget)
-    head = Ledger(budget).head if resumed is None else resumed.engine.ledger_head
+    head, done = Ledger(budget).head, 0
+    if resumed is not None:
+        head, done = resumed.engine.ledger_head, resumed.engine.round
     with _advice(_NO_LEDGER, path):
-        return Ledger.open(path, budget=budget, head=head, replay=True)
+        return Ledger.open(path, budget=budget, head=head, replay_from=done)
 
 
 def _made_in_the_clear(

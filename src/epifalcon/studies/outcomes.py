@@ -1,11 +1,14 @@
 """Run methods on what a run knows, and judge them by what it hides."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 from epifalcon import store
 from epifalcon.baselines.contact_tracing import soft_contact_tracing
@@ -81,7 +84,8 @@ class Listeners:
 def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
     """Train or compute ``method`` in the run's folder, then judge it.
 
-    A method that has ended before is read, one that was begun is gone on with.
+    A method that has ended before is read, one that was begun is gone on with,
+    with as many threads as the run was begun with.
     """
     folder = begun.method_folder(method)
     with store.writing(folder):
@@ -91,7 +95,8 @@ def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
         return _trace(begun)
     task = _task(begun, method)
     settings = task.settings
-    trained = _fit(task, folder, method, listeners)
+    with _threads(begun.threads):
+        trained = _fit(task, folder, method, listeners)
     return Outcome(
         method,
         trained.probability,
@@ -100,6 +105,21 @@ def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
         settings,
         trained,
     )
+
+
+def threads_now() -> int:
+    """How many threads torch adds up with: part of what decides the last bits."""
+    return torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def require_possible(begun: Begun) -> None:

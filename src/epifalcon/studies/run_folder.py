@@ -44,6 +44,8 @@ class Begun:
     known: Known
     epidemic: Epidemic | None
     """None where the tests are of real people: nobody knows the truth."""
+    threads: int | None = None
+    """Of torch when the run was begun: with others its sums round otherwise."""
 
     @property
     def origin(self) -> store.Origin:
@@ -114,13 +116,13 @@ def begin(
         prepared.save_reported(scratch / REPORTED, begun.reported, begun.seed)
         text = prepared.experiment.to_toml()
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
-        meta = {**_meta(prepared), "finished": False, "grows": _LATER}
+        meta = {**_meta(begun), "finished": False, "grows": _LATER}
         store.write_manifest(scratch, KIND, meta=meta, origin=begun.origin)
 
 
 def finish(begun: Begun) -> None:
     """Say that the run in its folder is whole."""
-    meta = {**_meta(begun.prepared), "finished": True}
+    meta = {**_meta(begun), "finished": True}
     store.write_manifest(begun.folder, KIND, meta=meta, origin=begun.origin)
 
 
@@ -154,13 +156,16 @@ def open_run(folder: Path) -> Begun:
         epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, 0.0)
     told = folder / REPORTED
     reported = Traces.load(told) if told.is_dir() else prepared.traces
-    return Begun(folder, prepared, seed, reported, known, epidemic)
+    threads = meta.get("threads")
+    return Begun(folder, prepared, seed, reported, known, epidemic, threads)
 
 
-def _meta(prepared: Prepared) -> dict[str, object]:
+def _meta(begun: Begun) -> dict[str, object]:
+    prepared = begun.prepared
     place = prepared.city_folder
     return {
         "name": prepared.name,
         "city_folder": None if place is None else str(place),
         "city_seconds": prepared.seconds,
+        "threads": begun.threads,
     }
