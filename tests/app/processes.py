@@ -54,7 +54,7 @@ class Running:
     def stop(self, number):
         os.kill(self._process.pid, number)
 
-    def wait(self, seconds=120.0):
+    def wait(self, seconds=600.0):
         """The exit code, or None where it is still at work."""
         self._process.join(seconds)
         return self._process.exitcode

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from epifalcon.errors import DataError
 from epifalcon.federation.engine import predict, train
 from epifalcon.federation.vectorised import Passage
 from epifalcon.models.micro import Exchange
@@ -195,3 +196,18 @@ def test_threads_do_not_change_a_bit():
             torch.set_num_threads(before)
         made.append(predict(engine))
     assert np.array_equal(*made)
+
+
+@pytest.mark.parametrize("kind", ["upload", "return"])
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
+    whole = city(20, 2)
+    plan = plan_of(
+        settings_of(), 2, mode="paper", upload_sigma=sigma, gradient_sigma=0.0
+    )
+    passage = Passage.of(whole, None, plan)
+    for wrong in (torch.nan, torch.inf):
+        rows = torch.ones(20, 4)
+        rows[7, 3] = wrong
+        with pytest.raises(DataError, match=f"{kind}/1 in round 3: .*NaN or infinity"):
+            passage.carry(Exchange(kind, 1, rows), 0, (kind, 3))

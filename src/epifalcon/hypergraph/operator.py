@@ -30,7 +30,7 @@ from epifalcon.hypergraph.spreading import (
     spread_part,
 )
 from epifalcon.hypergraph.stays import Stays, stays_of
-from epifalcon.hypergraph.vectors import aligned_zeros, lanes
+from epifalcon.hypergraph.vectors import aligned, aligned_zeros, lanes
 from epifalcon.types import Floats, Mask
 
 _PARTS = 4
@@ -196,7 +196,7 @@ class Operator:
         kind, used = x.dtype, x.shape[1]
         ready = self.ready(kind, silent=not (len(noise.group) or len(noise.person)))
         rows, key = _packed(x, before), np.uint64(noise.key)
-        out = np.empty_like(rows)
+        out = aligned(rows.shape, kind)
         groups = ready.weight, noise.group.astype(kind)
         last = np.ones(len(x), kind) if after is None else after.astype(kind)
         scales = ready.own, noise.person.astype(kind), last

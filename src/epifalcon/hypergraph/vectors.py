@@ -45,12 +45,23 @@ def lanes(dtype: DTypeLike) -> int:
     return VECTOR_BYTES // np.dtype(dtype).itemsize
 
 
-def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.floating]:
-    """Zeros that begin at a multiple of a vector, so that none lies astride lines."""
+def aligned(
+    shape: tuple[int, ...], dtype: DTypeLike, make: Callable[..., Any] = np.empty
+) -> NDArray[np.floating]:
+    """An array that begins at a multiple of a vector, so that none lies astride lines.
+
+    Its values are whatever was there.
+    """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    memory = np.zeros(size + VECTOR_BYTES, np.uint8)
+    memory = make(size + VECTOR_BYTES, np.uint8)
     first = -memory.ctypes.data % VECTOR_BYTES
-    return memory[first : first + size].view(dtype).reshape(shape)
+    made: NDArray[np.floating] = memory[first : first + size].view(dtype)
+    return made.reshape(shape)
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.floating]:
+    """The same, of zeros."""
+    return aligned(shape, dtype, np.zeros)
 
 
 class _Writer:

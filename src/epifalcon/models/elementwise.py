@@ -17,7 +17,7 @@ from epifalcon.hypergraph.compiled import compiled, each_part
 from epifalcon.hypergraph.propagate import view
 from epifalcon.hypergraph.spreading import RowsOf, combined, mixed
 
-_PARTS = 16
+_PARTS = 4
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
 _LOW_BITS = np.uint64(0xFFFFFFFF)
