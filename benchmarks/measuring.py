@@ -62,6 +62,21 @@ def best(jobs: dict[str, tuple[Callable[[], object], int]]) -> dict[str, Times]:
     return found
 
 
+def compared(name: str, preset: str, ours: Times, peer: Times) -> dict[str, Any]:
+    """The figures that every comparison of rounds begins with."""
+    return {
+        "name": name,
+        "ours": 1e3 * ours.wall,
+        "peer": 1e3 * peer.wall,
+        "ratio": peer.wall / ours.wall,
+        "unit": "ms",
+        "preset": preset,
+        "ours_cpu_ms": 1e3 * ours.busy,
+        "peer_cpu_ms": 1e3 * peer.busy,
+        "ratio_cpu": peer.busy / ours.busy,
+    }
+
+
 def peak_mb() -> float:
     """The most memory that this process has held, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

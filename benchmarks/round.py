@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from numba import njit
 
-from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, timed
+from benchmarks.measuring import THREADS, best, compared, in_a_process_of_its_own, timed
 from benchmarks.rounds import PygModel, bare_engine, require_same
 from epifalcon.hypergraph.compiled import each_part
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
@@ -82,15 +82,7 @@ def _run(preset: str, window_slots: int) -> dict[str, Any]:
     ours, peer, bound = took["ours"], took["peer"], took["bound"]
     ready = operator.ready(np.dtype(np.float32), silent=True)
     return {
-        "name": "round",
-        "ours": 1e3 * ours.wall,
-        "peer": 1e3 * peer.wall,
-        "ratio": peer.wall / ours.wall,
-        "unit": "ms",
-        "preset": preset,
-        "ours_cpu_ms": 1e3 * ours.busy,
-        "peer_cpu_ms": 1e3 * peer.busy,
-        "ratio_cpu": peer.busy / ours.busy,
+        **compared("round", preset, ours, peer),
         "one_propagation_ms": 1e3 * took["pass"].wall,
         "bound_ms": 1e3 * bound.wall,
         "bound_cpu_ms": 1e3 * bound.busy,

@@ -24,7 +24,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
+from benchmarks.measuring import (
+    THREADS,
+    best,
+    compared,
+    in_a_process_of_its_own,
+    peak_mb,
+    timed,
+)
 from benchmarks.rounds import PygModel, bare_engine, full_engine
 from epifalcon.federation import client, server
 from epifalcon.federation.engine import predict
@@ -72,15 +79,7 @@ def _run(preset: str) -> dict[str, Any]:
     took = best({"ours": (engine.step, _OURS), "peer": (theirs.round, _THEIRS)})
     ours, peer = took["ours"], took["peer"]
     return {
-        "name": "round-all",
-        "ours": 1e3 * ours.wall,
-        "peer": 1e3 * peer.wall,
-        "ratio": peer.wall / ours.wall,
-        "unit": "ms",
-        "preset": preset,
-        "ours_cpu_ms": 1e3 * ours.busy,
-        "peer_cpu_ms": 1e3 * peer.busy,
-        "ratio_cpu": peer.busy / ours.busy,
+        **compared("round-all", preset, ours, peer),
         "stages_ms": _stages(engine, inc),
         "setup_s": setup,
         "scoring_ms": 1e3 * timed(lambda: predict(engine))[0],
