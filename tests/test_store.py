@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
-from epifalcon.store import Origin, new_directory, pack_strings, unpack_strings
+from epifalcon.store import Origin, new_directory
 
 ORIGIN = Origin.now({"city": {"people": 3}}, seed=7)
 ARRAYS = {
@@ -157,21 +157,6 @@ def test_pickled_content_is_neither_written_nor_read(tmp_path):
     store.write_manifest(tmp_path, "thing", meta={}, origin=Origin())
     with pytest.raises(CorruptFileError, match=r"a\.npy"):
         store.read(tmp_path, "thing")
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(st.lists(st.text(st.characters(), max_size=5), max_size=6))
-def test_strings_of_any_kind_come_back(values):
-    assert unpack_strings("name", pack_strings("name", values)) == tuple(values)
-
-
-def test_odd_strings_come_back_from_disk(tmp_path):
-    for number, values in enumerate([["", ""], ["a\0", "ü\n", "\ud800"], []]):
-        folder = tmp_path / str(number)
-        arrays = pack_strings("name", values)
-        store.write(folder, "names", arrays, meta={}, origin=Origin())
-        back = store.read(folder, "names").arrays
-        assert unpack_strings("name", back) == tuple(values)
 
 
 def test_a_new_directory_appears_whole(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.errors import WriteError
+from epifalcon.errors import CorruptFileError, WriteError
 from epifalcon.store import Origin, new_directory
 from tests.faults import Killed, disk, killed_at
 from tests.test_store import ORIGIN, files_in, write_record
@@ -116,3 +116,41 @@ def test_a_kill_at_any_change_leaves_the_old_or_the_new(tmp_path):
         kinds.append(store.verify(tmp_path / "out")["kind"])
     assert kinds == sorted(kinds, reverse=True)
     assert set(kinds) == {"old", "new"}
+
+
+def test_a_journal_may_grow_but_not_change_or_shrink(tmp_path):
+    journal, other = tmp_path / "kept.jsonl", tmp_path / "kept.json"
+    for path in (journal, other):
+        path.write_text("one\n")
+    store.write_manifest(tmp_path, "thing", meta={}, origin=store.Origin())
+    journal.write_text("one\ntwo\n")
+    store.verify(tmp_path)
+    for changed in ("onE\ntwo\n", "one"):
+        journal.write_text(changed)
+        with pytest.raises(CorruptFileError, match=r"kept\.jsonl"):
+            store.verify(tmp_path)
+    journal.write_text("one\n")
+    other.write_text("one\ntwo\n")
+    with pytest.raises(CorruptFileError, match="8 bytes, expected 4"):
+        store.verify(tmp_path)
+
+
+def test_sealing_changes_nothing_but_the_journals_entry(tmp_path):
+    journal = tmp_path / "below" / "kept.jsonl"
+    journal.parent.mkdir()
+    journal.write_text("one\n")
+    (tmp_path / "beside.txt").write_text("beside")
+    store.write_manifest(tmp_path, "thing", meta={"a": 1}, origin=store.Origin())
+    before = store.read_manifest(tmp_path)
+    journal.write_text("one\ntwo\n")
+    (tmp_path / "later.txt").write_text("somebody's file")
+    store.seal(tmp_path, journal)
+    after = store.verify(tmp_path)
+    assert after["files"].pop("below/kept.jsonl") == store.describe(journal)
+    assert before["files"].pop("below/kept.jsonl")["bytes"] == 4
+    for one in (before, after):
+        one.pop("manifest_sha256")
+    assert before == after
+    journal.write_text("one\n")
+    with pytest.raises(CorruptFileError):
+        store.verify(tmp_path)

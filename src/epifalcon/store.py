@@ -39,6 +39,8 @@ FORMAT = "epifalcon-record"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
 _GROWS = "grows"
+_JOURNAL = ".jsonl"
+"""Of files that are only added to; a chain of their own vouches for what is added."""
 _SCRATCH = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<what>partial|old)")
 
 
@@ -240,34 +242,25 @@ def verify(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def seal(folder: Path, path: Path) -> None:
+    """Put ``path``, a journal of ``folder`` that has grown, into its manifest.
+
+    Whoever is stopped before this leaves a journal that is longer than the
+    manifest says, which is allowed.
+    """
+    manifest = read_manifest(folder)
+    manifest["files"][path.relative_to(folder).as_posix()] = describe(path)
+    manifest["manifest_sha256"] = _own_digest(manifest)
+    place = folder / MANIFEST
+    with writing(place):
+        replace_text(place, json_text(manifest, indent=2) + "\n")
+
+
 def describe(path: Path) -> dict[str, Any]:
     """SHA-256 and size in bytes of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": path.stat().st_size}
-
-
-def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Strings of any length and content as two arrays: UTF-8 bytes and where each ends.
-
-    A NumPy string array would pad every entry to the longest and lose trailing
-    NULs. ``unpack_strings`` undoes it.
-    """
-    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
-    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-    text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
-    return {f"{name}_text": text, f"{name}_ends": ends}
-
-
-def unpack_strings(name: str, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
-    """The strings that ``pack_strings`` made into arrays under ``name``."""
-    text = arrays[f"{name}_text"].tobytes()
-    ends = arrays[f"{name}_ends"].tolist()
-    starts = [0, *ends][:-1]
-    return tuple(
-        text[start:end].decode("utf-8", "surrogatepass")
-        for start, end in zip(starts, ends, strict=True)
-    )
 
 
 @contextlib.contextmanager
@@ -380,12 +373,21 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
         if not path.is_file():
             raise CorruptFileError(f"{path}: is missing")
         size = path.stat().st_size
-        if size != expected["bytes"]:
+        grown = size > expected["bytes"] and path.suffix == _JOURNAL
+        if size != expected["bytes"] and not grown:
             raise CorruptFileError(
                 f"{path}: has {size} bytes, expected {expected['bytes']}"
             )
-        if describe(path)["sha256"] != expected["sha256"]:
+        if _digest(path, expected["bytes"]) != expected["sha256"]:
             raise CorruptFileError(f"{path}: content differs from its SHA-256")
+
+
+def _digest(path: Path, size: int) -> str:
+    """SHA-256 of the first ``size`` bytes."""
+    if path.stat().st_size == size:
+        return str(describe(path)["sha256"])
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(size)).hexdigest()
 
 
 def _load_array(path: Path) -> NDArray[Any]:

@@ -131,13 +131,14 @@ def test_receipts_are_on_the_disk_before_anything_leaves(copied, monkeypatch):
 def test_a_stop_between_ledger_and_manifest_does_no_harm(copied, monkeypatch):
     run = copied("paper")
 
-    def stopped(_):
+    def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FinishedRun, "seal_ledger", stopped)
+    monkeypatch.setattr(store, "seal", stopped)
     with pytest.raises(KeyboardInterrupt):
         score(run, again(run))
     monkeypatch.undo()
+    store.verify(run.folder)
     run = FinishedRun.open(run.folder)
     score(run, again(run))
     store.verify(run.folder)
@@ -151,7 +152,7 @@ def test_a_changed_line_after_the_training_is_noticed(copied):
     text = run.ledger.read_text()
     at = text.rindex('"sigma":0.05')
     run.ledger.write_text(text[:at] + '"sigma":0.15' + text[at + 12 :])
-    run.seal_ledger()
+    store.seal(run.folder, run.ledger)
     with pytest.raises(CorruptFileError, match="ledger line"):
         score(run, again(run))
 

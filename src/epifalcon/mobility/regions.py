@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon import store
 from epifalcon.checks import one_of
 from epifalcon.errors import DataError
+from epifalcon.text_arrays import pack_strings, unpack_strings
 from epifalcon.types import Floats, RegionIds
 
 EARTH_RADIUS_KM = 6371.0088
@@ -77,7 +77,7 @@ class Regions:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         if self.names is not None:
-            arrays |= store.pack_strings("region_names", self.names)
+            arrays |= pack_strings("region_names", self.names)
         return arrays
 
     @classmethod
@@ -85,7 +85,7 @@ class Regions:
         """The record whose arrays stand among ``arrays``."""
         names = None
         if "region_names_text" in arrays:
-            names = store.unpack_strings("region_names", arrays)
+            names = unpack_strings("region_names", arrays)
         return cls(
             kind=kind,
             centre_km=arrays["centre_km"],

@@ -14,6 +14,7 @@ from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.settings import as_plain, build
+from epifalcon.text_arrays import pack_strings, unpack_strings
 from epifalcon.types import UNKNOWN, Counts, RegionIds
 
 _KIND = "city"
@@ -93,7 +94,7 @@ class Traces:
         regions = self.regions
         arrays: dict[str, NDArray[Any]] = {"by_slot": self.by_slot, **regions.pack()}
         if self.names is not None:
-            arrays |= store.pack_strings("person_names", self.names)
+            arrays |= pack_strings("person_names", self.names)
         meta = {
             "clock": as_plain(self.clock),
             "kind": regions.kind,
@@ -112,7 +113,7 @@ class Traces:
             clock = build(Clock, stored.meta["clock"], "clock")
             names = None
             if "person_names_text" in arrays:
-                names = store.unpack_strings("person_names", arrays)
+                names = unpack_strings("person_names", arrays)
             return cls(arrays["by_slot"], clock, regions, names)
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None

@@ -21,6 +21,7 @@ from epifalcon.models.regional import NetworkRegionModel, Scaling
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.states import dcrnn_model, sha256
 from epifalcon.settings import build
+from epifalcon.text_arrays import pack_strings
 from epifalcon.types import Plain
 
 _KIND = "region-model"
@@ -36,7 +37,7 @@ def regions_sha256(regions: Regions) -> str:
     place = regions.centre_km if regions.lonlat is None else regions.lonlat
     if regions.placed or regions.names is None:
         return sha256(place)
-    packed = store.pack_strings("name", regions.names)
+    packed = pack_strings("name", regions.names)
     return sha256(place, *packed.values())
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from epifalcon import store
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState
@@ -157,7 +158,7 @@ def _pay(
                 f"{error}. Room for scorings of new people is left by training with "
                 "privacy.scorings"
             ) from None
-        run.seal_ledger()
+        store.seal(run.folder, run.ledger)
     return seed, spent_figures(plan.mode, ledger)
 
 
