@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.splits import without
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
 from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.features import Features, training_tests
+from epifalcon.studies.features import Features
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.newcomers import Newcomers
 from epifalcon.studies.outcomes import Listeners, run_method
@@ -68,7 +69,7 @@ def chosen_people(traces: Traces, known: Known, people) -> tuple[Traces, Known]:
 def again(run: FinishedRun, validation: bool = False) -> Newcomers:
     """The run's own people; with the tests of validation people or without."""
     held_back = Features.load(run.place / "features").held_back
-    known = run.known if validation else training_tests(run.known, held_back)
+    known = run.known if validation else without(run.known, held_back)
     return Newcomers(run.traces, known)
 
 

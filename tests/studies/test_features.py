@@ -4,21 +4,19 @@ import numpy as np
 import pytest
 
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.splits import hold_back, without
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
-from epifalcon.studies import features
 from epifalcon.studies.features import (
     Features,
     StateScaling,
     Task,
-    hold_back,
     hypergraph,
     make_features,
     pseudo_places,
     state_by_fold,
-    training_tests,
 )
 from tests.studies import town
 
@@ -34,7 +32,9 @@ def made(task):
 
 
 def held_back(tests=None, stopping=town.FALCON.stopping):
-    return hold_back(town.known() if tests is None else tests, stopping, Streams(3))
+    tests = town.known() if tests is None else tests
+    rng = Streams(3).numpy("validation people")
+    return hold_back(tests, stopping.validation_share, rng)
 
 
 def assert_equal(one, other):
@@ -69,7 +69,7 @@ def test_held_back_results_reach_no_feature(settings, monkeypatch):
 def test_held_back_results_reach_no_pseudo_trace():
     people, settings = held_back(), town.with_mode("paper")
     copies = [
-        pseudo_places(town.task(settings, tests), training_tests(tests, people))
+        pseudo_places(town.task(settings, tests), without(tests, people))
         for tests in (town.known(), town.flipped(town.known(), people))
     ]
     for one, other in zip(*copies, strict=True):
@@ -116,7 +116,7 @@ def test_validation_people_are_of_both_kinds_and_tested():
     assert set(town.known().status[people]) == {0, 1}
     assert len(people) == pytest.approx(0.1 * town.known().tested.sum(), abs=1)
     np.testing.assert_array_equal(people, np.unique(people))
-    training = training_tests(town.known(), people)
+    training = without(town.known(), people)
     assert not training.tested[people].any()
     assert training.tested.sum() + len(people) == town.known().tested.sum()
 
@@ -177,12 +177,3 @@ def test_scaled_states_have_one_spread_and_unit_length():
     spread = scaled.std(axis=0)
     np.testing.assert_allclose(spread[[0, 1, 2, 5]], 0.5, rtol=1e-3)
     assert (scaled[:, [3, 4]] == 0).all()
-
-
-def test_every_fold_has_its_share_of_positives():
-    tests = training_tests(town.known(), held_back())
-    fold = features._folds(tests, 4, np.random.default_rng(1))
-    assert ((fold >= 0) == tests.tested).all()
-    for kind in (0, 1):
-        dealt = np.bincount(fold[tests.status == kind], minlength=4)
-        assert dealt.max() - dealt.min() <= 1

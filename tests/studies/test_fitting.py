@@ -16,9 +16,8 @@ from epifalcon.errors import (
 )
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.privacy.ledger import Budget, Ledger
-from epifalcon.streams import Streams
 from epifalcon.studies import checkpoints, fitting
-from epifalcon.studies.features import hold_back
+from epifalcon.studies.features import validation_people
 from epifalcon.studies.fitting import Desk, fit
 from tests.faults import Killed, disk, full_from, killed_at
 from tests.studies import town
@@ -90,7 +89,7 @@ def test_another_seed_is_another_training():
 @pytest.mark.parametrize("mode", ["off", "paper"])
 def test_results_held_back_reach_no_part_of_the_training(monkeypatch, mode):
     settings = replace(MODES[mode], stopping=StoppingSettings(check_every=1))
-    people = hold_back(town.known(), settings.stopping, Streams(3))
+    people = validation_people(town.task(settings))
     monkeypatch.setattr("epifalcon.studies.features.hold_back", lambda *_: people)
     opposite = town.flipped(town.known(), people)
     before, after = (
@@ -103,7 +102,7 @@ def test_results_held_back_reach_no_part_of_the_training(monkeypatch, mode):
 
 
 def test_a_trained_result_does_matter():
-    people = hold_back(town.known(), town.CENTRAL.stopping, Streams(3))
+    people = validation_people(town.task(town.CENTRAL))
     others = np.setdiff1d(town.known().person[town.known().positive], people)
     changed = town.flipped(town.known(), others[:3])
     before, after = (

@@ -10,11 +10,12 @@ import torch
 from epifalcon import store
 from epifalcon.baselines.contact_tracing import exposure
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.splits import even_folds
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
-from epifalcon.studies import features, predicting
+from epifalcon.studies import predicting
 from epifalcon.studies.features import Features, hypergraph
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model
@@ -83,7 +84,7 @@ def as_in_training(monkeypatch):
 
     def folds(self, count, seed):
         rng = Streams(seed).numpy("region folds")
-        return features._folds(self.known, count, rng)
+        return even_folds(self.known, count, rng)
 
     monkeypatch.setattr(Newcomers, "folds", folds)
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.engine import EngineState
+from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
 from epifalcon.types import Plain
 
 _KIND = "checkpoint"
@@ -81,9 +80,13 @@ def newest(folder: Path, origin: store.Origin) -> Checkpoint | None:
         try:
             meta = manifest["meta"]
             engine = EngineState(
-                int(meta["round"]), _part(tensors, "engine/"), str(meta["ledger_head"])
+                int(meta["round"]),
+                tensors_under(tensors, "engine/"),
+                str(meta["ledger_head"]),
             )
-            return Checkpoint(engine, _part(tensors, "watcher/"), meta["remembered"])
+            return Checkpoint(
+                engine, tensors_under(tensors, "watcher/"), meta["remembered"]
+            )
         except KeyError as error:
             raise CorruptFileError(f"{place}: the record lacks {error}") from None
 
@@ -124,22 +127,6 @@ def remove_all(folder: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file; trouble with the disk is an ``OSError``."""
-    whole = {name: one.contiguous() for name, one in tensors.items()}
-    path.write_bytes(safetensors.torch.save(whole))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file."""
-    try:
-        return safetensors.torch.load(path.read_bytes())
-    except OSError as error:
-        raise CorruptFileError(f"{path}: cannot be read: {error.strerror}") from None
-    except SafetensorError as error:
-        raise CorruptFileError(f"{path}: not a safetensors file: {error}") from None
-
-
 def _listed(folder: Path) -> list[Path]:
     """By round, the oldest first; names of other shape are not ours."""
     found = {}
@@ -147,14 +134,6 @@ def _listed(folder: Path) -> list[Path]:
         if (named := _NAME.fullmatch(place.name)) is not None:
             found[int(named[1])] = place
     return [found[number] for number in sorted(found)]
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): one
-        for name, one in tensors.items()
-        if name.startswith(prefix)
-    }
 
 
 @contextlib.contextmanager

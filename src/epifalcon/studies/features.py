@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from epifalcon import store
 from epifalcon.epidemic.cases import reported_cases
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.splits import even_folds, hold_back, without
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation.settings import StoppingSettings
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
@@ -168,8 +168,8 @@ def make_features(
     task: Task, incidence: Incidence, progress: Progress = silent
 ) -> Features:
     """Hold people back and fit the region model; equal tasks give equal bits."""
-    held_back = hold_back(task.known, task.settings.stopping, Streams(task.seed))
-    training = training_tests(task.known, held_back)
+    held_back = validation_people(task)
+    training = without(task.known, held_back)
     if task.settings.macro_cases == "none":
         return Features(held_back, None, None)
     fit = _leaking_states if task.settings.macro_cases == "all" else _honest_states
@@ -179,32 +179,13 @@ def make_features(
     return Features(held_back, state, found.forecast, scaling, found.model)
 
 
-def training_tests(known: Known, held_back: PersonIds) -> Known:
-    """The tests of everybody who is not held back."""
-    kept = np.ones(known.people, np.bool_)
-    kept[held_back] = False
-    return known.of_people(kept)
-
-
-def hold_back(known: Known, stopping: StoppingSettings, streams: Streams) -> PersonIds:
-    """The validation people: the same share of the positive and the negative."""
-    rng = streams.numpy("validation people")
-    parts = []
-    for wanted, word in ((1, "positive"), (0, "negative")):
-        people = np.flatnonzero(known.status == wanted)
-        count = max(1, round(stopping.validation_share * len(people)))
-        if len(people) < 2:
-            raise DataError(
-                f"{len(people)} people tested {word}: at least 2 are needed, "
-                "one to learn from and one for validation"
-            )
-        if count == len(people):
-            raise SettingsError(
-                f"stopping.validation_share={stopping.validation_share} holds back "
-                f"all {count} people tested {word}: nobody is left to learn from"
-            )
-        parts.append(rng.permutation(people)[:count])
-    return np.sort(np.concatenate(parts)).astype(np.int32)
+def validation_people(task: Task) -> PersonIds:
+    """Whom training never sees, for the choice of the best round."""
+    rng = Streams(task.seed).numpy("validation people")
+    try:
+        return hold_back(task.known, task.settings.stopping.validation_share, rng)
+    except SettingsError as error:
+        raise SettingsError(f"stopping.{error}") from None
 
 
 def pseudo_places(
@@ -248,7 +229,7 @@ def _honest_states(
     """From reported cases, for each tested person without those of its own fold."""
     region = task.settings.region
     streams = Streams(task.seed)
-    fold = _folds(training, region.folds, streams.numpy("region folds"))
+    fold = even_folds(training, region.folds, streams.numpy("region folds"))
     told = FoldHistories.of(training, task.traces, fold, region.cases)
     model = dcrnn_model(region)
     fitted = states_by_fold(
@@ -319,17 +300,3 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
-
-
-def _folds(known: Known, folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(people,) the fold of each tested person, -1 for everybody else.
-
-    Every fold has the same share of positives: otherwise a fold with many would
-    see fewer among the others, and training would learn the answer backwards.
-    """
-    fold = np.full(known.people, -1, np.int64)
-    dealt = np.concatenate(
-        [rng.permutation(np.flatnonzero(known.status == kind)) for kind in (1, 0)]
-    )
-    fold[dealt] = np.arange(len(dealt)) % folds
-    return fold

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from epifalcon import store
+from epifalcon.epidemic.splits import without
 from epifalcon.errors import CorruptFileError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import RoundReport, train
@@ -27,6 +28,7 @@ from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces
 from epifalcon.models import region_store
+from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.privacy.events import Terms, UnprotectedRelease
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.privacy.pseudo.record import PseudoSettings
@@ -37,11 +39,10 @@ from epifalcon.studies.features import (
     Features,
     Task,
     everybodys_cases,
-    hold_back,
     hypergraph,
     make_features,
     pseudo_places,
-    training_tests,
+    validation_people,
 )
 from epifalcon.studies.looks import Look, Watch
 from epifalcon.studies.method_folder import (
@@ -145,7 +146,7 @@ def require_possible(task: Task) -> None:
     """Raise now what ``fit`` would raise of tests and settings that do not fit."""
     settings, traces = task.settings, task.traces
     clock = traces.clock
-    hold_back(task.known, settings.stopping, Streams(task.seed))
+    validation_people(task)
     # One person shows as well as all whether windows fit the slots.
     hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
     if settings.macro_cases != "none":
@@ -256,7 +257,7 @@ def _engine(
     resumed: checkpoints.Checkpoint | None,
 ) -> VectorisedEngine:
     settings = task.settings
-    training = training_tests(task.known, features.held_back)
+    training = without(task.known, features.held_back)
     pseudo = pseudo_places(task, training, desk.progress)
     state = None if features.state is None else torch.from_numpy(features.state)
     cohort = Cohort.of_city(incidence, training.status, state, pseudo)
@@ -325,7 +326,7 @@ def _keep(
         name: one for name, one in watcher.tensors.items() if name != PROBABILITY
     }
     with store.new_directory(folder / MODEL, overwrite=True) as scratch:
-        checkpoints.write_tensors(scratch / WEIGHTS, weights)
+        write_tensors(scratch / WEIGHTS, weights)
         store.write_manifest(scratch, MODEL, meta=meta, origin=origin)
     with store.new_directory(folder / PREDICTION) as scratch:
         found.save(scratch, origin)
@@ -358,4 +359,4 @@ def _advice(way: str, path: Path | None = None) -> Iterator[None]:
 def best_model(folder: Path) -> dict[str, Tensor]:
     """What ``fit`` kept of the best round, by name; every byte is checked."""
     store.verify(folder / MODEL)
-    return checkpoints.read_tensors(folder / MODEL / WEIGHTS)
+    return read_tensors(folder / MODEL / WEIGHTS)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from epifalcon import store
+from epifalcon.epidemic.splits import without
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState
@@ -36,7 +37,6 @@ from epifalcon.studies.features import (
     hypergraph,
     pseudo_places,
     state_by_fold,
-    training_tests,
 )
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model, spent_figures
@@ -65,7 +65,7 @@ def score(
     settings, traces = run.settings, newcomers.traces
     incidence = hypergraph(traces, settings)
     features = Features.load(run.place / FEATURES)
-    training = training_tests(run.known, features.held_back)
+    training = without(run.known, features.held_back)
     state = _state(run, features.scaling, newcomers, incidence)
     task = Task(run.traces, run.known, settings, run.seed)
     pseudo = pseudo_places(task, training, progress, traces)
