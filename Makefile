@@ -21,7 +21,7 @@ install: .venv/installed ## build .venv with every extra, pinned by constraints.
 demo: install ## a small city, an outbreak, Falcon beside its rivals; demo/report.html
 	$(BIN)/epifalcon run --preset hamlet --mode paper \
 		--set privacy.upload_sigma=0.1 --set privacy.gradient_sigma=0.1 \
-		--beside hgnn --beside contact-tracing --out demo --overwrite
+		--beside hgnn --beside soft-dct-ratio --out demo --overwrite
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 -m "not slow"

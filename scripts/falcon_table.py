@@ -23,7 +23,7 @@ PAGE = DOCS / "reference-falcon-results.md"
 PAPER = ("--mode", "paper", "--set")
 ALL = ("--set", "region.macro_cases=all")
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "Contact tracing, soft": ("--method", "contact-tracing"),
+    "Contact tracing, soft": ("--method", "soft-dct-ratio"),
     "HGNN": ("--method", "hgnn"),
     "HGNN, status input": ("--method", "hgnn", "--set", "model.input=status"),
     "Falcon off": ("--mode", "off"),
@@ -112,12 +112,18 @@ def _table(found: dict[str, list[dict[str, Any]]]) -> str:
         epsilon = [run["epsilon"]["person"] for run in runs]
         known = [one for one in epsilon if one is not None]
         cells.append(
-            f"{min(known):,.4g} to {max(known):,.4g}" if known else "none kept"
+            " to ".join(_short(pick(known)) for pick in (min, max))
+            if known
+            else "no bound"
         )
         rounds = [run["rounds"] for run in runs if run["rounds"]]
         cells.append(f"{min(rounds)} to {max(rounds)}" if rounds else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _short(epsilon: float) -> str:
+    return f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.2g}"
 
 
 def _write(table: str) -> None:

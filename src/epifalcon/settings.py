@@ -197,6 +197,10 @@ def _convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
         raise SettingsError(unknown_choice(path, value, choices))
     if origin is tuple:
         return _convert_tuple(hint, value, path)
+    if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise SettingsError(f"{path}={value!r} must be a table of settings")
+        return dict(value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise SettingsError(f"{path}={value!r} must be a table of settings")

@@ -11,9 +11,11 @@ import polars as pl
 import pytest
 
 from epifalcon.app.main import main
+from epifalcon.errors import WriteError
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
+from epifalcon.studies.risks import Risks
 from tests.app.conftest import TINY
 from tests.studies.finished_runs import make_run
 
@@ -41,12 +43,12 @@ def run_quietly(*words):
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("predict") / "demo"
-    beside = ("--beside", "hgnn", "--beside", "contact-tracing")
+    beside = ("--beside", "hgnn", "--beside", "soft-dct-ratio")
     run_quietly("run", *QUICK, *STATUS, *beside, "--out", folder, "--quiet")
     return folder
 
 
-@pytest.mark.parametrize("method", [None, "hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", [None, "hgnn", "soft-dct-ratio"])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_everybody_once_and_the_highest_first(
     epifalcon, demo, tmp_path, method, suffix
@@ -144,7 +146,7 @@ def test_a_file_that_is_there_stays_unless_told(epifalcon, demo, tmp_path):
     [
         (("DEMO", "--out", "r.txt"), 2, "r.txt: must end in .csv or .parquet"),
         (("DEMO", "--out", "r"), 2, "must end in .csv or .parquet"),
-        (("DEMO", "--out", "r.csv", "--method", "hgn"), 2, "method='hgn' must be one"),
+        (("DEMO", "--out", "r.csv", "--method", "hgn"), 2, "did you mean 'hgnn'?"),
         (("DEMO", "--out", "r.csv", "--known", "DEMO"), 2, "--known needs --city"),
         (("DEMO",), 2, "--out"),
         (("gone", "--out", "r.csv"), 3, "gone: no such folder"),
@@ -156,9 +158,9 @@ def test_a_file_that_is_there_stays_unless_told(epifalcon, demo, tmp_path):
             "gone: no such folder",
         ),
         (
-            ("DEMO", "--city", "DEMO", "--method", "contact-tracing", "--out", "r.csv"),
+            ("DEMO", "--city", "DEMO", "--method", "soft-dct-ratio", "--out", "r.csv"),
             2,
-            "epifalcon run --method contact-tracing",
+            "epifalcon run --method soft-dct-ratio",
         ),
     ],
 )
@@ -250,7 +252,33 @@ def test_what_a_scoring_costs_is_told(epifalcon, tmp_path):
     assert again["privacy"]["epsilon"]["person"] > trained
     assert epifalcon("inspect", folder, "--quiet").code == 0
     resumed = epifalcon("run", "--resume", "--out", folder, "--json")
-    assert resumed.json["epsilon"]["person"] == trained
+    spent = again["privacy"]["epsilon"]["person"]
+    assert resumed.json["epsilon"]["person"] == spent
+
+
+def test_a_place_that_cannot_be_written_costs_nothing(epifalcon, tmp_path):
+    words = ("privacy.mode=paper", "model.rounds=2")
+    folder = make_run(tmp_path / "run", *words).folder
+    ledger = folder / "methods" / "falcon" / "ledger.jsonl"
+    before = ledger.read_bytes()
+    said = epifalcon("predict", folder, "--city", folder, "--out", "/proc/no/r.csv")
+    assert said.code == 6
+    assert ledger.read_bytes() == before
+
+
+def test_a_disk_that_fills_afterwards_says_what_stays_spent(
+    epifalcon, tmp_path, monkeypatch
+):
+    folder = make_run(tmp_path / "run", "privacy.mode=paper", "model.rounds=2").folder
+
+    def full(*_, **__):
+        raise WriteError("r.csv: cannot be written: No space left on device")
+
+    monkeypatch.setattr(Risks, "write", full)
+    words = ("--city", folder, "--out", tmp_path / "r.csv")
+    said = epifalcon("predict", folder, *words)
+    assert said.code == 6
+    assert "left on device; what this scoring cost stays spent" in said.err
 
 
 @pytest.mark.parametrize(
@@ -318,3 +346,29 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     known = dict(zip(table["person"], table["known"], strict=True))
     assert known["ann, b."] == "positive"
     assert known["zoë"] is None
+
+
+def test_tests_of_other_people_are_refused(epifalcon, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ours", "theirs"):
+        people = [f"{name} {number}" for number in range(60)]
+        bring(name, people, [f"place {number}" for number in range(12)])
+        words = ("--visits", f"{name}-visits.csv", "--tests", f"{name}-tests.csv")
+        epifalcon("import", *words, "--kind", "checkins", "--out", name, "-q")
+    words = ("--visits", "ours-visits.csv", "--kind", "checkins", "--out", "untested")
+    epifalcon("import", *words, "-q")
+    words = (*QUICK[6:], *STATUS, "--out", "run", "--quiet")
+    said = epifalcon("run", "--city", "ours", "--known", "theirs", *words)
+    assert said.code == 3
+    assert "theirs: the tests are of people with other names" in said.err
+    said = epifalcon("run", "--city", "ours", "--known", "untested", *words)
+    assert said.code == 3
+    assert "untested: holds no test results; import with --tests" in said.err
+    assert epifalcon("run", "--city", "ours", "--known", "ours", *words).code == 0
+    words = ("--city", "ours", "--known", "theirs", "--out", "r.csv")
+    said = epifalcon("predict", "run", *words)
+    assert said.code == 3
+    assert "other names" in said.err
+    # A run's tests know their people too.
+    words = ("--city", "theirs", "--known", "run", "--out", "other", "--quiet")
+    assert epifalcon("run", *words).code == 3

@@ -49,7 +49,7 @@ def test_equal_seeds_give_equal_figures(run_town):
     assert run_town(*words, "--seed", 4, out="a").code == 6
 
 
-@pytest.mark.parametrize("method", ["hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
 def test_another_method_may_be_the_runs_own(run_town, tmp_path, method):
     said = run_town("--json", "--method", method)
     figures = strict(said.out)
@@ -62,15 +62,15 @@ def test_another_method_may_be_the_runs_own(run_town, tmp_path, method):
 
 def test_people_see_tables_and_where_the_report_is(run_town, tmp_path):
     out = run_town(
-        "--beside", "hgnn", "--beside", "contact-tracing", "--mode", "local"
+        "--beside", "hgnn", "--beside", "soft-dct-ratio", "--mode", "local"
     ).out
-    for words in ("Falcon, local", "HGNN", "Contact tracing", "upload/0", "no bound",
+    for words in ("Falcon, local", "HGNN", "Soft DCT, ratio", "upload/0", "no bound",
                   f"Report: {tmp_path / 'run' / 'report.html'}"):  # fmt: skip
         assert words in out
     assert run_town("--quiet", out="other").out == ""
 
 
-@pytest.mark.parametrize("method", ["hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
 def test_a_mode_that_protects_nothing_is_told(run_town, method):
     said = run_town("--json", "--method", method, "--mode", "local")
     assert said.code == 0
@@ -102,7 +102,7 @@ BAD = [
     ("region.training.horizon=9", 3, "horizon=9 needs 10"),
     ("stopping.check_every=0", 2, "stopping.check_every=0"),
     ("stopping.validation_share=1", 2, "nobody is left to learn from"),
-    ("method=foo", 2, "method='foo'"),
+    ("method=foo", 2, "unknown method 'foo'"),
     ("labels.label_share=0", 3, "0 people tested positive: at least 2"),
     ("labels.label_share=0.02", 3, "tested positive: at least 2"),
     ("outbreak.seed_count=0", 3, "0 people tested positive"),
@@ -128,7 +128,7 @@ def test_what_cannot_be_run_is_told_and_leaves_nothing(
         (("--method", "falkon"), "did you mean 'falcon'"),
         (("--mode", "secret"), "privacy.mode='secret'"),
         (("--beside", "falcon"), "must name each method once"),
-        (("--beside", "hgn"), "must be one of"),
+        (("--beside", "hgn"), "did you mean 'hgnn'"),
         (("--resume", "--overwrite"), "--resume goes on"),
         (("--checkpoint-seconds", "nan"), "--checkpoint-seconds"),
         (("--checkpoint-seconds", "-1"), "--checkpoint-seconds"),
@@ -180,7 +180,7 @@ def test_only_what_is_ours_is_overwritten(run_town, tmp_path):
 
 
 def test_tests_of_real_people(run_town, tmp_path):
-    assert run_town("--method", "contact-tracing", "--seed", 3, out="first").code == 0
+    assert run_town("--method", "soft-dct-ratio", "--seed", 3, out="first").code == 0
     words = ("--city", tmp_path / "first", "--known", tmp_path / "first")
     quick = [word for one in QUICK for word in ("--set", one)]
     # A city brings the settings it was made with, the method among them.

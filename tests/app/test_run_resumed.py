@@ -69,7 +69,7 @@ def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
     def stop(*_):
         raise KeyboardInterrupt
 
-    assert run_town("--method", "contact-tracing").code == 0
+    assert run_town("--method", "soft-dct-ratio").code == 0
     before = content(tmp_path)
     monkeypatch.setattr("epifalcon.studies.outcomes.require_possible", stop)
     said = run_town("--overwrite")
@@ -107,7 +107,7 @@ def test_an_unfinished_run_is_not_begun_again_by_mistake(run_town, cut, tmp_path
 def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, told):
     cut("--mode", "paper", "--seed", 3)
     if "OTHER" in words:
-        words_of_it = ("--seed", 8, "--method", "contact-tracing")
+        words_of_it = ("--seed", 8, "--method", "soft-dct-ratio")
         assert run_town(*words_of_it, out="OTHER").code == 0
     before = content(tmp_path / "run")
     words = [

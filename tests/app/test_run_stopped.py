@@ -10,7 +10,7 @@ from tests.app.processes import Running
 from tests.app.runs import names, timeless
 
 MODES = {
-    "off": ("--beside", "contact-tracing"),
+    "off": ("--beside", "soft-dct-ratio"),
     "paper": ("--mode", "paper", "--set", "model.input=status"),
     "local": ("--mode", "local", "--set", "stopping.score_memory=0.5"),
 }
@@ -68,7 +68,10 @@ TOLD = "epifalcon: interrupted; go on with: epifalcon run --resume --out {out}\n
 
 @pytest.mark.parametrize(
     ("number", "code", "told"),
-    [(signal.SIGINT, 130, TOLD), (signal.SIGTERM, 143, "")],
+    [
+        (signal.SIGINT, 130, TOLD),
+        (signal.SIGTERM, 143, TOLD.replace("interrupted", "stopped")),
+    ],
     ids=["interrupt", "terminate"],
 )
 def test_a_stopped_run_is_gone_on_with(run, tmp_path, number, code, told):

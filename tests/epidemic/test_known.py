@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,6 +8,9 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
@@ -113,3 +118,28 @@ def test_tests_on_a_later_clock_keep_person_and_result():
     assert later.slot.tolist() == [0, 3, 6]
     np.testing.assert_array_equal(later.person, known.person)
     np.testing.assert_array_equal(later.status, known.status)
+
+
+def city(people=6, slots=12, names=None):
+    regions = Regions(kind="poi", centre_km=np.zeros((1, 2)))
+    by_slot = np.zeros((slots, people), np.int32)
+    return Traces(by_slot, Clock(days=slots // 12), regions, names)
+
+
+def test_tests_belong_to_the_people_of_their_names(tmp_path):
+    names = ("ann", "bob", "cid", "dan", "eve", "fay")
+    ours = known_of([(1, 3, True), (4, 2, False)])
+    ours = dataclasses.replace(ours, who=city(names=names).who)
+    ours.save(tmp_path / "known", Origin())
+    everybody = np.ones(6, np.bool_)
+    for known in (ours, Known.load(tmp_path / "known"), ours.since(1)):
+        known.of_people(everybody).require_people_of(city(names=names))
+        known.require_people_of(city())
+        for others in (names[::-1], ("annb", "ob", *names[2:])):
+            with pytest.raises(DataError, match="other names, or in another order"):
+                known.require_people_of(city(names=others))
+    with pytest.raises(DataError, match="among 6 people, but traces of 5"):
+        ours.require_people_of(city(people=5))
+    late = known_of([(1, 12, True)])
+    with pytest.raises(DataError, match="slot 12, but the traces end with slot 11"):
+        late.require_people_of(city())

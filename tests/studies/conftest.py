@@ -7,7 +7,7 @@ from tests.studies.finished_runs import make_run
 
 LOCAL = ("privacy.mode=local", "model.rounds=4")
 RUNS = {
-    "off": ('beside=["hgnn", "contact-tracing"]',),
+    "off": ('beside=["hgnn", "soft-dct-ratio"]',),
     "paper": ("privacy.mode=paper", "privacy.upload_sigma=0.05", "model.rounds=6"),
     "local": (*LOCAL, "privacy.scorings=8"),
     "tight": (*LOCAL, "stopping.check_every=1"),

@@ -5,13 +5,15 @@ import numpy as np
 import pytest
 
 from epifalcon import store
+from epifalcon.baselines.method import Scene
+from epifalcon.baselines.soft_dct import SoftDctRatio
 from epifalcon.epidemic.hidden import Hidden
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import Prediction
 from tests.studies.finished_runs import make_run
 
-BESIDE = 'beside=["hgnn", "contact-tracing"]'
+BESIDE = 'beside=["hgnn", "soft-dct-ratio"]'
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +37,10 @@ def test_the_risks_are_those_of_the_training(made):
     assert FinishedRun.open(made.folder).method == "falcon"
 
 
-def test_contact_tracing_keeps_its_scores(made):
-    from epifalcon.baselines.contact_tracing import soft_contact_tracing
-    from epifalcon.studies.features import hypergraph
-
-    run = FinishedRun.open(made.folder, "contact-tracing")
-    incidence = hypergraph(made.reported, run.settings)
-    expected = soft_contact_tracing(incidence, made.known.status)
-    assert np.array_equal(run.risks().probability, expected)
+def test_a_rival_keeps_its_scores(made):
+    run = FinishedRun.open(made.folder, "soft-dct-ratio")
+    method = SoftDctRatio(Scene(made.reported, seed=made.seed)).fit(made.known)
+    np.testing.assert_array_equal(run.risks().probability, method.predict_proba())
 
 
 def test_a_run_tells_what_its_methods_saw(made):
@@ -63,10 +61,10 @@ def test_hidden_labels_stay_closed(made, monkeypatch):
 
 
 def test_a_method_that_was_not_run_is_refused(tmp_path):
-    folder = make_run(tmp_path / "run", "method=contact-tracing").folder
-    with pytest.raises(SettingsError, match=r"'hgnn' was not run there, only contact"):
+    folder = make_run(tmp_path / "run", "method=soft-dct-ratio").folder
+    with pytest.raises(SettingsError, match=r"'hgnn' was not run there, only soft-dct"):
         FinishedRun.open(folder, "hgnn")
-    with pytest.raises(SettingsError, match="method='hgn' must be one of"):
+    with pytest.raises(SettingsError, match="unknown method 'hgn'"):
         FinishedRun.open(folder, "hgn")
 
 
@@ -128,9 +126,9 @@ def test_a_ledger_may_grow_but_not_change(copied):
 
 
 def test_a_run_of_an_earlier_version_is_told_of(copied):
-    shutil.rmtree(copied / "methods" / "contact-tracing")
+    shutil.rmtree(copied / "methods" / "soft-dct-ratio")
     manifest = store.read_manifest(copied)
     (copied / store.MANIFEST).unlink()
     store.write_manifest(copied, "run", meta=manifest["meta"], origin=store.Origin())
     with pytest.raises(DataError, match="made by an earlier version"):
-        FinishedRun.open(copied, "contact-tracing").risks()
+        FinishedRun.open(copied, "soft-dct-ratio").risks()

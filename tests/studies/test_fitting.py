@@ -379,3 +379,9 @@ def test_what_cannot_be_trained_is_refused_beforehand(settings, error, told):
 @EVERY
 def test_what_can_be_trained_is_not_refused(settings):
     fitting.require_possible(town.task(settings))
+
+
+def test_folds_must_hold_tested_people():
+    region = replace(town.FALCON.region, folds=100)
+    with pytest.raises(SettingsError, match=r"region\.folds=100 is too many for 32"):
+        fitting.require_possible(town.task(replace(town.FALCON, region=region)))

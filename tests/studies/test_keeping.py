@@ -32,9 +32,9 @@ def _quick_pictures(monkeypatch):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "run"
-    begun = town.begun(folder, beside=("hgnn", "contact-tracing"))
+    begun = town.begun(folder, beside=("hgnn", "soft-dct-ratio"))
     begin(begun)
-    methods = ("falcon", "hgnn", "contact-tracing")
+    methods = ("falcon", "hgnn", "soft-dct-ratio")
     return begun, [run_method(begun, method, LISTENERS) for method in methods]
 
 
@@ -68,7 +68,7 @@ def test_a_run_leaves_summary_pictures_and_report(ended):
         "Region",
     ]
     page = (begun.folder / "report.html").read_text()
-    for word in ("Falcon, off", "HGNN", "Contact tracing", "Mobility statistics"):
+    for word in ("Falcon, off", "HGNN", "Soft DCT, ratio", "Mobility statistics"):
         assert word in page
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
 
@@ -140,7 +140,7 @@ def test_the_manifest_covers_what_the_methods_made(ended):
     keep_results(begun, outcomes)
     files = json.loads((begun.folder / "manifest.json").read_text())["files"]
     assert "methods/falcon/ledger.jsonl" in files
-    assert "methods/contact-tracing/prediction/probability.npy" in files
+    assert "methods/soft-dct-ratio/prediction/probability.npy" in files
     there = {
         path.relative_to(begun.folder).as_posix()
         for path in begun.folder.rglob("*")

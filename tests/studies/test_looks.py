@@ -15,7 +15,5 @@ def test_a_look_comes_back_from_json(epsilon):
 
 
 def test_a_look_in_words():
-    assert Look(10, 0.69314, 0.5, math.inf).told == "loss 0.693, validation AUC 0.500"
-    assert Look(10, 0.69314, 0.5, 12345.6).told == (
-        "loss 0.693, validation AUC 0.500, epsilon 1.23e+04 a person"
-    )
+    assert Look(10, 0.69314, 0.5, math.inf).told == "loss 0.693, AUC 0.500"
+    assert Look(10, 0.69314, 0.5, 12345.6).told == ("loss 0.693, AUC 0.500, ε 1.23e+04")

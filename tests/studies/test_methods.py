@@ -4,15 +4,11 @@ import pytest
 
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
-from epifalcon.studies.methods import METHODS, TITLES, PredictionSettings
+from epifalcon.studies.methods import PredictionSettings
 
 FALCON = PredictionSettings(
     model=FalconSettings(rounds=9), privacy=PrivacySettings(mode="local")
 )
-
-
-def test_every_method_has_a_title():
-    assert set(TITLES) == set(METHODS) == {"falcon", "hgnn", "contact-tracing"}
 
 
 @pytest.mark.parametrize(

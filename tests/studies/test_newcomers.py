@@ -113,7 +113,7 @@ def test_other_slots_are_refused():
 
 def test_tests_must_be_of_these_people_and_days():
     run = city()
-    with pytest.raises(DataError, match="tests among 11 people, traces of 12"):
+    with pytest.raises(DataError, match="tests among 11 people, but traces of 12"):
         Newcomers.of(run, some_tests(city(people=11)), run)
     late = some_tests(city(clock=Clock(slot_hours=4, days=30)), seed=1)
     with pytest.raises(DataError, match="but the traces end with slot 17"):

@@ -48,7 +48,7 @@ RUNS = {
     "falcon-none": ("falcon", {"region": region("none")}),
     "falcon-paper": ("falcon", {"privacy": PrivacySettings(mode="paper")}),
     "hgnn": ("hgnn", {}),
-    "contact-tracing": ("contact-tracing", {}),
+    "soft-dct-ratio": ("soft-dct-ratio", {}),
 }
 EVERY = pytest.mark.parametrize(("method", "changes"), RUNS.values(), ids=RUNS.keys())
 
@@ -100,7 +100,7 @@ def test_a_method_that_has_ended_is_read(tmp_path, method, changes):
     assert json_text(first.as_plain()) == json_text(second.as_plain())
 
 
-@pytest.mark.parametrize("method", ["hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
 def test_scores_of_another_run_are_refused(tmp_path, method):
     run_method(town.begun(tmp_path), method, LISTENERS)
     other = replace(town.begun(tmp_path), seed=9)
@@ -108,7 +108,7 @@ def test_scores_of_another_run_are_refused(tmp_path, method):
         run_method(other, method, LISTENERS)
 
 
-@pytest.mark.parametrize("method", ["hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
 def test_a_full_disk_is_told_and_can_be_gone_on_from(tmp_path, method):
     begun = town.begun(tmp_path / "run")
     (tmp_path / "run").mkdir()
@@ -172,11 +172,11 @@ def test_the_rival_has_no_privacy_whatever_the_run_has(tmp_path):
 
 def test_what_cannot_be_trained_is_refused_for_every_method(tmp_path):
     stopping = replace(town.FALCON.stopping, validation_share=1.0)
-    for method, beside in (("falcon", ()), ("contact-tracing", ("hgnn",))):
+    for method, beside in (("falcon", ()), ("soft-dct-ratio", ("hgnn",))):
         begun = town.begun(tmp_path, method=method, beside=beside, stopping=stopping)
         with pytest.raises(SettingsError, match="validation_share"):
             require_possible(begun)
-    require_possible(town.begun(tmp_path, method="contact-tracing", stopping=stopping))
+    require_possible(town.begun(tmp_path, method="soft-dct-ratio", stopping=stopping))
     assert list(tmp_path.iterdir()) == []
 
 

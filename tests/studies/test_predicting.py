@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from epifalcon import store
-from epifalcon.baselines.contact_tracing import exposure
+from epifalcon.baselines.soft_dct import exposure
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import even_folds
 from epifalcon.errors import DataError, SettingsError
@@ -218,7 +218,7 @@ def test_people_who_were_never_seen_are_scored(opened):
     [
         (("model.input=embedding",), "train with --set model.input=status"),
         (("region.macro_cases=all",), "which nobody can know of new people"),
-        (("method=contact-tracing",), "epifalcon run --method contact-tracing --city"),
+        (("method=soft-dct-ratio",), "epifalcon run --method soft-dct-ratio --city"),
     ],
 )
 def test_a_model_that_knows_its_own_people_alone(tmp_path, words, told):

@@ -51,7 +51,7 @@ def spent(mode="off", person=None):
 
 def outcome(method="falcon", mode="off", person=None, forecast=None):
     metrics = evaluate(SCORES, SCORES > 0.6, 0.8)
-    if method == "contact-tracing":
+    if method == "soft-dct-ratio":
         return Outcome(method, SCORES, metrics, 0.25)
     trained = Prediction(
         probability=SCORES,
@@ -67,7 +67,7 @@ def outcome(method="falcon", mode="off", person=None, forecast=None):
     return Outcome(method, SCORES, metrics, 12.34, settings, trained)
 
 
-@pytest.mark.parametrize("method", ["falcon", "hgnn", "contact-tracing"])
+@pytest.mark.parametrize("method", ["falcon", "hgnn", "soft-dct-ratio"])
 def test_the_figures_have_every_key_that_is_relied_on(tmp_path, method):
     figures = run_figures(town.begun(tmp_path), [outcome(method)])
     plain = json.loads(json_text(figures), parse_constant=pytest.fail)
@@ -77,15 +77,15 @@ def test_the_figures_have_every_key_that_is_relied_on(tmp_path, method):
     assert plain["prevalence"] == plain["metrics"]["prevalence"]
     assert plain["seconds"] > 0
     assert plain["peak_rss_mb"] > 10
-    assert plain["seconds_per_round"] == (None if method == "contact-tracing" else 0.5)
+    assert plain["seconds_per_round"] == (None if method == "soft-dct-ratio" else 0.5)
     assert plain["tested"] == 32
 
 
 def test_methods_beside_stand_apart(tmp_path):
-    methods = [outcome(), outcome("hgnn"), outcome("contact-tracing")]
+    methods = [outcome(), outcome("hgnn"), outcome("soft-dct-ratio")]
     figures = run_figures(town.begun(tmp_path), methods)
     assert figures["method"] == "falcon"
-    assert set(figures["beside"]) == {"hgnn", "contact-tracing"}
+    assert set(figures["beside"]) == {"hgnn", "soft-dct-ratio"}
     assert figures["beside"]["hgnn"]["metrics"]["auc"] == 1.0
 
 
@@ -96,7 +96,7 @@ def test_without_hidden_people_there_are_no_metrics(tmp_path):
     assert figures["metrics"] is None
     assert figures["prevalence"] is None
     assert "outbreak" not in figures
-    table = methods_table([real, replace(outcome("contact-tracing"), metrics=None)])
+    table = methods_table([real, replace(outcome("soft-dct-ratio"), metrics=None)])
     assert table.columns == ["method", "validation AUC", "epsilon", "s"]
     assert [row[1] for row in table.rows] == ["0.625", "-"]
 

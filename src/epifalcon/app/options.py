@@ -5,6 +5,16 @@ from typing import Annotated
 
 import typer
 
+
+def _load_own(files: list[Path] | None) -> list[Path]:
+    if files:
+        from epifalcon.baselines.catalogue import load_file
+
+        for file in files:
+            load_file(file)
+    return files or []
+
+
 Preset = Annotated[
     str | None,
     typer.Option(
@@ -35,6 +45,17 @@ Quiet = Annotated[
 Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder to write into.", show_default=False),
+]
+Own = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        metavar="FILE.py",
+        help="A Python file that registers methods of your own. May be repeated.",
+        show_default=False,
+        callback=_load_own,
+        is_eager=True,
+    ),
 ]
 Overwrite = Annotated[
     bool,

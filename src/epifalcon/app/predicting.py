@@ -8,7 +8,7 @@ import typer
 
 from epifalcon.app import options
 from epifalcon.app.screen import Screen
-from epifalcon.errors import SettingsError, StoppedError
+from epifalcon.errors import SettingsError, StoppedError, WriteError
 
 if TYPE_CHECKING:
     from epifalcon.progress import Progress
@@ -48,6 +48,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    own: options.Own = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the file if it exists.")
     ] = False,
@@ -65,6 +66,7 @@ def predict(
     """
     from epifalcon.studies.risks import require_writable
 
+    del own  # Loaded as the option was read.
     if known is not None and city is None:
         raise SettingsError(
             f"--known needs --city: for new tests of the run's own people, --city {run}"
@@ -74,7 +76,12 @@ def predict(
     with screen.progress() as progress:
         chosen = _Chosen(run, method, city, known)
         scored = chosen.score(progress)
-    scored.risks.write(out, overwrite=overwrite)
+    try:
+        scored.risks.write(out, overwrite=overwrite)
+    except WriteError as error:
+        if scored.spent is None:
+            raise
+        raise WriteError(f"{error}; what this scoring cost stays spent") from None
     screen.figures({**chosen.figures(scored), "out": str(out)})
     rows = [_row(one) for one in scored.risks.highest(_SHOWN)]
     title = f"The highest of {len(scored.risks):,} risks"

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from epifalcon.errors import (
 
 if TYPE_CHECKING:
     from epifalcon.epidemic.known import Known
+    from epifalcon.mobility.traces import Traces
     from epifalcon.progress import Progress
     from epifalcon.studies.keeping import Kept
     from epifalcon.studies.run_folder import Begun
@@ -45,7 +47,8 @@ def run(
         str | None,
         typer.Option(
             "--method",
-            help="falcon (default), hgnn or contact-tracing.",
+            help="Whose scores are the run's: falcon unless told. All names: epifalcon "
+            "methods.",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +70,7 @@ def run(
         ),
     ] = None,
     overrides: options.Overrides = None,
+    own: options.Own = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -102,6 +106,7 @@ def run(
     """
     from epifalcon.studies.run_folder import alone
 
+    del own  # Loaded as the option was read.
     if resume and overwrite:
         raise SettingsError("--resume goes on with a run, --overwrite begins it again")
     if math.isnan(checkpoint_seconds):
@@ -139,13 +144,16 @@ def _resumable(out: Path, resume: bool) -> Iterator[None]:
     before = _number(out)
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit, WriteError) as stop:
         if _number(out) is None or (_number(out) == before and not resume):
             raise
-        raise StoppedError(
-            f"interrupted; go on with: epifalcon run --resume --out "
-            f"{shlex.quote(str(out))}"
-        ) from None
+        way = f"go on with: epifalcon run --resume --out {shlex.quote(str(out))}"
+        if isinstance(stop, WriteError):
+            raise WriteError(f"{stop}; {way}") from None
+        if isinstance(stop, SystemExit):
+            sys.stderr.write(f"epifalcon: stopped; {way}\n")
+            raise
+        raise StoppedError(f"interrupted; {way}") from None
 
 
 def _number(folder: Path) -> int | None:
@@ -194,16 +202,20 @@ def _begin(out: Path, words: _Words, overwrite: bool, progress: "Progress") -> "
     if given is None:
         epidemic = next(run_epidemics(chosen.experiment, chosen.traces, seed))
         given = epidemic.labels.known
-    elif given.people != chosen.traces.people:
-        raise DataError(
-            f"{words.known}: tests among {given.people:,} people, but {words.city} "
-            f"has {chosen.traces.people:,}"
-        )
+    else:
+        _require_people(given, chosen.traces, words.known)
     reported = chosen.reported(seed, progress)
     begun = Begun(out, chosen, seed, reported, given, epidemic, threads_now())
     require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[words.city, words.known])
     return begun
+
+
+def _require_people(known: "Known", traces: "Traces", folder: Path | None) -> None:
+    try:
+        known.require_people_of(traces)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
 
 
 def _refuse_unfinished(out: Path, overwrite: bool) -> None:
@@ -225,7 +237,10 @@ def _tests(folder: Path, city: Path | None) -> "Known":
 
     if city is None:
         raise SettingsError("--known needs --city: the tests are of its people")
-    return Known.load(_known_folder(folder))
+    place = _known_folder(folder)
+    if (folder / "city").is_dir() and place == folder:
+        raise DataError(f"{folder}: holds no test results; import with --tests")
+    return Known.load(place)
 
 
 def _known_folder(folder: Path) -> Path:

@@ -26,7 +26,8 @@ from epifalcon.streams import Streams
 from epifalcon.types import Plain, Probabilities
 
 _KIND = "rival-checkpoint"
-_PLACE = "training"
+TRAINING = "training"
+"""Where a training that is not finished is kept."""
 _TENSORS = "tensors.safetensors"
 
 
@@ -96,7 +97,11 @@ class Best:
 
 @dataclass(frozen=True, eq=False)
 class Keeper:
-    """Keeps a training on disk now and then, so that it can go on bit by bit."""
+    """Keeps a training on disk now and then, so that it can go on bit by bit.
+
+    It stands in ``folder / TRAINING`` and is left there at the end: whoever
+    keeps the outcome removes it then, so that no moment is without either.
+    """
 
     folder: Path | None
     origin: store.Origin
@@ -112,6 +117,7 @@ class Keeper:
         traces, known = data
         digest = hashlib.sha256()
         for array in (traces.by_slot, known.person, known.positive, known.slot):
+            digest.update(f"{traces.clock.slots_per_day} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         told = {"method": name, **settings, "data_sha256": digest.hexdigest()}
         origin = store.Origin.now(told, scene.seed)
@@ -121,14 +127,17 @@ class Keeper:
         """Put the state on disk, whole, in place of the one before."""
         if self.folder is None:
             return
-        with store.new_directory(self.folder / _PLACE, overwrite=True) as scratch:
+        with store.new_directory(self.folder / TRAINING, overwrite=True) as scratch:
             write_tensors(scratch / _TENSORS, tensors)
             store.write_manifest(scratch, _KIND, meta=remembered, origin=self.origin)
 
     def load(self) -> tuple[Plain, dict[str, Tensor]] | None:
         """The state on disk; ``DataError`` where it is of another training."""
-        place = None if self.folder is None else self.folder / _PLACE
-        if place is None or not place.is_dir():
+        if self.folder is None or not self.folder.is_dir():
+            return None
+        place = self.folder / TRAINING
+        store.clear_scratch(self.folder, TRAINING)
+        if not place.is_dir():
             return None
         try:
             manifest = store.verify(place)
@@ -140,9 +149,10 @@ class Keeper:
         kept = store.Origin(
             manifest["settings"], manifest["seed"], manifest["versions"]
         )
-        if kept != store.Origin(
+        wanted = store.Origin(
             dict(self.origin.settings), self.origin.seed, dict(self.origin.versions)
-        ):
+        )
+        if manifest["kind"] != _KIND or kept != wanted:
             raise DataError(
                 f"{place}: belongs to a training with other data, settings, seed or "
                 "versions; delete it to begin again"

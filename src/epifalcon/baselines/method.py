@@ -120,7 +120,7 @@ class Method(ABC):
                 f"tests among {known.people:,} people, but traces of {traces.people:,}"
             )
         start = perf_counter()
-        order = own_order(traces)
+        order = own_order(traces, known)
         found = self.score(order.traces(traces), order.known(known))
         found = found if isinstance(found, Scores) else Scores(found)
         self._found = _in_order_of_the_city(found, order, self.name)

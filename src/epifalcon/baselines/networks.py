@@ -8,8 +8,9 @@ differs in a table is the network.
 the results of one fold of the tested people at a time are masked in everybody's
 inputs and asked for in the loss: otherwise a trained person's own result would
 echo back from its neighbours' inputs (the harness never shows a network a
-result that it is asked for). ``input="embedding"`` is the authors' way: a free
-vector for each person, results in the loss alone.
+result that it is asked for; nor is a tested person's risk, as told in the end,
+one that was found in sight of its own result). ``input="embedding"`` is the
+authors' way: a free vector for each person, results in the loss alone.
 """
 
 from abc import abstractmethod
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from epifalcon.baselines.exposure import daily_exposure
 from epifalcon.baselines.ground import Ground
-from epifalcon.baselines.lessons import Keeper, Lesson, Lessons, learn
+from epifalcon.baselines.lessons import Best, Keeper, Lesson, Lessons, learn
 from epifalcon.baselines.method import Method, Scores, require_both
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.epidemic.known import Known
@@ -34,7 +35,7 @@ from epifalcon.errors import SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
-from epifalcon.types import PersonIds
+from epifalcon.types import PersonIds, Probabilities
 
 People = PersonIds | NDArray[np.intp]
 
@@ -99,8 +100,18 @@ class NetworkMethod(Method):
         """The network's input x from the tests in ``known``: (people, days, channels).
 
         Called with the visible tests only, once for each fold and once for all.
+        A network that sums days up may return fewer of them. Whoever lets a
+        person's result into its own row must say so by ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
+
+    def flat(self, ground: Ground, channels: int, days: int | None = None) -> "Flat":
+        """What turns x into one row a person, for networks without time.
+
+        ``days`` where ``features`` tells of another number of them than the city.
+        """
+        once = self.settings.input == "embedding"
+        return Flat(channels, 1 if once else ground.days if days is None else days)
 
     def score(self, traces: Traces, known: Known) -> Scores:
         """Train, choose by the validation people, tell everybody's risk."""
@@ -116,12 +127,11 @@ class NetworkMethod(Method):
             self.settings,
             Keeper.of(self.scene, self.name, as_plain(self.settings), (traces, known)),
         )
-        risk = best.risk(lessons.final)
-        looked = best.risk(lessons.look)[held_back]
+        risk = _unechoed(best, lessons)
         return Scores(
             risk,
             masked=held_back,
-            masked_risk=looked,
+            masked_risk=risk[held_back],
             steps=best.steps,
             parameters=best.parameters,
             told=best.told,
@@ -173,6 +183,32 @@ class NetworkMethod(Method):
             final=lesson(known, np.flatnonzero(known.tested)),
             base=float(logit(np.clip(share, 1e-3, 1 - 1e-3))),
         )
+
+
+def _unechoed(best: Best, lessons: Lessons) -> Probabilities:
+    """Everybody's risk: of tested people from the lesson that asks for them.
+
+    What a network is shown in the end holds their own results.
+    """
+    risk = best.risk(lessons.final)
+    for lesson in (*lessons.parts, lessons.look):
+        asked = lesson.people.numpy()
+        risk[asked] = best.risk(lesson)[asked]
+    return risk
+
+
+class Flat(nn.Module):
+    """The first ``days`` of x side by side: (people, days x channels).
+
+    A free embedding is the same on every day, so one day of it is all.
+    """
+
+    def __init__(self, channels: int, days: int) -> None:
+        super().__init__()
+        self._days, self.width = days, days * channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : self._days].flatten(1)
 
 
 class _Whole(nn.Module):

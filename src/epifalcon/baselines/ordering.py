@@ -50,12 +50,13 @@ class Order:
         )
 
 
-def own_order(traces: Traces) -> Order:
-    """The order that these traces have of themselves.
+def own_order(traces: Traces, known: Known | None = None) -> Order:
+    """The order that these people and regions have of themselves.
 
     Regions go by where they lie and how many people were there in each slot,
-    people by their first region and then by their whole trace. Only who agrees
-    in all of that stays in the order of the numbers. Tests play no part.
+    people by their first region, then by their whole trace, then by when they
+    were tested. Only who agrees in all of that stays in the order of the
+    numbers. Results play no part.
     """
     counts = _region_words(traces)
     east, north = traces.regions.centre_km.T
@@ -66,8 +67,11 @@ def own_order(traces: Traces) -> Order:
     word = np.zeros(traces.people, np.uint64)
     for slot, here in enumerate(traces.by_slot):
         word += _mixed(_mixed(_word(slot)) + _word(place[here] + 2))
+    tests = np.zeros(traces.people, np.uint64)
+    if known is not None:
+        np.add.at(tests, known.person, _mixed(_word(known.slot)))
     first = place[traces.by_slot[0]]
-    return Order(np.lexsort((word, first)), regions)
+    return Order(np.lexsort((tests, word, first)), regions)
 
 
 def _region_words(traces: Traces) -> Words:

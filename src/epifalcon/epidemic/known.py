@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from epifalcon import store
 from epifalcon.checks import at_least, same_length, vectors
 from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask, PersonIds, Slots
 
 _KIND = "known"
@@ -30,6 +31,8 @@ class Known:
     positive: Mask
     slot: Slots
     """Slot in which the test was taken."""
+    who: str | None = None
+    """``Traces.who`` of the people, where they have names."""
 
     def __post_init__(self) -> None:
         at_least(1, people=self.people)
@@ -58,7 +61,12 @@ class Known:
 
     @classmethod
     def from_tests(
-        cls, people: int, person: PersonIds, positive: Mask, slot: Slots
+        cls,
+        people: int,
+        person: PersonIds,
+        positive: Mask,
+        slot: Slots,
+        who: str | None = None,
     ) -> "Known":
         """The record of tests that come in any order."""
         same_length(person=person, positive=positive, slot=slot)
@@ -68,13 +76,36 @@ class Known:
             person[order].astype(np.int32),
             positive[order].astype(np.bool_),
             slot[order].astype(np.int32),
+            who,
         )
+
+    def require_people_of(self, traces: Traces) -> None:
+        """Raise ``DataError`` unless these can be tests of the people of ``traces``."""
+        if self.people != traces.people:
+            raise DataError(
+                f"tests among {self.people:,} people, but traces of {traces.people:,}"
+            )
+        if None not in (self.who, traces.who) and self.who != traces.who:
+            raise DataError(
+                "the tests are of people with other names, or in another order, than "
+                "the traces: import visits and tests together"
+            )
+        last = int(self.slot.max(initial=-1))
+        if last >= traces.slots:
+            raise DataError(
+                f"a test in slot {last}, but the traces end with slot "
+                f"{traces.slots - 1}"
+            )
 
     def of_people(self, wanted: Mask) -> "Known":
         """The tests of the people marked in ``wanted`` (people,) alone."""
         kept = wanted[self.person]
         return Known(
-            self.people, self.person[kept], self.positive[kept], self.slot[kept]
+            self.people,
+            self.person[kept],
+            self.positive[kept],
+            self.slot[kept],
+            self.who,
         )
 
     def since(self, first_slot: int) -> "Known":
@@ -83,7 +114,7 @@ class Known:
         A test from before counts for the first slot: its result is known there.
         """
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
-        return Known(self.people, self.person, self.positive, slot)
+        return Known(self.people, self.person, self.positive, slot, self.who)
 
     @cached_property
     def status(self) -> NDArray[np.int8]:
@@ -111,7 +142,10 @@ class Known:
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         arrays = {"person": self.person, "positive": self.positive, "slot": self.slot}
-        store.write(folder, _KIND, arrays, meta={"people": self.people}, origin=origin)
+        meta: dict[str, object] = {"people": self.people}
+        if self.who is not None:
+            meta["who"] = self.who
+        store.write(folder, _KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "Known":
@@ -123,6 +157,7 @@ class Known:
                 stored.arrays["person"],
                 stored.arrays["positive"],
                 stored.arrays["slot"],
+                stored.meta.get("who"),
             )
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None

@@ -57,7 +57,8 @@ def read_results(
     person, positive, slot = (
         np.concatenate([part[k] for part in parts]) for k in range(3)
     )
-    return Known.from_tests(traces.people, person, positive, slot), rows
+    known = Known.from_tests(traces.people, person, positive, slot, traces.who)
+    return known, rows
 
 
 class _Reader:

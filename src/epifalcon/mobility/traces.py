@@ -1,5 +1,6 @@
 """Traces: the region of every person at every slot."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,6 +79,16 @@ class Traces:
         """Share of (person, slot) pairs with a known region."""
         seen = sum(int(np.count_nonzero(row != UNKNOWN)) for row in self.by_slot)
         return seen / self.by_slot.size
+
+    @cached_property
+    def who(self) -> str | None:
+        """A hash of the people's names in their order; None without names."""
+        if self.names is None:
+            return None
+        packed = pack_strings("name", self.names)
+        digest = hashlib.sha256(packed["name_ends"].tobytes())
+        digest.update(packed["name_text"].tobytes())
+        return digest.hexdigest()
 
     def occupancy(self, slot: int) -> Counts:
         """How many people were in each region at ``slot``: (regions,)."""

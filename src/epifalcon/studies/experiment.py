@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from epifalcon.checks import one_of
+from epifalcon.baselines.catalogue import entry, settings_of
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
@@ -27,7 +27,7 @@ from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
-from epifalcon.studies.methods import METHODS, Method, PredictionSettings
+from epifalcon.studies.methods import FALCONS, PredictionSettings
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
@@ -46,19 +46,31 @@ class Experiment:
     pathogen: Pathogen = SARS_COV_2
     outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
-    method: Method = "falcon"
+    method: str = "falcon"
     """Whose scores are the run's."""
-    beside: tuple[Method, ...] = ()
+    beside: tuple[str, ...] = ()
     """Methods that are run on the same labels for comparison."""
     model: FalconSettings = field(default_factory=FalconSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     pseudo: PseudoSettings = field(default_factory=PseudoSettings)
     region: RegionSettings = field(default_factory=RegionSettings)
     stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    rivals: Mapping[str, Plain] = field(default_factory=dict)
+    """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.beside):
-            one_of(METHODS, method=method)
+            entry(method)
+        for method, values in self.rivals.items():
+            entry(method)
+            if method in FALCONS:
+                raise SettingsError(
+                    f"rivals.{method}: its settings are those of [model], [privacy], "
+                    "[pseudo], [region] and [stopping]"
+                )
+            if not isinstance(values, Mapping):
+                raise SettingsError(f"rivals.{method}={values!r} must be a table")
+            settings_of(method, values)
         if len({self.method, *self.beside}) <= len(self.beside):
             raise SettingsError(
                 f"beside={list(self.beside)} must name each method once, and not "

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import one_of
+from epifalcon.baselines.catalogue import entry
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.method_folder import LEDGER, PREDICTION
-from epifalcon.studies.methods import METHODS, Method, PredictionSettings
+from epifalcon.studies.methods import PredictionSettings
 from epifalcon.studies.pipeline import CITY, REPORTED
 from epifalcon.studies.risks import Risks
 from epifalcon.studies.run_folder import METHODS as METHODS_FOLDER
@@ -25,7 +25,7 @@ class FinishedRun:
     """A finished run as prediction sees it: what its methods saw, and one of them."""
 
     folder: Path
-    method: Method
+    method: str
     experiment: Experiment
     seed: int
     traces: Traces
@@ -82,10 +82,10 @@ class FinishedRun:
         return Risks(np.array(scores), self.known.status, self.traces.names)
 
 
-def _chosen(folder: Path, experiment: Experiment, method: str | None) -> Method:
+def _chosen(folder: Path, experiment: Experiment, method: str | None) -> str:
     if method is None:
         return experiment.method
-    one_of(METHODS, method=method)
+    entry(method)
     there = (experiment.method, *experiment.beside)
     if method not in there:
         raise SettingsError(

@@ -8,7 +8,7 @@ training that is gone on with ends with the same bits.
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.epidemic.splits import without
-from epifalcon.errors import CorruptFileError
+from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import RoundReport, train
 from epifalcon.federation.plan import PrivacyPlan, releases_of
@@ -122,7 +122,7 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
     desk = desk or Desk()
     origin = task.origin
     if desk.folder is not None and (desk.folder / PREDICTION).is_dir():
-        return _ended(desk.folder, origin)
+        return _ended(task, desk.folder, origin)
     incidence = task.incidence
     features = _features(task, incidence, desk, origin)
     resumed = None
@@ -149,6 +149,12 @@ def require_possible(task: Task) -> None:
     validation_people(task)
     # One person shows as well as all whether windows fit the slots.
     hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
+    tested = int(task.known.tested.sum())
+    if settings.macro_cases == "reported" and settings.region.folds > tested // 2:
+        raise SettingsError(
+            f"region.folds={settings.region.folds} is too many for {tested:,} tested "
+            "people: at least two are needed in each"
+        )
     if settings.macro_cases != "none":
         settings.region.training.first_validation_day(clock.days)
     if settings.macro_cases == "all":
@@ -333,17 +339,20 @@ def _keep(
     checkpoints.remove_all(folder)
 
 
-def _ended(folder: Path, origin: store.Origin) -> Prediction:
-    """What a training that has ended left in ``folder``, if it is this one."""
+def _ended(task: Task, folder: Path, origin: store.Origin) -> Prediction:
+    """What a training that has ended left in ``folder``, if it is this one.
+
+    What was spent is what the ledger holds now: scorings of new people too.
+    """
     place = folder / PREDICTION
     checkpoints.require_same(place, checkpoints.verified(place), origin, exact=False)
     found = Prediction.load(place)
     head = checkpoints.verified(folder / MODEL)["meta"].get(_HEAD)
     with _advice(_NO_LEDGER, folder / LEDGER):
-        Ledger.open(folder / LEDGER, head=head)
+        ledger = Ledger.open(folder / LEDGER, head=head)
     # A kill may have come between the prediction and the end of the checkpoints.
     checkpoints.remove_all(folder)
-    return found
+    return replace(found, spent=spent_figures(task.settings.privacy.mode, ledger))
 
 
 @contextlib.contextmanager

@@ -126,11 +126,14 @@ def keep_results(
 ) -> Kept:
     """Write every picture and table of a run's end, and ``report.html``.
 
-    A run that is finished already is only read.
+    A run that is finished already is only read; what was spent since is told.
     """
     if finished(begun.folder):
         text = (begun.folder / SUMMARY).read_text(encoding="utf-8")
-        return Kept(json.loads(text), _tables(outcomes, FEW_METRICS))
+        summary = json.loads(text)
+        if outcomes[0].trained is not None:
+            summary |= outcomes[0].trained.spent
+        return Kept(summary, _tables(outcomes, FEW_METRICS))
     with store.writing(begun.folder):
         statistics = measure(begun.prepared.traces, progress)
         summary = run_figures(begun, outcomes)

@@ -20,11 +20,11 @@ class Look:
 
     @property
     def told(self) -> str:
-        """The look in words, for a progress bar."""
-        words = f"loss {self.loss:.3f}, validation AUC {self.auc:.3f}"
+        """The look in words, short, since 80 columns hold the bar too."""
+        words = f"loss {self.loss:.3f}, AUC {self.auc:.3f}"
         if np.isinf(self.epsilon):
             return words
-        return f"{words}, epsilon {self.epsilon:,.3g} a person"
+        return f"{words}, ε {self.epsilon:.3g}"
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> "Look":

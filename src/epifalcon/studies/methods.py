@@ -1,22 +1,34 @@
-"""The methods that a run can train or compute, and the settings of each.
+"""The methods that a run can train or compute, and the settings of Falcon's.
 
-Free of torch: commands that only list or check settings read it.
+The catalogue of the rivals with Falcon and HGNN in it, which have engine, region
+model and ledger behind them. Free of torch: commands that only list or check
+settings read it.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
+from epifalcon.baselines import catalogue
+from epifalcon.baselines.catalogue import Entry
 from epifalcon.federation.settings import PrivacySettings, StoppingSettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 
-Method = Literal["falcon", "hgnn", "contact-tracing"]
-METHODS: tuple[Method, ...] = get_args(Method)
-TITLES: dict[Method, str] = {
-    "falcon": "Falcon",
-    "hgnn": "HGNN",
-    "contact-tracing": "Contact tracing",
-}
+FALCONS = ("hgnn", "falcon")
+"""Trained by the engine, round by round."""
+_HOME = "epifalcon.studies.falcon_method"
+catalogue.add(
+    Entry("hgnn", "HGNN", "paper", "The person model alone.", f"{_HOME}:Hgnn")
+)
+catalogue.add(
+    Entry(
+        "falcon",
+        "Falcon",
+        "paper",
+        "The paper's method: detached propagation, noise, pseudo traces, region model.",
+        f"{_HOME}:Falcon",
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)

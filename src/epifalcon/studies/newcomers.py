@@ -29,16 +29,7 @@ class Newcomers:
     known: Known
 
     def __post_init__(self) -> None:
-        people, slots = self.traces.people, self.traces.slots
-        if self.known.people != people:
-            raise DataError(
-                f"tests among {self.known.people:,} people, traces of {people:,}"
-            )
-        last = int(self.known.slot.max(initial=-1))
-        if last >= slots:
-            raise DataError(
-                f"a test in slot {last}, but the traces end with slot {slots - 1}"
-            )
+        self.known.require_people_of(self.traces)
 
     @classmethod
     def of(cls, traces: Traces, known: Known | None, like: Traces) -> "Newcomers":

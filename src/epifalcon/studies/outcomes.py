@@ -2,47 +2,49 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 
 from epifalcon import store
-from epifalcon.baselines.contact_tracing import soft_contact_tracing
+from epifalcon.baselines.catalogue import entry
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.evaluation.metrics import Metrics, evaluate
 from epifalcon.progress import Progress
-from epifalcon.studies import fitting
-from epifalcon.studies.checkpoints import require_same, verified
-from epifalcon.studies.features import Task, hypergraph
+from epifalcon.studies import fitting, rivals
+from epifalcon.studies.features import Task, validation_people
 from epifalcon.studies.fitting import Desk, Prediction, fit
-from epifalcon.studies.method_folder import PREDICTION
-from epifalcon.studies.methods import TITLES, Method, PredictionSettings
+from epifalcon.studies.methods import FALCONS, PredictionSettings
 from epifalcon.studies.run_folder import Begun
-from epifalcon.types import Probabilities
+from epifalcon.types import PersonIds, Probabilities
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """One method's scores, and how good they are."""
 
-    method: Method
+    method: str
     probability: Probabilities
     """(people,)"""
     metrics: Metrics | None
     """On hidden people; None where nobody is hidden."""
     seconds: float
     settings: PredictionSettings | None = None
-    """Of a method that is trained."""
+    """Of Falcon and HGNN."""
     trained: Prediction | None = None
+    masked: PersonIds | None = None
+    """(masked people,) tested, but unseen by what made ``masked_risk``."""
+    masked_risk: Probabilities | None = None
+    """(masked people,)"""
+    told: dict[str, Any] = field(default_factory=dict)
+    """Of other methods: what they say of themselves."""
 
     @property
     def title(self) -> str:
         """The method as tables call it, with what must be said of it."""
-        title = TITLES[self.method]
+        title = entry(self.method).title
         if self.method != "falcon" or self.settings is None:
             return title
         title = f"{title}, {self.settings.privacy.mode}"
@@ -58,7 +60,7 @@ class Outcome:
             "seconds": self.seconds,
         }
         if self.settings is None or self.trained is None:
-            return plain
+            return plain | ({"told": self.told} if self.told else {})
         trained = self.trained
         return plain | {
             "macro_cases": self.settings.macro_cases,
@@ -81,7 +83,7 @@ class Listeners:
     """Whether to write a log that TensorBoard reads."""
 
 
-def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
+def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
     """Train or compute ``method`` in the run's folder, then judge it.
 
     A method that has ended before is read, one that was begun is gone on with,
@@ -91,19 +93,21 @@ def run_method(begun: Begun, method: Method, listeners: Listeners) -> Outcome:
     with store.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
-    if method == "contact-tracing":
-        return _trace(begun)
-    task = _task(begun, method)
-    settings = task.settings
     with _threads(begun.threads):
+        if method not in FALCONS:
+            return _rival(begun, method, listeners)
+        task = _task(begun, method)
         trained = _fit(task, folder, method, listeners)
+    people = validation_people(task)
     return Outcome(
         method,
         trained.probability,
-        judge(begun, trained.probability, TITLES[method]),
+        judge(begun, trained.probability, entry(method).title),
         trained.seconds,
-        settings,
+        task.settings,
         trained,
+        people,
+        trained.probability[people],
     )
 
 
@@ -126,11 +130,13 @@ def require_possible(begun: Begun) -> None:
     """Raise now what any method of the run would raise of its tests and settings."""
     experiment = begun.prepared.experiment
     for method in (experiment.method, *experiment.beside):
-        if method != "contact-tracing":
+        if method in FALCONS:
             fitting.require_possible(_task(begun, method))
+        else:
+            rivals.require_possible(begun, method)
 
 
-def _task(begun: Begun, method: Method) -> Task:
+def _task(begun: Begun, method: str) -> Task:
     settings = begun.prepared.experiment.prediction
     if method == "hgnn":
         settings = settings.central()
@@ -138,10 +144,7 @@ def _task(begun: Begun, method: Method) -> Task:
     if settings.macro_cases == "all" and begun.epidemic is not None:
         found = all_cases(begun.epidemic.outbreak, begun.prepared.traces)
         cases = found.by_region_and_day[:, -begun.reported.clock.days :]
-    # Only the latest days may be reported; the tests stay where they were.
-    dropped = begun.prepared.traces.slots - begun.reported.slots
-    known = begun.known.since(dropped) if dropped else begun.known
-    return Task(begun.reported, known, settings, begun.seed, cases)
+    return Task(begun.reported, rivals.known_of(begun), settings, begun.seed, cases)
 
 
 def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None:
@@ -169,18 +172,16 @@ def _fit(task: Task, folder: Path, method: str, listeners: Listeners) -> Predict
         return fit(task, replace(desk, watch=watch))
 
 
-def _trace(begun: Begun) -> Outcome:
-    place = begun.method_folder("contact-tracing") / PREDICTION
-    if not place.is_dir():
-        start = perf_counter()
-        incidence = hypergraph(begun.reported, begun.prepared.experiment.prediction)
-        found = soft_contact_tracing(incidence, begun.known.status)
-        meta = {"seconds": perf_counter() - start}
-        with store.new_directory(place) as scratch:
-            arrays = {"probability": found}
-            store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)
-    require_same(place, verified(place), begun.origin, exact=False)
-    kept = store.read(place, PREDICTION)
-    scores = np.array(kept.arrays["probability"])
-    metrics = judge(begun, scores, "contact tracing")
-    return Outcome("contact-tracing", scores, metrics, kept.meta["seconds"])
+def _rival(begun: Begun, method: str, listeners: Listeners) -> Outcome:
+    found = rivals.run_rival(
+        begun, method, listeners.progress, listeners.checkpoint_seconds
+    )
+    return Outcome(
+        method,
+        found.probability,
+        judge(begun, found.probability, entry(method).title),
+        found.seconds,
+        masked=found.masked,
+        masked_risk=found.masked_risk,
+        told=found.told,
+    )

@@ -5,7 +5,7 @@ with it afterwards. Outbreak k of several on one city draws from seed + k.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -155,4 +155,6 @@ def run_epidemics(
         outbreak = replay(traces, pathogen, settings, draws, kappa)
         seconds = perf_counter() - start
         labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
+        if traces.who is not None:
+            labels = replace(labels, known=replace(labels.known, who=traces.who))
         yield Epidemic(number, outbreak, labels, seconds)

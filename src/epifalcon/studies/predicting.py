@@ -41,6 +41,7 @@ from epifalcon.studies.features import (
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model, spent_figures
 from epifalcon.studies.method_folder import FEATURES, REGION
+from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.newcomers import Newcomers
 from epifalcon.studies.risks import Risks, Scored
 from epifalcon.studies.run_folder import alone
@@ -87,11 +88,10 @@ def score(
 def require_inductive(run: FinishedRun) -> None:
     """Raise ``SettingsError`` where the run's model cannot tell of other people."""
     told = f"{run.folder}: {run.method}"
-    if run.method == "contact-tracing":
+    if run.method not in FALCONS:
         raise SettingsError(
-            f"{told} learns nothing that could be told of other people: run it on "
-            "them, with epifalcon run --method contact-tracing --city CITY --known "
-            "KNOWN"
+            f"{told} scores the people of its own run alone: run it on others with "
+            f"epifalcon run --method {run.method} --city CITY --known KNOWN"
         )
     if run.settings.model.input != "status":
         raise SettingsError(

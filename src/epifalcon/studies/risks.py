@@ -4,7 +4,7 @@ import contextlib
 import io
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,6 @@ from epifalcon import store
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.mobility.ingest.values import natural_order
-from epifalcon.studies.methods import Method
 from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")
@@ -86,20 +85,9 @@ class Risks:
         """Write the table as CSV or Parquet, by the suffix, whole or not at all."""
         require_writable(path, overwrite=overwrite)
         path = Path(os.path.realpath(path))
-        scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-        made: list[Path] = []
-        try:
-            with store.writing(path, scratch):
-                store.make_parents(path.parent, made)
-                self._write(scratch, path.suffix.lower())
-                scratch.rename(path)
-            made.clear()
-        finally:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            for parent in reversed(made):
-                with contextlib.suppress(OSError):
-                    parent.rmdir()
+        with _scratch(path) as scratch:
+            self._write(scratch, path.suffix.lower())
+            scratch.rename(path)
 
     def _write(self, scratch: Path, suffix: str) -> None:
         # By way of memory: trouble with the disk is then Python's OSError.
@@ -118,7 +106,7 @@ class Risks:
 class Scored:
     """Risks by one method, and what the run has spent on privacy since it began."""
 
-    method: Method
+    method: str
     risks: Risks
     spent: dict[str, Any] | None
     """``spent_figures`` after a scoring; None where nothing was released."""
@@ -134,3 +122,27 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
         raise WriteError(f"{path}: is a folder, expected a file to write")
     if path.exists() and not overwrite:
         raise WriteError(f"{path}: exists; choose another file or add --overwrite")
+    path = Path(os.path.realpath(path))
+    with _scratch(path) as scratch:
+        scratch.touch()
+
+
+@contextlib.contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """A new file beside ``path``, gone at the end with folders made for it.
+
+    Whoever renames it to ``path`` keeps both.
+    """
+    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+    made: list[Path] = []
+    try:
+        with store.writing(path, scratch):
+            store.make_parents(path.parent, made)
+            yield scratch
+    finally:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        for parent in reversed(made):
+            # Goes only if it is empty.
+            with contextlib.suppress(OSError):
+                parent.rmdir()

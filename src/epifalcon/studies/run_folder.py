@@ -153,7 +153,8 @@ def open_run(folder: Path) -> Begun:
     epidemic = None
     if (folder / "hidden").is_dir():
         labels = Labels(known, Hidden.load(folder / "hidden"))
-        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, 0.0)
+        took = meta.get("outbreak_seconds", 0.0)
+        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, took)
     told = folder / REPORTED
     reported = Traces.load(told) if told.is_dir() else prepared.traces
     threads = meta.get("threads")
@@ -167,5 +168,6 @@ def _meta(begun: Begun) -> dict[str, object]:
         "name": prepared.name,
         "city_folder": None if place is None else str(place),
         "city_seconds": prepared.seconds,
+        "outbreak_seconds": None if begun.epidemic is None else begun.epidemic.seconds,
         "threads": begun.threads,
     }

@@ -4,12 +4,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from epifalcon.baselines.contact_tracing import exposure, soft_contact_tracing
+from epifalcon.baselines.dct import TracingSettings
+from epifalcon.baselines.method import Scene
+from epifalcon.baselines.soft_dct import (
+    SoftDct,
+    SoftDctRatio,
+    exposure,
+    soft_contact_tracing,
+)
+from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.oracles.cities import cities
+from tests.oracles.contacts_loop import contacts_by_loop
 from tests.oracles.tracing_loop import exposure_by_loop
+from tests.studies import town
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -191,3 +201,36 @@ def test_a_few_exposed_among_many_who_met_nobody_stand_out():
 def test_what_cannot_be_traced_is_refused(status, told):
     with pytest.raises(DataError, match=told):
         soft_contact_tracing(by_hand(2, [[0, 1]]), status)
+
+
+def test_the_ratio_method_is_soft_contact_tracing():
+    found = SoftDctRatio(Scene(town.traces())).fit(town.known())
+    inc, status = Incidence.of(town.traces()), town.known().status
+    np.testing.assert_allclose(
+        found.predict_proba(), soft_contact_tracing(inc, status), rtol=1e-9
+    )
+    assert sorted(found.found.masked) == np.flatnonzero(status >= 0).tolist()
+    np.testing.assert_array_equal(
+        found.found.masked_risk, found.predict_proba(found.found.masked)
+    )
+
+
+def test_the_count_method_ranks_by_slots_with_each_known_case():
+    status = town.known().status
+    risk = SoftDct(Scene(town.traces())).fit(town.known()).predict_proba()
+    count = contacts_by_loop(town.traces()) @ (status == 1)
+    order = np.argsort(count, kind="stable")
+    assert (np.diff(risk[order]) >= 0).all()
+    assert ((np.diff(count[order]) > 0) == (np.diff(risk[order]) > 1e-12)).all()
+    tested = status >= 0
+    assert risk[tested].mean() == pytest.approx(status[tested].mean(), abs=1e-9)
+
+
+def test_cases_long_past_their_test_may_count_no_more():
+    early = Known.from_tests(
+        80, town.known().person, town.known().positive, town.known().slot * 0
+    )
+    plain = SoftDct(Scene(town.traces())).fit(early).predict_proba()
+    short = SoftDct(Scene(town.traces()), TracingSettings(days_after_test=0))
+    assert np.ptp(plain) > 0
+    assert not np.array_equal(plain, short.fit(early).predict_proba())

@@ -5,22 +5,59 @@ learnt about people or places: the rival that stands in every table. It sees
 places and test results as they are, so it promises no privacy.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit, logit
 from torch import Tensor
 
+from epifalcon.baselines.dct import TracingSettings, case_until
+from epifalcon.baselines.exposure import encounters
+from epifalcon.baselines.method import Kind, Method, Scores
+from epifalcon.baselines.rising import rising_risk, rising_scores
+from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagate import edge_to_node, sum_to_edges
-from epifalcon.types import Floats, Mask, Probabilities
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import Floats, Probabilities
 
-_PRIOR_SPREAD = 10.0
-"""Of the slope per standard deviation; matters only where results are very few."""
-_MOST_STEPS = 100
-_ROUNDING = 1e-9
-"""Exposures that differ by less are equal."""
+
+class SoftDct(Method):
+    """How many encounters with known cases a person had, as a rising risk.
+
+    An encounter is one slot in one region with one known case. A logistic curve
+    over log(1 + encounters), fitted to the tested people; a person's own test is
+    not among its own encounters.
+    """
+
+    name = "soft-dct"
+    title = "Soft DCT, count"
+    kind: ClassVar[Kind] = "reference"
+    settings_type = TracingSettings
+    settings: TracingSettings
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Everybody's risk; ``DataError`` unless both kinds of results are there."""
+        last = case_until(known, traces.clock, self.settings.days_after_test)
+        return rising_scores(np.log1p(encounters(traces, last).total), known)
+
+
+class SoftDctRatio(Method):
+    """The share of known cases among the tested people met, as a rising risk.
+
+    See ``exposure`` and ``soft_contact_tracing``.
+    """
+
+    name = "soft-dct-ratio"
+    title = "Soft DCT, ratio"
+    kind: ClassVar[Kind] = "reference"
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Everybody's risk; ``DataError`` unless both kinds of results are there."""
+        found = exposure(Incidence.of(traces), known.status)
+        return rising_scores(np.sqrt(found), known)
 
 
 def exposure(incidence: Incidence, status: NDArray[np.int8]) -> Floats:
@@ -67,63 +104,13 @@ def soft_contact_tracing(
 
     Raises ``DataError`` unless there are positive and negative results.
     """
-    exposed = exposure(incidence, status)
-    for wanted, word in ((1, "positive"), (0, "negative")):
-        if not (status == wanted).any():
-            raise DataError(
-                f"nobody tested {word}: exposure cannot be turned into a "
-                "probability by one kind of result alone"
-            )
     # Risk rises less and less with exposure; a line would overstate the highest.
-    score = np.sqrt(exposed)
-    tested = status >= 0
-    return _rising_risk(score, score[tested], status[tested] == 1)
+    return rising_risk(np.sqrt(exposure(incidence, status)), status)
 
 
 def _share(part: Tensor, whole: Tensor) -> Tensor:
     """The part of the whole, 0 where nobody is left."""
     return torch.where(whole > 0, part / whole.clamp(min=1), 0.0)
-
-
-def _rising_risk(score: Floats, known: Floats, infected: Mask) -> Probabilities:
-    """The logistic curve of ``known`` and ``infected`` at every ``score``."""
-    centre, spread = known.mean(), known.std()
-    if spread > _ROUNDING:
-        level, slope = _logistic_fit((known - centre) / spread, infected)
-        if slope > 0:
-            risk: Probabilities = expit(level + slope * (score - centre) / spread)
-            return risk
-    return np.full(len(score), infected.mean())
-
-
-def _logistic_fit(x: Floats, infected: Mask) -> tuple[float, float]:
-    """Level and slope of the most likely curve, by Newton's method.
-
-    The slope has a normal prior, so there is a most likely one even where the
-    two kinds do not overlap.
-    """
-    sides = np.stack([np.ones(len(x)), x])
-    prior = np.array([0.0, _PRIOR_SPREAD**-2])
-
-    def lost(at: Floats) -> float:
-        line = at @ sides
-        fit = np.logaddexp(0, line).sum() - line[infected].sum()
-        return float(fit + (prior * at**2).sum() / 2)
-
-    at = np.array([logit(infected.mean()), 0.0])
-    for _ in range(_MOST_STEPS):
-        risk = expit(at @ sides)
-        gradient = sides @ (risk - infected) + prior * at
-        bend = (sides * (risk * (1 - risk))) @ sides.T + np.diag(prior)
-        step = np.linalg.solve(bend, gradient)
-        gain = float(gradient @ step)
-        # Far from the end a whole step may lead uphill.
-        while lost(at - step) > lost(at) and gain > 1e-12:
-            step, gain = step / 2, gain / 2
-        at = at - step
-        if gain <= 1e-12:
-            break
-    return float(at[0]), float(at[1])
 
 
 def _require_status(incidence: Incidence, status: NDArray[np.int8]) -> None:

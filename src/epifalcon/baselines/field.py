@@ -1,0 +1,235 @@
+"""The people of a city as hidden Markov chains that send each other messages.
+
+What they send and what it means stands in ``hbp``; the loops in ``field_kernels``.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from epifalcon.baselines.field_kernels import (
+    FREE,
+    LANES,
+    ROWS,
+    Chances,
+    People,
+    Singles,
+    Slot,
+    enter,
+    go_backward,
+    go_forward,
+    leave,
+    meet_backward,
+    meet_forward,
+    tell,
+)
+from epifalcon.baselines.method import Scene
+from epifalcon.epidemic.hazard import resolve_kappa
+from epifalcon.epidemic.known import Known
+from epifalcon.hypergraph.compiled import each_part
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import UNKNOWN, Counts, Floats, Probabilities, Slots
+
+_PART, _MOST_PARTS = 8192, 8
+"""People of a part, at the least, and parts, at most."""
+_STEPS = 10
+"""What a person costs in a slot, as ``each_part`` counts."""
+_MOST_CHANCE = 1 - 1e-6
+
+
+class Field:
+    """What the people of a city believe of each other between sweeps.
+
+    Memory is six numbers of four bytes for each person and slot, besides the
+    traces. The outcome has the same bits on any number of threads.
+    """
+
+    def __init__(self, scene: Scene, traces: Traces, known: Known) -> None:
+        slots, people = traces.by_slot.shape
+        self._traces, self._rule = traces, scene.rule
+        self._force = force_of_infection(scene, traces)
+        self._chances = chances_of(scene, traces)
+        self._tiles = -(-people // LANES)
+        window = allowed_slots(known, slots)
+        self._people = People(
+            _in_tiles(window.first, self._tiles, 0),
+            _in_tiles(window.last, self._tiles, FREE),
+            np.empty(self._tiles * ROWS * LANES),
+            np.empty(self._tiles * LANES),
+        )
+        self._value = self._flat_start(known)
+        self._parts = min(max(people // _PART, 1), _MOST_PARTS)
+        edges = 1 + len(traces.regions)
+        self._passing, self._rest = np.empty((2, slots, edges), np.float32)
+        self._sums = np.zeros((self._parts, 2, edges))
+        self._open_edges()
+        self._risk = np.zeros(self._tiles * LANES)
+        self._backward(self._chances._replace(listens=0.0))
+
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) of having been infected, own tests aside."""
+        return self._risk[: self._traces.people]
+
+    def _flat_start(self, known: Known) -> Singles:
+        """No weights yet, no evidence, and the same hazard for all."""
+        slots = self._traces.slots
+        value = np.zeros((slots, self._tiles, ROWS, LANES), np.float32)
+        hazard = first_hazard(known, self._chances.seeded, slots)
+        value[:, :, -2] = -math.expm1(-hazard)
+        value[:, :, -1] = 1
+        return value.reshape(slots, -1)
+
+    def sweep(self, evidence_damping: float, hazard_damping: float = 0.0) -> Floats:
+        """Forward and back once; by how much it changed the risks: (people,).
+
+        An evidence damping of 1 passes on hazard alone.
+        """
+        before = self.risk.copy()
+        chances = self._chances._replace(
+            evidence_damping=evidence_damping,
+            hazard_damping=hazard_damping,
+            listens=float(evidence_damping < 1),
+        )
+        self._forward(chances)
+        self._backward(chances)
+        return self.risk - before
+
+    def _forward(self, chances: Chances) -> None:
+        self._all(enter, self._people, chances)
+        for number in range(self._traces.slots):
+            slot = self._slot(number)
+            self._meet(meet_forward, slot, self._people)
+            self._all(go_forward, slot, self._people, self._total(0), chances)
+            if self._rule.contact == "I/S":
+                self._passing[number] = self._chance_to_pass(self._total(1))
+
+    def _backward(self, chances: Chances) -> None:
+        self._all(leave, self._people)
+        for number in range(self._traces.slots - 1, -1, -1):
+            slot = self._slot(number)
+            self._meet(meet_backward, slot, self._people, chances)
+            self._all(go_backward, slot, self._people, self._total(0), chances)
+        self._all(tell, self._people, chances, self._risk)
+
+    def _all(self, kernel: Callable[..., None], *given: object) -> None:
+        """Everybody goes through the kernel, part by part."""
+        steps = _STEPS * self._traces.people
+        each_part(lambda part: kernel(self._some(part), *given), self._parts, steps)
+
+    def _meet(self, kernel: Callable[..., None], *given: object) -> None:
+        """The same; each part adds up what its people send."""
+
+        def work(part: int) -> None:
+            kernel(self._some(part), self._sums[part], *given)
+
+        each_part(work, self._parts, _STEPS * self._traces.people)
+
+    def _some(self, part: int) -> tuple[int, int]:
+        tiles, parts = self._tiles, self._parts
+        return tiles * part // parts, tiles * (part + 1) // parts
+
+    def _slot(self, number: int) -> Slot:
+        return Slot(
+            number,
+            self._traces.by_slot[number],
+            self._passing[number],
+            self._rest[number],
+            self._value[number],
+        )
+
+    def _total(self, row: int) -> Floats:
+        total: Floats = self._sums[:, row].sum(axis=0)
+        # Nobody meets anybody where nobody was seen.
+        total[0] = 0
+        return total
+
+    def _open_edges(self) -> None:
+        for number in range(self._traces.slots):
+            count = np.concatenate([[0], self._traces.occupancy(number)])
+            self._passing[number] = self._chance_to_pass(count)
+            self._rest[number] = np.maximum(count - 2, 0) / np.maximum(count - 1, 1)
+
+    def _chance_to_pass(self, among: Floats | Counts) -> Floats:
+        """Chance that one infectious person infects one of ``among`` people."""
+        dose = self._force / np.maximum(among, 1)
+        chance = dose if self._rule.chance == "linear" else -np.expm1(-dose)
+        chance = np.minimum(chance, _MOST_CHANCE)
+        chance[0] = 0
+        return chance
+
+
+def force_of_infection(scene: Scene, traces: Traces) -> float:
+    """The rate kappa beta dt at the mean weight of infectious people.
+
+    0 where nobody was observed.
+    """
+    if traces.by_slot.max() == UNKNOWN:
+        return 0.0
+    pathogen, rule = scene.pathogen, scene.rule
+    kappa = resolve_kappa(traces, pathogen, rule)
+    weight = rule.mean_infectious_days(pathogen) * pathogen.mu
+    return kappa * pathogen.beta * traces.clock.slot_days * weight
+
+
+def chances_of(scene: Scene, traces: Traces) -> Chances:
+    """The chances of a slot; of the seeds only their number counts."""
+    pathogen, rule = scene.pathogen, scene.rule
+    seeds = rule.wished_seeds(pathogen, traces.people)
+    # A rule without seeds does not explain a positive test: half a seed does.
+    seeded = max(seeds, 0.5) / traces.people
+
+    def chance(rate: float) -> float:
+        step = rate * traces.clock.slot_days
+        return min(step, 1.0) if rule.chance == "linear" else -math.expm1(-step)
+
+    return Chances(
+        leave_exposed=1.0 if rule.model == "sir" else chance(pathogen.alpha),
+        recover=chance(pathogen.mu),
+        seeded=min(seeded, _MOST_CHANCE),
+        exposed_seeds=rule.seed_state == "exposed",
+    )
+
+
+class Window(NamedTuple):
+    """The infection slots that people's tests allow; (people,) each."""
+
+    first: Slots
+    """0 allows the person to be a seed, too."""
+    last: Slots
+    """``FREE`` allows "never", too."""
+
+
+def allowed_slots(known: Known, slots: int) -> Window:
+    """In which slots each person can have been infected, by its tests.
+
+    A test says whether the person was infected in its slot or before: a positive
+    one rules out all slots after it, a negative one all until it. Where results
+    contradict each other the first positive one stands.
+    """
+    positive_in = known.first_positive_slot
+    last = np.where(positive_in < 0, FREE, np.minimum(positive_in, slots - 1))
+    first = np.zeros(known.people, np.int32)
+    end = np.where(positive_in < 0, FREE, positive_in)
+    counts = ~known.positive & (known.slot < end[known.person])
+    after = np.minimum(known.slot[counts] + 1, slots)
+    np.maximum.at(first, known.person[counts], after.astype(np.int32))
+    # A positive test after the end of the traces was at the latest in the last slot.
+    first = np.where(positive_in < 0, first, np.minimum(first, last))
+    return Window(first.astype(np.int32), last.astype(np.int32))
+
+
+def first_hazard(known: Known, seeded: float, slots: int) -> float:
+    """The hazard that, the same for all, infects the share that tested positive."""
+    positives = int((known.status == 1).sum())
+    share = (positives + seeded) / (int(known.tested.sum()) + 1)
+    return -math.log1p(-min(share, _MOST_CHANCE)) / slots
+
+
+def _in_tiles(values: Slots, tiles: int, filling: int) -> Slots:
+    """(people,) as (tiles * LANES,), filled up."""
+    filled = np.full(tiles * LANES, filling, np.int32)
+    filled[: len(values)] = values
+    return filled

@@ -1,0 +1,122 @@
+"""GAT: graph attention on the strongest contacts.
+
+Velickovic et al., "Graph Attention Networks" (ICLR 2018), equations 3 to 6.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.baselines.ground import Circle, Ground
+from epifalcon.baselines.networks import Flat, NetworkMethod, NetworkSettings
+from epifalcon.checks import whole
+from epifalcon.errors import SettingsError
+
+_SLOPE = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatSettings(NetworkSettings):
+    """Of the GAT."""
+
+    heads: int = 4
+    """Of the first layer; each has ``width / heads``."""
+    last_width: int = 16
+    """Of the second layer, which has one head."""
+    partners: int = 32
+    """Strongest contacts that a person attends to, besides itself."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(1, heads=self.heads, last_width=self.last_width, partners=self.partners)
+        require_heads(self.width, self.heads)
+
+
+def require_heads(width: int, heads: int) -> None:
+    """Raise ``SettingsError`` unless ``heads`` divide ``width``."""
+    if width % heads:
+        raise SettingsError(f"heads={heads} must divide width={width}")
+
+
+class Gat(NetworkMethod):
+    """Two attention layers, 4 heads of 8 and 1 of 16, and a linear head.
+
+    Reduced: a person attends to itself and its 32 strongest contacts, where the
+    paper takes every neighbour. Adapted: the score of an edge also weighs how
+    close the two are, log(1 + slots together), as ``edge_dim=1`` does in
+    PyTorch Geometric; the days of the input stand side by side; a linear head
+    stands behind the second layer.
+    """
+
+    name = "gat"
+    title = "GAT"
+    settings_type: ClassVar[type] = GatSettings
+    settings: GatSettings
+
+    def network(self, ground: Ground, channels: int) -> nn.Module:
+        """Both layers and the head."""
+        circle = ground.circle(self.settings.partners, with_self=True)
+        return _Network(circle, self.flat(ground, channels), self.settings)
+
+
+class _Network(nn.Module):
+    def __init__(self, circle: Circle, flat: Flat, settings: GatSettings) -> None:
+        super().__init__()
+        each = settings.width // settings.heads
+        self._flat, self._dropout = flat, settings.dropout
+        self.first = GraphAttention(
+            circle, flat.width, (settings.heads, each), settings.dropout
+        )
+        self.second = GraphAttention(
+            circle, settings.width, (1, settings.last_width), settings.dropout
+        )
+        self.head = nn.Linear(settings.last_width, 1)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """Log odds (people,) from x (people, days, channels)."""
+        rows = functional.elu(self.first(self._flat(x)))
+        rows = functional.dropout(rows, self._dropout, self.training)
+        rows = functional.elu(self.second(rows))
+        odds: Tensor = self.head(rows)[:, 0]
+        return odds
+
+
+class GraphAttention(nn.Module):
+    """Heads side by side, each the sum of share_ij W x_j over a person's circle.
+
+    share_ij is the softmax over j of LeakyReLU(a . W x_i + b . W x_j + c close_ij),
+    with dropout. ``shape`` is (heads, width of each); rows (people, width in) to
+    (people, heads x width).
+    """
+
+    def __init__(
+        self, circle: Circle, width_in: int, shape: tuple[int, int], dropout: float
+    ) -> None:
+        super().__init__()
+        self._circle, self._shape, self._dropout = circle, shape, dropout
+        heads, width = shape
+        self.rows = nn.Linear(width_in, heads * width, bias=False)
+        self.own = nn.Parameter(torch.empty(1, heads, width))
+        self.partner = nn.Parameter(torch.empty(1, heads, width))
+        self.close = nn.Parameter(torch.zeros(heads))
+        self.bias = nn.Parameter(torch.zeros(heads * width))
+        for weight in (self.rows.weight, self.own, self.partner):
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The attention of rows x."""
+        edges, closeness = self._circle.edges, self._circle.closeness
+        rows = self.rows(x).view(-1, *self._shape)
+        own, partner = (rows * self.own).sum(-1), (rows * self.partner).sum(-1)
+        one = torch.ones_like(own)
+        # own_i + partner_j, as the inner product of two rows of two.
+        both = edges.scores(
+            torch.stack([own, one], -1), torch.stack([one, partner], -1)
+        )
+        score = functional.leaky_relu(both + closeness * self.close, _SLOPE)
+        share = edges.softmax(score)
+        share = functional.dropout(share, self._dropout, self.training)
+        return edges.product(share, rows).flatten(1) + self.bias

@@ -1,0 +1,98 @@
+"""GCN: graph convolution on the contact graph.
+
+Kipf and Welling, "Semi-Supervised Classification with Graph Convolutional
+Networks" (ICLR 2017), equation 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.baselines.ground import Ground
+from epifalcon.baselines.networks import Flat, NetworkMethod, NetworkSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class GcnSettings(NetworkSettings):
+    """Of the GCN."""
+
+
+class Gcn(NetworkMethod):
+    """Two graph convolutions and a linear head on the exact contact graph.
+
+    The graph is that of all slots together, not thinned: an edge weighs the
+    slots that two people spent in one region. Adapted: the days of the input
+    stand side by side; a person's loop onto itself weighs the slots in which
+    it was observed, the diagonal of the same product, where the paper adds 1
+    (which would drown a person among some thousand slots of company); a linear
+    head stands behind the second layer, and dropout behind each.
+    """
+
+    name = "gcn"
+    title = "GCN"
+    settings_type: ClassVar[type] = GcnSettings
+    settings: GcnSettings
+
+    def network(self, ground: Ground, channels: int) -> nn.Module:
+        """Two layers of ``settings.width``."""
+        flat = self.flat(ground, channels)
+        widths = (flat.width, self.settings.width, self.settings.width)
+        return Convolutions(ground, flat, widths, self.settings.dropout)
+
+
+class Convolutions(nn.Module):
+    """ReLU graph convolutions one after the other, then a linear head."""
+
+    def __init__(
+        self, ground: Ground, flat: Flat, widths: Sequence[int], dropout: float
+    ) -> None:
+        super().__init__()
+        self._flat, self._dropout = flat, dropout
+        self.layers = nn.ModuleList(
+            GraphConvolution(ground, *widths[at : at + 2])
+            for at in range(len(widths) - 1)
+        )
+        self.head = nn.Linear(widths[-1], 1)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """Log odds (people,) from x (people, days, channels)."""
+        rows = self._flat(x)
+        for layer in self.layers:
+            rows = functional.relu(layer(rows))
+            rows = functional.dropout(rows, self._dropout, self.training)
+        odds: Tensor = self.head(rows)[:, 0]
+        return odds
+
+
+class GraphConvolution(nn.Module):
+    """D^-1/2 S D^-1/2 x W + b, S the slots that two people spent together.
+
+    S has each person's observed slots on its diagonal, 1 for people who were
+    never observed, and D the sums of its rows. Rows (people, width in) to
+    (people, width out); the product goes by the narrower of the two.
+    """
+
+    def __init__(self, ground: Ground, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self._contacts = ground.contacts
+        own = ground.observed.clamp(min=1)
+        self._own = own[:, None]
+        self._scale = (ground.contacts.degree + own).rsqrt()[:, None]
+        self._narrow_first = width_out < width_in
+        self.weight = nn.Parameter(torch.empty(width_in, width_out))
+        self.bias = nn.Parameter(torch.zeros(width_out))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution of rows x."""
+        if self._narrow_first:
+            return self._spread(x @ self.weight) + self.bias
+        return self._spread(x) @ self.weight + self.bias
+
+    def _spread(self, x: Tensor) -> Tensor:
+        scaled = self._scale * x
+        return self._scale * (self._contacts.product(scaled) + self._own * scaled)

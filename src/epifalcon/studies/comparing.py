@@ -1,0 +1,290 @@
+"""Compare methods over seeds: doing what is not done yet, in processes of their own.
+
+A comparison's folder holds its settings and one run folder a seed. Every method
+of every seed leaves its figures there, so a comparison that was stopped goes on
+where it was, and more methods or seeds can be asked of it later. One comparison
+at a time works on the folder.
+"""
+
+import contextlib
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from epifalcon import store
+from epifalcon.checks import whole
+from epifalcon.errors import DataError, SettingsError, WriteError
+from epifalcon.progress import Progress
+from epifalcon.settings import as_plain
+from epifalcon.studies.comparison_plan import KIND, RESULT, Plan, begun_with
+from epifalcon.studies.measurements import FAILED, Failed, Measured, source_sha256
+from epifalcon.studies.pipeline import prepare, run_epidemics
+from epifalcon.studies.processes import Ended, Job, Running, cores, run_jobs
+from epifalcon.studies.run_folder import SETTINGS, Begun, alone, begin
+
+_GROWS = ["seed-", "figures/", f"{RESULT}.", f".{RESULT}.", ".seed-"]
+_WORKER = "epifalcon.studies.one_method"
+_LEAST_MB, _BYTES_A_VISIT = 500, 1200
+"""A method that was never measured: as much as the hungriest took in trials."""
+_SHOWN = 3
+"""Processes that the bar has room for."""
+_MORE = 1.2
+"""What a method took is taken to be so much more in another city."""
+
+Found = Mapping[str, Mapping[int, Measured | Failed]]
+"""What stands in a comparison's folder, by method and seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crew:
+    """How the work is done."""
+
+    jobs: int | None = None
+    """Processes at once; None for as many as there are cores."""
+    retry: bool = False
+    """Whether what failed before is tried again."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None:
+            whole(1, jobs=self.jobs)
+
+    @property
+    def at_once(self) -> int:
+        """Processes at once, if memory allows."""
+        return self.jobs or cores()
+
+
+def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
+    """Do what is not done yet, and hand back all that the plan asks for.
+
+    A method that fails is told of in its place. ``KeyboardInterrupt`` ends every
+    process and leaves what was done, to be gone on with.
+    """
+    with contextlib.ExitStack() as held:
+        held.enter_context(alone(plan.folder))
+        threads = _begin(plan, crew, progress)
+        for seed in plan.seeds:
+            # Nobody else shall go on with one of the runs meanwhile.
+            held.enter_context(alone(plan.run_folder(seed)))
+        work = _Work(plan, threads)
+        waiting = work.waiting(crew.retry)
+        for ended in run_jobs(
+            [work.job(*one) for one in waiting],
+            crew.at_once,
+            threads,
+            work.needed_mb,
+            lambda running: work.tell(progress, len(waiting), running),
+        ):
+            work.note(ended)
+        return work.found()
+
+
+def _begin(plan: Plan, crew: Crew, progress: Progress) -> int:
+    """Make the folder and the runs in it that are missing; threads of a process.
+
+    The number of threads decides last bits, so it stays as it was begun.
+    """
+    begun = begun_with(plan.folder)
+    threads = max(1, cores() // crew.at_once)
+    made = None
+    if begun is None:
+        # The first run before the folder: what is impossible leaves nothing.
+        made = _make(plan, plan.seeds[0], threads)
+        _begin_folder(plan, threads)
+    else:
+        threads = int(begun["meta"]["threads"])
+    for done, seed in enumerate(plan.seeds):
+        progress("cities", done, len(plan.seeds))
+        folder = plan.run_folder(seed)
+        if (folder / store.MANIFEST).is_file():
+            store.verify(folder)
+        else:
+            begin(made or _make(plan, seed, threads))
+        made = None
+    progress("cities", len(plan.seeds), len(plan.seeds))
+    return threads
+
+
+def _begin_folder(plan: Plan, threads: int) -> None:
+    origin = store.Origin.now(as_plain(plan.experiment), None)
+    meta = {
+        "name": plan.name,
+        "overrides": list(plan.overrides),
+        "threads": threads,
+        "grows": _GROWS,
+    }
+    with store.new_directory(plan.folder) as scratch:
+        text = plan.experiment.to_toml()
+        (scratch / SETTINGS).write_text(text, encoding="utf-8")
+        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
+
+
+def _make(plan: Plan, seed: int, threads: int) -> Begun:
+    """City, outbreak and labels of ``seed``, as ``epifalcon run`` makes them."""
+    prepared = prepare(plan.name, plan.experiment, seed)
+    epidemic = next(run_epidemics(plan.experiment, prepared.traces, seed))
+    if not len(epidemic.labels.hidden):
+        raise DataError(
+            "everybody is tested and nobody hidden: there is nobody to compare by"
+        )
+    reported, known = prepared.reported(seed), epidemic.labels.known
+    folder = plan.run_folder(seed)
+    return Begun(folder, prepared, seed, reported, known, epidemic, threads)
+
+
+@dataclass
+class _Work:
+    """What is to be done, and what was learnt from what is done."""
+
+    plan: Plan
+    threads: int
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    """The most that each method took."""
+    took: dict[str, float] = field(default_factory=dict)
+    """Seconds of each method's latest process."""
+    alone: set[str] = field(default_factory=set)
+    """Jobs that were killed before: they get the machine for themselves."""
+    what: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Seed and method by a job's name."""
+    over: set[str] = field(default_factory=set)
+    """Jobs that have ended."""
+
+    def waiting(self, retry: bool) -> list[tuple[int, str]]:
+        """Seeds and methods without figures, seed by seed."""
+        return [
+            (seed, method)
+            for seed in self.plan.seeds
+            for method in self.plan.methods
+            if self._is_due(seed, method, retry)
+        ]
+
+    def _is_due(self, seed: int, method: str, retry: bool) -> bool:
+        place = self.plan.place(seed, method)
+        source = source_sha256(method, self.plan.sources)
+        measured = Measured.load(place)
+        if measured is not None:
+            if measured.source_sha256 != source:
+                raise SettingsError(
+                    f"{place}: made by another version of the file that registers "
+                    f"{method}; delete this folder to run it again"
+                )
+            self._learn(method, measured)
+            return False
+        failed = Failed.load(place)
+        if failed is None:
+            return True
+        if not retry and failed.source_sha256 == source:
+            return False
+        if failed.killed:
+            self.alone.add(_job_name(seed, method))
+        with store.writing(place):
+            (place / FAILED).unlink()
+        return True
+
+    def job(self, seed: int, method: str) -> Job:
+        """The process that measures ``method`` on ``seed``."""
+        name = _job_name(seed, method)
+        self.what[name] = seed, method
+        sources = [word for one in self.plan.sources for word in ("--with", str(one))]
+        words = (str(self.plan.run_folder(seed)), method, "--attached", *sources)
+        return Job(name, _WORKER, words)
+
+    def needed_mb(self, job: Job) -> float:
+        """What the job will probably take, by what its method took before."""
+        if job.name in self.alone:
+            return float("inf")
+        peak = self.peak_mb.get(self.what[job.name][1])
+        if peak is not None:
+            return _MORE * peak
+        city = self.plan.experiment.city
+        visits = city.people * city.clock.slots
+        return _LEAST_MB + visits * _BYTES_A_VISIT / 2**20
+
+    def note(self, ended: Ended) -> None:
+        """Take in how a process ended; ``WriteError`` where none could go on."""
+        self.over.add(ended.job.name)
+        seed, method = self.what[ended.job.name]
+        self.took[method] = ended.seconds
+        place = self.plan.place(seed, method)
+        if ended.code == WriteError.exit_code:
+            raise WriteError(_last_line(ended.said))
+        measured = Measured.load(place)
+        if measured is not None:
+            self._learn(method, measured)
+        elif Failed.load(place) is None:
+            told, source = _end_told(ended), source_sha256(method, self.plan.sources)
+            Failed(told, ended.said, source, killed=ended.code < 0).save(place)
+
+    def found(self) -> Found:
+        """All figures and failures that the plan asks for."""
+        return {
+            method: {seed: self._one(seed, method) for seed in self.plan.seeds}
+            for method in self.plan.methods
+        }
+
+    def tell(self, progress: Progress, total: int, running: Sequence[Running]) -> None:
+        """Show how far the work is, what runs and how long it may last."""
+        if not total:
+            return
+        words = [_under_way(one) for one in running[:_SHOWN]]
+        if len(running) > _SHOWN:
+            words.append(f"{len(running) - _SHOWN} more")
+        left = self._seconds_left(running)
+        if left is not None:
+            words.append(f"about {_duration(left)} left")
+        progress("methods and seeds", len(self.over), total, "; ".join(words))
+
+    def _seconds_left(self, running: Sequence[Running]) -> float | None:
+        """By what the methods took before; a new one as the mean of the others."""
+        if not self.took or not running:
+            return None
+        begun = {one.job.name: one.seconds for one in running}
+        mean = sum(self.took.values()) / len(self.took)
+        left = 0.0
+        for name in self.what.keys() - self.over:
+            expected = self.took.get(self.what[name][1], mean)
+            left += max(0.0, expected - begun.get(name, 0.0))
+        return left / len(running)
+
+    def _learn(self, method: str, measured: Measured) -> None:
+        peak = measured.peak_rss_mb or 0.0
+        if peak:
+            self.peak_mb[method] = max(peak, self.peak_mb.get(method, 0.0))
+        self.took.setdefault(method, measured.seconds)
+
+    def _one(self, seed: int, method: str) -> Measured | Failed:
+        place = self.plan.place(seed, method)
+        return Measured.load(place) or Failed.load(place) or Failed("was not run")
+
+
+def _job_name(seed: int, method: str) -> str:
+    return f"{method} (seed {seed})"
+
+
+def _end_told(ended: Ended) -> str:
+    if ended.code >= 0:
+        return _last_line(ended.said) or f"ended with code {ended.code} and no result"
+    try:
+        name = signal.Signals(-ended.code).name
+    except ValueError:
+        name = f"signal {-ended.code}"
+    why = ", as happens where memory runs out" if name == "SIGKILL" else ""
+    return f"killed by {name}{why}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def _under_way(one: Running) -> str:
+    # Methods name themselves before their work, as in "gcn: steps".
+    told = one.told.rpartition(": ")[2]
+    return f"{one.job.name} {told}".rstrip()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"

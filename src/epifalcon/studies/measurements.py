@@ -1,0 +1,155 @@
+"""What one method earned in one run of a comparison, as its process leaves it.
+
+A process that ends well leaves the record ``measured`` in the method's folder,
+one that fails leaves ``failed.json``. Both are all that tables and figures of a
+comparison read. Free of torch.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.baselines.catalogue import entry, names
+from epifalcon.errors import CorruptFileError
+from epifalcon.evaluation import calibration
+from epifalcon.evaluation.curves import Curve
+from epifalcon.evaluation.metrics import dep
+from epifalcon.settings import json_text
+from epifalcon.types import Floats
+
+MEASURED = "measured"
+FAILED = "failed.json"
+SCALINGS: Final = ("raw", "platt", "isotonic")
+"""Risks as told, and after each way to recalibrate them."""
+CALIBRATED: Final = ("brier", "log_loss", "ece")
+"""The metrics that recalibration is for."""
+RECALLS: Final = np.arange(5, 101) / 100
+"""Where precision is kept: below lies the luck of a few people."""
+BINS: Final = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Figures of one method on the hidden people of one seed."""
+
+    title: str
+    metrics: Mapping[str, Any]
+    """Every field of ``evaluation.metrics.Metrics``, None where undefined."""
+    seconds: float
+    """Of the fit."""
+    cpu_seconds: float | None
+    peak_rss_mb: float | None
+    """Of the whole process; both None where it found the fit done."""
+    recalibrated: Mapping[str, Mapping[str, float]]
+    """``CALIBRATED`` by scaling; what could not be fitted is as the raw one."""
+    masked: int
+    """People on whom the scalings were fitted."""
+    left_raw: str | None
+    """Why nothing could be fitted."""
+    source_sha256: str | None
+    """Of the user's file that the method is from."""
+    precision: Floats
+    """(recalls,) at the highest threshold that reaches each of ``RECALLS``."""
+    reliability: Floats
+    """(scalings, 3, bins): sum of risks, infected, people, in bins of one width."""
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record as ``folder / "measured"``, at once."""
+        meta = {key: value for key, value in vars(self).items() if key not in _ARRAYS}
+        arrays = {key: getattr(self, key) for key in _ARRAYS}
+        with store.new_directory(folder / MEASURED, overwrite=True) as scratch:
+            store.write(scratch, MEASURED, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Measured | None":
+        """The record in a method's folder, every byte checked; None without one."""
+        place = folder / MEASURED
+        if not place.is_dir():
+            return None
+        kept = store.read(place, MEASURED)
+        values: dict[str, Any] = dict(kept.meta)
+        values |= {key: np.array(array) for key, array in kept.arrays.items()}
+        try:
+            return cls(**values)
+        except TypeError:
+            raise CorruptFileError(
+                f"{place}: made by another version of epifalcon; delete it"
+            ) from None
+
+
+_ARRAYS = ("precision", "reliability")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a method has no figures for a seed."""
+
+    message: str
+    details: str = ""
+    """What the process told at its end, for whoever mends it."""
+    source_sha256: str | None = None
+    killed: bool = False
+    """By a signal: often because memory ran out."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``failed.json`` into the method's folder."""
+        with store.writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            store.replace_text(folder / FAILED, json_text(vars(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Failed | None":
+        """What stands in a method's folder; None where nothing failed."""
+        path = folder / FAILED
+        if not path.is_file():
+            return None
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            return cls(**told)
+        except (ValueError, OSError, TypeError):
+            return cls(f"{path}: cannot be read")
+
+
+def source_sha256(method: str, sources: Sequence[Path]) -> str | None:
+    """The hash of the user's file that registered ``method``; None for ours."""
+    if method not in names():
+        return None
+    module = sys.modules.get(entry(method).home.partition(":")[0])
+    home = getattr(module, "__file__", None)
+    for source in sources:
+        if home is not None and source.resolve() == Path(home).resolve():
+            return hashlib.sha256(source.read_bytes()).hexdigest()
+    return None
+
+
+def precision_at_recalls(ranked: Curve) -> Floats:
+    """Precision at each of ``RECALLS``, as DEP is defined; NaN without infected."""
+    return np.array([float(dep(ranked, recall)) for recall in RECALLS])
+
+
+def calibrated_figures(ranked: Curve, bins: int) -> dict[str, float]:
+    """``CALIBRATED`` of one ranking whose scores are risks."""
+    return {
+        "brier": float(calibration.brier(ranked)),
+        "log_loss": float(calibration.log_loss(ranked)),
+        "ece": float(calibration.calibration_error(ranked, bins, "width")),
+    }
+
+
+def reliability_sums(ranked: Curve) -> Floats:
+    """Sum of risks, infected and people in each bin: (3, bins).
+
+    Sums, because those of several seeds can be added.
+    """
+    risk = np.clip(ranked.score, 0, 1)
+    place = np.minimum((risk * BINS).astype(np.int64), BINS - 1)
+    people = ranked.positives + ranked.negatives
+    summed = (people * risk, ranked.positives, people)
+    return np.stack([np.bincount(place, each, minlength=BINS) for each in summed])

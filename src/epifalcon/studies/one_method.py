@@ -1,0 +1,226 @@
+"""One method in a run's folder, in a process of its own.
+
+    python -m epifalcon.studies.one_method FOLDER METHOD [--with FILE.py]
+
+The folder holds a run that was begun. The process leaves ``measured`` in the
+method's folder, or ``failed.json``; it ends with 0 for the first, 1 for the
+second and 6 where nothing can be written.
+
+With ``--attached`` it tells its progress on standard output, one JSON document a
+line, and ends at once when its standard input closes, so that it cannot outlive
+whoever started it.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import monotonic, process_time, sleep
+from typing import Any, NoReturn
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.baselines.catalogue import load_file
+from epifalcon.errors import DataError, EpifalconError, WriteError
+from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.metrics import MetricSettings
+from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt, why_not
+from epifalcon.progress import Progress, silent
+from epifalcon.studies import tables
+from epifalcon.studies.measurements import (
+    FAILED,
+    SCALINGS,
+    Failed,
+    Measured,
+    calibrated_figures,
+    precision_at_recalls,
+    reliability_sums,
+    source_sha256,
+)
+from epifalcon.studies.method_folder import PREDICTION
+from epifalcon.studies.outcomes import Listeners, Outcome, run_method
+from epifalcon.studies.run_folder import METHODS, Begun, alone, open_run
+
+_TELL_SECONDS = 0.3
+_LOCK_SECONDS = 20.0
+_CHECKPOINT_SECONDS = 20.0
+_DETAILS = 4000
+"""Characters kept of what a failing method told."""
+
+
+def measure_method(
+    folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
+) -> Measured:
+    """Run ``method`` in the begun run of ``folder`` and leave what it earned."""
+    begun = open_run(folder)
+    place = begun.method_folder(method)
+    found_done = (place / PREDICTION).is_dir()
+    listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
+    outcome = run_method(begun, method, listeners)
+    # Before judging, which needs memory of its own.
+    peak, used = peak_rss_mb(), process_time()
+    measured = Measured(
+        title=outcome.title,
+        seconds=outcome.seconds,
+        cpu_seconds=None if found_done else used,
+        peak_rss_mb=None if found_done else peak,
+        source_sha256=source_sha256(method, sources),
+        **_judged(begun, outcome),
+    )
+    measured.save(place, begun.origin)
+    (place / FAILED).unlink(missing_ok=True)
+    return measured
+
+
+def peak_rss_mb() -> float:
+    """The most memory that this process has held, in MB.
+
+    Linux counts what the starting process held into a child's own maximum;
+    ``VmHWM`` begins anew with the program.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(told.partition("VmHWM:")[2].split()[0]) / 1024
+    return tables.peak_rss_mb()
+
+
+def _judged(begun: Begun, outcome: Outcome) -> dict[str, Any]:
+    """The part of ``Measured`` that scores, truth and masked people decide."""
+    if outcome.metrics is None or begun.epidemic is None:
+        raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
+    truth = begun.epidemic.labels.hidden.open(f"drawing curves of {outcome.title}")
+    risk = outcome.probability[truth.person]
+    ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
+    why: str | None = "the method masks nobody"
+    masked = outcome.masked
+    if masked is not None and (told := outcome.masked_risk) is not None:
+        infected = begun.known.status[masked] == 1
+        if (why := why_not(told, infected)) is None:
+            for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
+                ranked[name] = curve(fit(told, infected)(risk), truth.infected)
+    bins = MetricSettings().bins
+    return {
+        "metrics": outcome.metrics.as_plain(),
+        "recalibrated": {
+            name: calibrated_figures(one, bins) for name, one in ranked.items()
+        },
+        "masked": 0 if masked is None else len(masked),
+        "left_raw": why,
+        "precision": precision_at_recalls(ranked["raw"]),
+        "reliability": np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one method as the words ask; the exit code of the process."""
+    parser = argparse.ArgumentParser(prog="one_method", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("method")
+    parser.add_argument("--with", dest="sources", type=Path, action="append")
+    parser.add_argument("--attached", action="store_true")
+    given = parser.parse_args(words)
+    progress: Progress = silent
+    if given.attached:
+        threading.Thread(target=_end_with_input, daemon=True).start()
+        faulthandler.enable(2)
+        signal.signal(signal.SIGTERM, _leave)
+        _offer_to_be_killed()
+        progress = _teller()
+    return _run(given.folder, given.method, given.sources or [], progress)
+
+
+def _run(folder: Path, method: str, sources: list[Path], progress: Progress) -> int:
+    place = folder / METHODS / method
+    try:
+        with _patiently_alone(place):
+            return _tried(folder, method, sources, progress)
+    except WriteError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+
+
+def _tried(folder: Path, method: str, sources: list[Path], progress: Progress) -> int:
+    place = folder / METHODS / method
+    try:
+        for source in sources:
+            load_file(source)
+        measure_method(folder, method, sources, progress)
+    except WriteError:
+        raise
+    except Exception as error:
+        # Whatever a method raises is told in its row; others go on.
+        told = str(error) if isinstance(error, EpifalconError) else _named(error)
+        details = traceback.format_exc()[-_DETAILS:]
+        Failed(told, details, source_sha256(method, sources)).save(place)
+        return 1
+    return 0
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+@contextlib.contextmanager
+def _patiently_alone(place: Path) -> Iterator[None]:
+    """Hold the method's folder; who lost its starter may need a moment to end."""
+    end = monotonic() + _LOCK_SECONDS
+    with store.writing(place), contextlib.ExitStack() as stack:
+        while not _taken(stack, place, patient=monotonic() < end):
+            sleep(0.2)
+        yield
+
+
+def _taken(stack: contextlib.ExitStack, place: Path, *, patient: bool) -> bool:
+    try:
+        stack.enter_context(alone(place))
+    except WriteError:
+        if not patient:
+            raise
+        return False
+    return True
+
+
+def _end_with_input() -> None:
+    """End without a word when whoever started this process is gone."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os._exit(128 + signal.SIGHUP)
+
+
+def _teller() -> Progress:
+    """Progress as lines on what was standard output; what methods print goes by."""
+    line = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    last = 0.0
+
+    def tell(name: str, done: int, total: int, told: str = "") -> None:
+        nonlocal last
+        now = monotonic()
+        if now - last >= _TELL_SECONDS or done == total:
+            last = now
+            line.write(json.dumps([name, int(done), int(total), told]) + "\n")
+
+    return tell
+
+
+def _offer_to_be_killed() -> None:
+    """Where memory runs out, this process shall end and not its starter."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _leave(number: int, _frame: object) -> NoReturn:
+    """End by way of every ``finally``, so that nothing half-written stays."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Work in processes of its own, as many at once as cores and memory allow.
+
+A process that fails, is killed or runs out of memory is told of; the others go
+on. None outlives its starter: each ends when the pipe to it closes.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+from typing import IO, cast
+
+_POLL_SECONDS = 0.05
+_MERCY_SECONDS = 5.0
+_TAIL = 4000
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+_SPARED = 0.1
+"""Share of the free memory that is left to everybody else."""
+_V2 = Path("/sys/fs/cgroup")
+_V1 = Path("/sys/fs/cgroup/memory")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process to be run."""
+
+    name: str
+    """As progress calls it."""
+    module: str
+    """Run by ``python -m``."""
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended."""
+
+    job: Job
+    code: int
+    """Negative for a signal."""
+    said: str
+    """The last of what it wrote on standard error."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Running:
+    """What a process that is under way told last."""
+
+    job: Job
+    seconds: float
+    told: str
+
+
+Watch = Callable[[Sequence[Running]], None]
+Needs = Callable[[Job], float]
+"""Memory in MB that a job will probably take at most; asked whenever one may start."""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_mb() -> float:
+    """Memory that can still be taken without swapping, in MB.
+
+    The machine's or the container's, whichever is less.
+    """
+    found = [_machine_mb()]
+    for limit, used, stat in (
+        (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
+        (
+            _V1 / "memory.limit_in_bytes",
+            _V1 / "memory.usage_in_bytes",
+            _V1 / "memory.stat",
+        ),
+    ):
+        # A limit that is not there, or is the word "max", is none.
+        with contextlib.suppress(OSError, ValueError):
+            room = int(limit.read_text()) - int(used.read_text())
+            found.append((room + _cached(stat)) / 2**20)
+    return max(0.0, min(found)) * (1 - _SPARED)
+
+
+def run_jobs(
+    jobs: Sequence[Job], at_once: int, threads: int, needs: Needs, watch: Watch
+) -> Iterator[Ended]:
+    """Run all ``jobs``, those first that stand first, and tell of each that ends.
+
+    At most ``at_once``, and no job beside others unless its memory is there; one
+    alone is always tried. ``watch`` is called again and again with those under
+    way. Leaving the iterator, however that happens, ends every process.
+    """
+    waiting = list(jobs)
+    running: list[_Process] = []
+    try:
+        while waiting or running:
+            for process in [one for one in running if one.ended]:
+                running.remove(process)
+                yield process.result()
+            while len(running) < at_once and (job := _next(waiting, running, needs)):
+                waiting.remove(job)
+                running.append(_Process(job, threads))
+            watch([process.now() for process in running])
+            sleep(_POLL_SECONDS)
+    finally:
+        _end(running)
+
+
+def _next(waiting: list[Job], running: list["_Process"], needs: Needs) -> Job | None:
+    """The first job that fits beside what runs; any where nothing runs."""
+    if not running:
+        return waiting[0] if waiting else None
+    # What runs has taken a part of what it will need.
+    still = sum(max(0.0, needs(one.job) - one.rss_mb) for one in running)
+    room = free_mb() - still
+    return next((job for job in waiting if needs(job) <= room), None)
+
+
+def _end(running: Sequence["_Process"]) -> None:
+    for process in running:
+        process.terminate()
+    end = monotonic() + _MERCY_SECONDS
+    for process in running:
+        process.kill(max(0.0, end - monotonic()))
+
+
+class _Process:
+    """One job under way."""
+
+    def __init__(self, job: Job, threads: int) -> None:
+        self.job = job
+        self._told = ""
+        self._rest = b""
+        self._start = monotonic()
+        # Kept by the process, closed in ``result`` or ``kill``.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process = _started(job, self._errors, threads)
+        self._input = cast(IO[bytes], self._process.stdin)
+        self._output = cast(IO[bytes], self._process.stdout)
+        os.set_blocking(self._output.fileno(), False)
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self._start
+
+    @property
+    def rss_mb(self) -> float:
+        """Memory that it holds now; 0 where that cannot be told."""
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            told = Path(f"/proc/{self._process.pid}/statm").read_text()
+            return int(told.split()[1]) * _PAGE_MB
+        return 0.0
+
+    def now(self) -> Running:
+        """What it told last."""
+        self._read()
+        return Running(self.job, self.seconds, self._told)
+
+    def result(self) -> Ended:
+        """How it ended; to be called once."""
+        seconds, code = self.seconds, self._process.wait()
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _TAIL))
+        said = self._errors.read().decode("utf-8", errors="replace")
+        self._close()
+        return Ended(self.job, code, said, seconds)
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+
+    def kill(self, mercy: float) -> None:
+        """Wait for ``mercy`` seconds, then kill."""
+        try:
+            self._process.wait(mercy)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close()
+
+    def _read(self) -> None:
+        """Take in the newest line of progress."""
+        while found := self._output.read(65536):
+            *lines, self._rest = (self._rest + found).split(b"\n")
+            if lines:
+                self._told = _words(lines[-1]) or self._told
+
+    def _close(self) -> None:
+        self._input.close()
+        self._output.close()
+        self._errors.close()
+
+
+def _started(job: Job, errors: IO[bytes], threads: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", job.module, *job.words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        bufsize=0,
+        env=_environment(threads),
+        # Ctrl-C is for the starter, which ends its processes in order.
+        process_group=0,
+    )
+
+
+def _words(line: bytes) -> str:
+    with contextlib.suppress(ValueError):
+        name, done, total, _told = json.loads(line)
+        return f"{name} {done} of {total}"
+    return ""
+
+
+def _environment(threads: int) -> dict[str, str]:
+    libraries = ("OMP", "NUMBA", "OPENBLAS", "MKL")
+    wanted = {f"{name}_NUM_THREADS": str(threads) for name in libraries}
+    return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **wanted}
+
+
+def _machine_mb() -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(told.partition("MemAvailable:")[2].split()[0]) / 1024
+    # Elsewhere half of all memory is taken to be free.
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE_MB / 2
+
+
+def _cached(stat: Path) -> int:
+    """Bytes of files that a container holds in memory, and would give back."""
+    for line in stat.read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(" ")
+        if name in {"inactive_file", "total_inactive_file"}:
+            return int(value)
+    return 0

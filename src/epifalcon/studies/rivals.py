@@ -1,0 +1,126 @@
+"""Run a method of the catalogue in a run's folder, and keep what it found."""
+
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.baselines.catalogue import entry, method_class, settings_of
+from epifalcon.baselines.lessons import TRAINING
+from epifalcon.baselines.method import Scene, Scores
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.progress import Progress
+from epifalcon.studies.checkpoints import require_same, verified
+from epifalcon.studies.method_folder import PREDICTION
+from epifalcon.studies.run_folder import Begun
+from epifalcon.types import PersonIds, Probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a method of the catalogue left in its folder."""
+
+    probability: Probabilities
+    masked: PersonIds | None
+    masked_risk: Probabilities | None
+    seconds: float
+    told: dict[str, Any]
+
+
+def run_rival(
+    begun: Begun, name: str, progress: Progress, checkpoint_seconds: float
+) -> Found:
+    """Fit ``name`` on what the run knows, or read what an earlier call left.
+
+    A training that was stopped is gone on with.
+    """
+    place = begun.method_folder(name) / PREDICTION
+    if not place.is_dir():
+        scene = scene_of(begun, name, progress, checkpoint_seconds)
+        settings = settings_of(name, begun.prepared.experiment.rivals.get(name, {}))
+        method = method_class(name)(scene, settings).fit(known_of(begun))
+        cost = method.cost
+        meta = {
+            "seconds": cost.seconds,
+            "steps": cost.steps,
+            "parameters": cost.parameters,
+            "told": method.found.told,
+        }
+        with store.new_directory(place) as scratch:
+            store.write(
+                scratch,
+                PREDICTION,
+                _arrays(method.found),
+                meta=meta,
+                origin=begun.origin,
+            )
+        shutil.rmtree(begun.method_folder(name) / TRAINING, ignore_errors=True)
+    return _read(begun, name)
+
+
+def known_of(begun: Begun) -> Known:
+    """The run's tests on the clock of the reported traces.
+
+    Only the latest days may be reported; the tests stay where they were.
+    """
+    dropped = begun.prepared.traces.slots - begun.reported.slots
+    return begun.known.since(dropped) if dropped else begun.known
+
+
+def require_possible(begun: Begun, name: str) -> None:
+    """Raise now what ``run_rival`` would raise of settings that do not fit."""
+    if entry(name).kind == "ceiling" and begun.epidemic is None:
+        raise SettingsError(
+            f"{name} needs a simulated outbreak: of these people only the tests are "
+            "known"
+        )
+
+
+def scene_of(
+    begun: Begun, name: str, progress: Progress, checkpoint_seconds: float
+) -> Scene:
+    """What ``name`` is given besides the tests; a ceiling alone gets the truth."""
+    experiment = begun.prepared.experiment
+    require_possible(begun, name)
+    truth, traces = None, begun.reported
+    if entry(name).kind == "ceiling" and begun.epidemic is not None:
+        truth, traces = begun.epidemic.outbreak, begun.prepared.traces
+    return Scene(
+        traces=traces,
+        seed=begun.seed,
+        pathogen=experiment.pathogen,
+        rule=experiment.outbreak,
+        progress=progress,
+        folder=begun.method_folder(name),
+        checkpoint_seconds=checkpoint_seconds,
+        everybody=truth,
+    )
+
+
+def _arrays(found: Scores) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"probability": found.risk}
+    if found.masked is not None and found.masked_risk is not None:
+        arrays["masked"] = found.masked
+        arrays["masked_risk"] = np.asarray(found.masked_risk, np.float64)
+    return arrays
+
+
+def _read(begun: Begun, name: str) -> Found:
+    place = begun.method_folder(name) / PREDICTION
+    require_same(place, verified(place), begun.origin, exact=False)
+    kept = store.read(place, PREDICTION)
+    arrays = {key: np.array(value) for key, value in kept.arrays.items()}
+    try:
+        return Found(
+            arrays["probability"],
+            arrays.get("masked"),
+            arrays.get("masked_risk"),
+            kept.meta["seconds"],
+            dict(kept.meta["told"]),
+        )
+    except KeyError as error:
+        raise CorruptFileError(f"{place}: the record lacks {error}") from None

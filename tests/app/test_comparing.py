@@ -1,0 +1,316 @@
+"""``epifalcon compare``: its figures, its files, and what it refuses."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+# Puts HGNN into the catalogue, which tests hand out copies of.
+import epifalcon.studies.methods  # noqa: F401
+from epifalcon.baselines import catalogue
+from tests.app.runs import content, names, strict
+from tests.studies import forked
+
+OWN = Path(forked.__file__).with_name("own_methods.py")
+METRICS = {"auc", "dep", "f1", "accuracy", "bep", "average_precision", "brier"}
+METRICS |= {"log_loss", "ece", "precision_at_budget"}
+DIFFERENCE = {"mean", "low", "high", "seeds", "wins", "losses", "p", "p_flip", "p_holm"}
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A user's file of methods, in a folder of its own; forgotten afterwards."""
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(catalogue, table, dict(getattr(catalogue, table)))
+    (tmp_path / "mine").mkdir()
+    return Path(shutil.copy(OWN, tmp_path / "mine" / "own_methods.py"))
+
+
+@pytest.fixture
+def compare(epifalcon, quick, tmp_path, monkeypatch, own):
+    """Compare methods on the town into ``tmp_path / "out"``."""
+    monkeypatch.setattr("epifalcon.studies.processes._started", forked.started)
+
+    def call(*words, out="out", settings=quick):
+        said = epifalcon(
+            "compare", *settings, "--out", tmp_path / out, "--with", own, *words
+        )
+        assert "Traceback" not in said.err
+        return said
+
+    return call
+
+
+BASE = ("--methods", "fine,hgnn,broken", "--seeds", 2, "--json")
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Where the comparison that many tests start from is kept, and what it said."""
+    return tmp_path_factory.mktemp("kept") / "out", []
+
+
+@pytest.fixture
+def base(compare, kept, tmp_path):
+    """A comparison in ``tmp_path / "out"``: one method fine, HGNN, one that fails."""
+    place, said = kept
+    if not said:
+        said.append(compare(*BASE))
+        shutil.copytree(tmp_path / "out", place)
+    else:
+        shutil.copytree(place, tmp_path / "out")
+    return said[0]
+
+
+@pytest.fixture
+def calls(own):
+    """Which of the user's methods were called so far, in order."""
+
+    def read():
+        path = own.with_name("calls")
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split()[0] for line in lines]
+
+    return read
+
+
+def rows_of(said):
+    assert said.code == 0, said.err
+    return {row["method"]: row for row in strict(said.out)["rows"]}
+
+
+def test_json_holds_mean_and_interval_of_every_metric(base, tmp_path):
+    rows = rows_of(base)
+    told = strict(base.out)
+    aucs = [row["metrics"]["auc"]["mean"] for row in told["rows"]]
+    assert aucs == [*sorted(aucs[:2], reverse=True), None]
+    kinds = {name: row["kind"] for name, row in rows.items()}
+    assert kinds == {"fine": "own", "hgnn": "paper", "broken": "own"}
+    for name in ("fine", "hgnn"):
+        row = rows[name]
+        assert row["failed"] is None
+        assert row["seconds"] >= 0
+        assert row["peak_rss_mb"] > 50
+        assert set(row["metrics"]) == METRICS
+        for metric, found in row["metrics"].items():
+            values = [one[metric] for one in row["by_seed"]]
+            assert set(found) == {"mean", "low", "high"}
+            assert found["mean"] == pytest.approx(np.mean(values))
+            half = stats.t.ppf(0.975, 1) * np.std(values, ddof=1) / np.sqrt(2)
+            assert found["high"] - found["mean"] == pytest.approx(half, abs=1e-12)
+            assert found["mean"] - found["low"] == pytest.approx(half, abs=1e-12)
+    kept = strict((tmp_path / "out" / "comparison.json").read_text())
+    assert kept["rows"] == told["rows"]
+
+
+def test_a_seed_is_what_run_makes_of_it(base, epifalcon, quick, tmp_path):
+    alone = epifalcon("run", *quick, "--method", "hgnn", "--seed", 1, "--json",
+                      "--out", tmp_path / "run")  # fmt: skip
+    mine, theirs = rows_of(base)["hgnn"]["by_seed"][1], strict(alone.out)["metrics"]
+    assert mine == {"seed": 1, **{name: theirs[name] for name in METRICS}}
+
+
+def test_differences_are_of_the_same_seeds(base):
+    rows = rows_of(base)
+    held = rows["fine"]["differences"]["hgnn"]
+    aucs = {
+        name: [one["auc"] for one in rows[name]["by_seed"]] for name in ("fine", "hgnn")
+    }
+    gap = np.subtract(aucs["fine"], aucs["hgnn"])
+    assert set(held) == METRICS
+    assert set(held["auc"]) == DIFFERENCE
+    assert held["auc"]["mean"] == pytest.approx(gap.mean())
+    assert held["auc"]["p"] == pytest.approx(stats.ttest_1samp(gap, 0).pvalue)
+    assert held["auc"]["p_holm"] == held["auc"]["p"]
+    assert rows["hgnn"]["differences"] == {"hbp": None, "hgnn": None}
+
+
+def test_a_failing_method_leaves_the_others_alone(compare, calls, tmp_path):
+    bad = {
+        "broken": "RuntimeError: boom on two lines",
+        "refused": "these traces are not for me",
+        "killed": "killed by SIGKILL, as happens where memory runs out",
+        "hungry": "MemoryError",
+        "leaving": "ended with code 0 and no result",
+    }
+    words = ("--methods", ",".join([*bad, "fine"]), "--seeds", 1, "--json")
+    said = compare(*words)
+    rows = rows_of(said)
+    for name, told in bad.items():
+        assert rows[name]["failed"] == f"seed 0: {told}"
+        assert rows[name]["metrics"]["auc"] == dict.fromkeys(("mean", "low", "high"))
+        assert rows[name]["seconds"] is rows[name]["peak_rss_mb"] is None
+        assert f": seed 0: {told}\n" in said.err
+    assert rows["fine"]["failed"] is None
+    assert rows["fine"]["metrics"]["auc"]["low"] is None
+    assert len(calls()) == 6
+    kept = json.loads((tmp_path / "out/seed-0/methods/broken/failed.json").read_text())
+    assert 'raise RuntimeError("boom' in kept["details"]
+    # Neither what is done nor what failed is done again, unless asked for.
+    assert rows_of(compare(*words)) == rows
+    assert len(calls()) == 6
+    assert rows_of(compare(*words, "--retry")) == rows
+    assert sorted(calls()[6:]) == sorted(bad)
+
+
+def test_no_result_at_all_is_an_error(base, compare):
+    said = compare("--methods", "broken", "--seeds", 1, "--json")
+    assert (base.code, said.code) == (0, 1)
+    assert "no method has a result" in said.err
+    told = strict(said.out)["rows"][0]
+    assert told["failed"] == "seed 0: RuntimeError: boom on two lines"
+
+
+def test_a_mended_file_is_tried_again_and_a_changed_one_is_told(
+    base, compare, own, calls
+):
+    assert base.code == 0
+    text = own.read_text().replace('raise RuntimeError("boom\\non two lines")', "pass")
+    own.write_text(text)
+    words = ("--seeds", 1, "--json", "--methods")
+    before = len(calls())
+    assert rows_of(compare(*words, "broken"))["broken"]["failed"] is None
+    assert calls()[before:] == ["broken"]
+    said = compare(*words, "broken,fine")
+    assert said.code == 2
+    assert "methods/fine: made by another version of the file" in said.err
+
+
+def test_more_seeds_and_methods_only_add(base, compare, calls, tmp_path):
+    few, done = rows_of(base), len(calls())
+    before = content(tmp_path / "out" / "seed-0")
+    # Settings need not be said again.
+    words = ("--methods", "fine,dct", "--seeds", 3, "--json")
+    more = rows_of(compare(*words, settings=()))
+    assert calls()[done:] == ["fine"]
+    assert more["fine"]["by_seed"][:2] == few["fine"]["by_seed"]
+    assert more["dct"]["seeds"] == [0, 1, 2]
+    after = content(tmp_path / "out" / "seed-0")
+    assert {name: after[name] for name in before} == before
+    assert names(tmp_path) == ["mine", "out"]
+    assert [one.name for one in (tmp_path / "out").rglob(".*")] == []
+
+
+def test_files_for_people_and_programs(base, compare, tmp_path):
+    said = compare(*BASE[:-1])
+    out = tmp_path / "out"
+    assert said.code == base.code == 0
+    for words in ("Fine | <b>own</b>", "HGNN", "Broken (failed)", "mean of 2 seeds",
+                  f"Report: {out / 'comparison.html'}"):  # fmt: skip
+        assert words in said.out
+    lines = list(csv.DictReader((out / "comparison.csv").open()))
+    told = {line["method"]: line for line in lines}
+    assert float(told["fine"]["auc_low"]) < float(told["fine"]["auc_mean"])
+    assert told["broken"]["auc_mean"] == ""
+    assert told["hgnn"]["auc_minus_hgnn_mean"] == ""
+    page = (out / "comparison.html").read_text()
+    assert "<b>own</b>" not in page
+    assert page.count("data:image/png") == 3
+    text = (out / "comparison.md").read_text()
+    assert "Fine \\| <b>own</b>" in text
+    assert "$ epifalcon compare --preset hamlet --methods fine,hgnn,broken" in text
+    assert names(out / "figures") == [
+        "differences.png", "precision-recall.png", "reliability.png",
+    ]  # fmt: skip
+
+
+def test_what_is_whole_is_not_written_again(base, compare, tmp_path):
+    place = tmp_path / "out" / "comparison.html"
+    assert compare(*BASE).code == base.code
+    before = place.stat().st_mtime_ns
+    assert compare(*BASE[:-1], "--quiet").out == ""
+    assert place.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--methods", "hgn"), 2, "unknown method 'hgn': did you mean 'hgnn'?"),
+        (("--methods", " , "), 2, "--methods names no method"),
+        (("--seeds", "0"), 2, "seeds=0 must be a whole number of 1 or more"),
+        (("--seeds", "two"), 2, "--seeds"),
+        (("--first-seed", "-1"), 2, "first_seed=-1"),
+        (("--jobs", "0"), 2, "jobs=0"),
+        (("--preset", "hamlett"), 2, "did you mean 'hamlet'"),
+        (("--set", "model.widht=3"), 2, "did you mean 'model.width'"),
+        (("--set", "rivals.gcn.widht=3"), 2, "did you mean 'rivals.gcn.width'"),
+        (("--with", "none.py"), 2, "none.py: no such file"),
+        (("--with", "WRONG"), 2, "wrong.py: cannot be loaded: NameError"),
+        (("--set", "labels.label_share=1"), 3, "nobody hidden"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_and_leaves_nothing(
+    compare, tmp_path, words, code, told
+):
+    (tmp_path / "mine" / "wrong.py").write_text("this_is_not_there\n")
+    words = [
+        str(tmp_path / "mine/wrong.py") if one == "WRONG" else one for one in words
+    ]
+    said = compare("--methods", "fine", "--seeds", 1, *words, out="deep/out")
+    assert (said.code, said.out) == (code, "")
+    assert told in said.err
+    assert said.err.startswith("epifalcon: ")
+    assert said.err.count("\n") == 1
+    assert names(tmp_path) == ["mine"]
+
+
+def test_settings_are_those_of_the_beginning(base, compare, tmp_path):
+    before = content(tmp_path)
+    said = compare("--methods", "fine", "--seeds", 1, "--set", "labels.label_share=.3")
+    assert said.code == 2
+    assert "was begun with labels.label_share=0.4, it cannot go on with 0.3" in said.err
+    said = compare("--methods", "fine", "--preset", "larger-sars", settings=())
+    assert said.code == 2
+    assert "was begun with city." in said.err
+    assert base.code == 0
+    assert content(tmp_path) == before
+
+
+def test_a_folder_of_something_else_is_left_alone(compare, epifalcon, tiny, tmp_path):
+    epifalcon("city", "--out", tmp_path / "city", *tiny)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    before = content(tmp_path)
+    for out, told in (
+        ("city", "holds 'city', not a comparison"),
+        ("theirs", "exists and was not made by epifalcon"),
+        ("file", "is a file, expected a folder"),
+    ):
+        said = compare("--methods", "fine", "--seeds", 1, out=out)
+        assert said.code == 6
+        assert told in said.err
+    assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "place", ["seed-0/city/by_slot.npy", "seed-1/known/positive.npy", "settings.toml"]
+)
+def test_a_changed_input_is_told(base, compare, tmp_path, place):
+    path = tmp_path / "out" / place
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    said = compare(*BASE)
+    assert base.code == 0
+    assert said.code == 5
+    assert path.name in said.err
+
+
+def test_a_changed_result_is_told(base, compare, tmp_path):
+    path = tmp_path / "out/seed-1/methods/fine/measured/precision.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    said = compare(*BASE)
+    assert (base.code, said.code) == (0, 5)
+    assert "precision.npy" in said.err
+
+
+def test_what_cannot_be_written_stops_all(base, compare, tmp_path):
+    (tmp_path / "out/seed-0/methods/dct").write_text("in the way")
+    said = compare("--methods", "dct", "--seeds", 1)
+    assert (base.code, said.code) == (0, 6)
+    assert "methods/dct" in said.err

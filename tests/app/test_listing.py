@@ -1,0 +1,75 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+# Puts Falcon and HGNN into the catalogue, which a test hands out a copy of.
+import epifalcon.studies.methods  # noqa: F401
+from epifalcon.baselines import catalogue
+from tests.app.runs import strict
+from tests.studies import forked
+
+OWN = Path(forked.__file__).with_name("own_methods.py")
+NAMES = {
+    "dct", "gcn", "gat", "unimp", "unimp-bare", "epignn", "stgcn", "dcrnn",
+    "graph-wavenet", "d2stgnn", "dstagnn", "fedpregnn", "hgnn", "falcon", "soft-dct",
+    "soft-dct-ratio", "exposure-logistic", "exposure-boosting", "mean-field", "hbp",
+    "oracle",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch):
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(catalogue, table, dict(getattr(catalogue, table)))
+
+
+def test_json_tells_every_method_with_its_settings(epifalcon):
+    said = epifalcon("methods", "--json")
+    told = {one["name"]: one for one in strict(said.out)["methods"]}
+    assert set(told) >= NAMES
+    for one in told.values():
+        assert one["unavailable"] is None
+        assert one["title"]
+        assert one["what"].endswith(".")
+    assert told["gcn"]["settings"]["width"] == 32
+    assert told["gcn"]["prefix"] == "rivals.gcn."
+    assert told["falcon"]["settings"]["model"]["width"] > 0
+    assert told["falcon"]["prefix"] == ""
+    kinds = {one["kind"] for one in told.values()}
+    assert kinds == {"paper", "reference", "ceiling"}
+
+
+def test_people_see_the_list_and_the_settings_of_one(epifalcon):
+    out = epifalcon("methods").out
+    for words in ("GraphWaveNet", "exposure-boosting", "ceiling"):
+        assert words in out
+    one = epifalcon("methods", "gcn")
+    assert one.code == 0
+    assert "rivals.gcn.width" in one.out
+    assert "It has no settings." in epifalcon("methods", "fine", "--with", OWN).out
+
+
+def test_a_method_of_your_own_is_on_the_list(epifalcon, tmp_path):
+    own = shutil.copy(OWN, tmp_path / "mine.py")
+    said = epifalcon("methods", "--json", "--with", own)
+    told = {one["name"]: one for one in strict(said.out)["methods"]}
+    assert told["fine"]["kind"] == "own"
+    assert told["fine"]["what"] == "Number of regions."
+
+
+def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
+    def missing(*_):
+        raise ImportError("No module named 'torch_geometric'")
+
+    monkeypatch.setattr(catalogue, "settings_of", missing)
+    told = strict(epifalcon("methods", "--json").out)["methods"]
+    assert {one["settings"] for one in told} == {None}
+    assert "torch_geometric" in told[0]["unavailable"]
+    assert "It cannot be loaded" in epifalcon("methods", "gcn").out
+
+
+def test_an_unknown_name_is_told_with_the_nearest(epifalcon):
+    said = epifalcon("methods", "gkn")
+    assert said.code == 2
+    assert "did you mean 'gcn'" in said.err

@@ -1,0 +1,164 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.baselines.field import Field, allowed_slots, chances_of
+from epifalcon.baselines.field_kernels import FREE, expm1, log1p
+from epifalcon.baselines.method import Scene
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.mobility.clock import Clock
+from tests.baselines.encounters import (
+    known_of,
+    results,
+    rules,
+    scene_of,
+    trees,
+    world_of,
+)
+from tests.oracles.cities import cities, random_traces
+from tests.oracles.exact_inference import without_own_test
+from tests.oracles.numpy_field import NumpyField
+
+exactly = settings(deadline=None, derandomize=True, max_examples=30)
+
+
+def rested(scene, known, sweeps=12):
+    field = Field(scene, scene.traces, known)
+    for _ in range(sweeps):
+        field.sweep(0.0)
+    return field.risk
+
+
+@exactly
+@given(st.data(), trees(), rules)
+def test_where_nobody_meets_twice_or_in_circles_the_risks_are_exact(data, tree, rule):
+    scene = scene_of(tree, **rule)
+    people = len(tree[0])
+    tests = data.draw(results(people))
+    found = rested(scene, known_of(people, tests))
+    np.testing.assert_allclose(found, without_own_test(world_of(scene), tests), 0, 1e-5)
+
+
+def test_one_crowd_is_exact_to_a_few_thousandths():
+    by_slot = [[-1] * 5 for _ in range(6)]
+    by_slot[2] = [0] * 5
+    scene = scene_of(by_slot, kappa=0.1)
+    for tests in ([(0, 5, True)], [(0, 5, True), (1, 5, False)], [(0, 1, True)]):
+        exact = without_own_test(world_of(scene), tests)
+        found = rested(scene, known_of(5, tests))
+        np.testing.assert_allclose(found, exact, 0, 0.006)
+
+
+@pytest.mark.parametrize("tests", [[(0, 7, 1)], [(0, 7, 1), (1, 7, 0)], [(2, 3, 0)]])
+def test_people_who_meet_again_and_again_get_nearly_the_right_risk(tests):
+    scene = scene_of([[0, 0, 1, 1], [0, 1, 1, 0]] * 4, kappa=0.03)
+    exact = without_own_test(world_of(scene), tests)
+    found = rested(scene, known_of(4, tests))
+    np.testing.assert_allclose(found, exact, 0, 0.02)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(cities(), st.integers(0, 99), rules)
+def test_the_kernels_do_what_the_formulas_say(traces, seed, rule):
+    rng = np.random.default_rng(seed)
+    rule = {**rule, "kappa": 3 * rule["kappa"]}
+    scene = Scene(traces, rule=OutbreakSettings(seed_share=0.2, **rule))
+    tests = [
+        (person, rng.integers(traces.slots + 3), rng.random() < 0.4)
+        for person in rng.integers(traces.people, size=traces.people)
+    ]
+    known = known_of(traces.people, tests)
+    ours = Field(scene, traces, known)
+    plain = NumpyField(scene, traces, known)
+    np.testing.assert_allclose(ours.risk, plain.risk, 0, 1e-5)
+    for damping in (0.0, 0.5, 0.9, 1.0):
+        change = ours.sweep(damping, 0.3), plain.sweep(damping, 0.3)
+        np.testing.assert_allclose(ours.risk, plain.risk, 0, 1e-4)
+        np.testing.assert_allclose(*change, 0, 2e-4)
+
+
+def crowded(people=70_000):
+    clock = Clock(slot_hours=8, days=1)
+    traces = random_traces(3, people, 50, clock)
+    rng = np.random.default_rng(0)
+    person = rng.permutation(people)[: people // 3]
+    tests = np.stack(
+        [person, np.full(len(person), 2), rng.random(len(person)) < 0.3], axis=1
+    )
+    return Scene(traces), known_of(people, tests)
+
+
+def test_the_number_of_threads_changes_not_one_bit():
+    scene, known = crowded()
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(rested(scene, known, sweeps=2).copy())
+    finally:
+        torch.set_num_threads(before)
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+
+
+def test_the_order_of_people_changes_not_one_bit():
+    traces = random_traces(5, 90, 4, Clock(slot_hours=4, days=2))
+    tests = [(person, 11, person % 3 == 0) for person in range(0, 90, 2)]
+    first = rested(Scene(traces), known_of(90, tests), sweeps=4)
+    order = np.random.default_rng(1).permutation(90)
+    place = np.argsort(order)
+    mixed = type(traces)(traces.by_slot[:, order], traces.clock, traces.regions)
+    moved = [(place[person], slot, result) for person, slot, result in tests]
+    second = rested(Scene(mixed), known_of(90, moved), sweeps=4)
+    assert (second == first[order]).all()
+
+
+def test_tests_bound_the_slot_of_infection():
+    tests = [(0, 3, 1), (1, 3, 0), (2, 2, 0), (2, 5, 1), (2, 7, 0), (3, 4, 1)]
+    tests += [(3, 4, 0), (4, 99, 1), (5, 99, 0)]
+    window = allowed_slots(known_of(7, tests), slots=8)
+    assert window.first.tolist() == [0, 4, 3, 0, 0, 8, 0]
+    assert window.last.tolist() == [3, FREE, 5, 4, 7, FREE, FREE]
+
+
+def test_a_late_infection_is_not_ruled_out_by_an_early_test():
+    by_slot = [[-1, -1], [-1, -1], [0, 0], [0, 0]]
+    scene = scene_of(by_slot)
+    early = rested(scene, known_of(2, [(0, 3, True), (1, 0, False)]))
+    late = rested(scene, known_of(2, [(0, 3, True), (1, 3, False)]))
+    # A negative test after the meetings speaks against person 0, an early one less.
+    assert late[0] < early[0]
+
+
+def test_seeds_count_by_their_number_alone():
+    traces = random_traces(1, 40, 4, Clock(slot_hours=8, days=2))
+    given = Scene(traces, rule=OutbreakSettings(seed_people=(7, 9)))
+    count = Scene(traces, rule=OutbreakSettings(seed_count=2))
+    assert chances_of(given, traces) == chances_of(count, traces)
+    nobody = Scene(traces, rule=OutbreakSettings(seed_count=0))
+    assert 0 < chances_of(nobody, traces).seeded < 0.02
+    everybody = Scene(traces, rule=OutbreakSettings(seed_count=40))
+    known = known_of(40, [(0, 5, False)])
+    assert np.isfinite(rested(everybody, known)).all()
+
+
+def test_the_law_of_the_susceptible_infects_more_where_many_are_immune():
+    by_slot = [[0] * 6] * 8
+    tests = [(person, 0, True) for person in range(4)]
+    all_present, susceptible = (
+        rested(scene_of(by_slot, kappa=0.05, contact=law), known_of(6, tests), 10)
+        for law in ("I/N", "I/S")
+    )
+    assert (susceptible[4:] > all_present[4:] + 0.05).all()
+    assert (susceptible <= 1).all()
+
+
+def test_the_fast_functions_agree_with_the_library():
+    for x in [*np.linspace(-30, 30, 997), 1e-9, -1e-9, 0.0]:
+        assert expm1(x) == pytest.approx(math.expm1(x), rel=1e-8, abs=1e-16)
+    for x in [*np.linspace(-0.999, 3, 997), 1e-4, -1e-4, 1e5, 1e12, 0.0]:
+        assert log1p(x) == pytest.approx(math.log1p(x), rel=1e-8, abs=1e-10)

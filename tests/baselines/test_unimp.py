@@ -1,0 +1,141 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.baselines.ground import Ground
+from epifalcon.baselines.method import Scene
+from epifalcon.baselines.unimp import (
+    GraphTransformer,
+    Results,
+    Unimp,
+    UnimpBare,
+    UnimpBareSettings,
+    UnimpSettings,
+)
+from epifalcon.errors import SettingsError
+from tests.baselines import tiny
+from tests.oracles import pyg
+from tests.oracles.cities import cities
+from tests.studies import town
+
+BOTH = pytest.mark.parametrize(
+    ("cls", "kind"), [(Unimp, UnimpSettings), (UnimpBare, UnimpBareSettings)]
+)
+
+
+def pygs(layer, circle, width_in, shape):
+    """PyG's layer with the same numbers, and the edges it is called with."""
+    heads, width = shape
+    made = pyg.layer("TransformerConv")(width_in, width, heads, beta=True, edge_dim=1)
+    for ours, theirs in (
+        (layer.query, made.lin_query),
+        (layer.key, made.lin_key),
+        (layer.value, made.lin_value),
+        (layer.residual, made.lin_skip),
+    ):
+        theirs.load_state_dict(ours.state_dict())
+    made.lin_edge.weight.data = layer.close.data.reshape(-1, 1).clone()
+    made.lin_beta.weight.data = layer.gate.weight.data.clone()
+    edges = torch.stack(
+        [torch.from_numpy(end) for end in (circle.edges.source, circle.edges.target)]
+    ).long()
+    return made, edges
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(cities(), st.sampled_from([(1, 4), (3, 2)]), st.integers(1, 12))
+def test_a_layer_is_that_of_pyg(city, shape, most):
+    torch.manual_seed(0)
+    circle = Ground(city).circle(most, with_self=False)
+    layer = GraphTransformer(circle, 5, shape, dropout=0.0)
+    theirs, edges = pygs(layer, circle, 5, shape)
+    x = torch.randn(city.people, 5)
+    upstream = torch.randn(city.people, shape[0] * shape[1])
+    mine, their = x.clone().requires_grad_(), x.clone().requires_grad_()
+    one, two = layer(mine), theirs(their, edges, circle.closeness)
+    assert torch.allclose(one, two, atol=2e-5)
+    one.backward(upstream)
+    two.backward(upstream)
+    assert torch.allclose(mine.grad, their.grad, atol=5e-5)
+    ours = layer.close.grad.reshape(-1, 1)
+    assert torch.allclose(ours, theirs.lin_edge.weight.grad, atol=1e-4)
+    assert torch.allclose(
+        layer.gate.weight.grad, theirs.lin_beta.weight.grad, atol=1e-4
+    )
+
+
+def test_results_are_one_of_two_rows_or_none():
+    results = Results(3, hidden=0.5).eval()
+    negative, positive = results.rows
+    found = results(torch.tensor([1, -1, 0]))
+    assert torch.equal(found[0], positive)
+    assert torch.equal(found[1], torch.zeros(3))
+    assert torch.equal(found[2], negative)
+
+
+def test_a_step_of_training_hides_results_drawn_anew():
+    results = Results(3, hidden=0.25)
+    status = torch.arange(20_000) % 2
+    torch.manual_seed(0)
+    one, two = (results(status).abs().sum(1) > 0 for _ in range(2))
+    assert not torch.equal(one, two)
+    # Five standard deviations of the share.
+    assert one.float().mean() == pytest.approx(0.75, abs=0.0155)
+    assert Results(3, hidden=0.0)(status).abs().sum(1).all()
+
+
+def test_unimp_reads_results_and_the_bare_one_does_not():
+    ground, x = Ground(town.traces()), torch.randn(80, 5, 4)
+    status = torch.full((80,), -1)
+    other = status.clone()
+    other[::3] = 1
+    for cls, reads in ((Unimp, True), (UnimpBare, False)):
+        network = cls(Scene(town.traces())).network(ground, 4).eval()
+        same = torch.equal(network(x, status), network(x, other))
+        assert same is not reads
+        assert cls.reads_results is reads
+
+
+def test_the_bare_one_has_a_free_embedding_unless_told():
+    assert UnimpBareSettings().input == "embedding"
+    assert UnimpSettings().input == "exposure"
+    assert UnimpBareSettings(input="exposure").input == "exposure"
+    found = UnimpBare(
+        Scene(town.traces()), UnimpBareSettings(steps=2, learning_rates=(0.01,))
+    ).fit(town.known())
+    assert found.cost.parameters > 80 * 32
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"heads": 3}, "heads=3 must divide width=32"),
+        ({"hidden_results": 1.5}, "hidden_results=1.5"),
+        ({"layers": 0}, "layers=0"),
+    ],
+)
+def test_impossible_settings_are_refused(wrong, told):
+    with pytest.raises(SettingsError, match=told):
+        UnimpSettings(**wrong)
+
+
+@BOTH
+@pytest.mark.parametrize("name", tiny.odd_cities())
+@pytest.mark.parametrize("given_", ["exposure", "embedding"])
+def test_odd_cities_have_risks(cls, kind, name, given_):
+    settings_ = kind(input=given_, steps=4, learning_rates=(0.01,))
+    method = cls(Scene(tiny.odd_cities()[name]), settings_).fit(tiny.odd_tests())
+    assert ((method.predict_proba() >= 0) & (method.predict_proba() <= 1)).all()
+
+
+def test_who_kept_company_with_the_infected_is_at_risk():
+    method = Unimp(Scene(tiny.sixteen_houses()), UnimpSettings(**tiny.SHORT))
+    assert tiny.tells_houses_apart(method.fit(tiny.house_tests()).predict_proba())
+
+
+def test_from_results_alone_who_kept_company_with_the_infected_is_at_risk():
+    """With nothing but the embedded results for an input."""
+    settings_ = UnimpSettings(input="embedding", **tiny.SHORT)
+    method = Unimp(Scene(tiny.sixteen_houses()), settings_)
+    assert tiny.tells_houses_apart(method.fit(tiny.house_tests()).predict_proba())

@@ -1,0 +1,247 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.hypergraph import contacts as module
+from epifalcon.hypergraph.contacts import contacts_of, strongest
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from tests.oracles.cities import cities, random_traces
+from tests.oracles.contacts_loop import closeness_by_loop, contacts_by_loop
+
+quick = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def rows(people, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(people, width, dtype=torch.float64, generator=generator)
+
+
+def city_of(*slots, regions=9):
+    """A city from the regions of everybody, slot by slot."""
+    ids = np.array(slots, np.int32)
+    clock = Clock(24 / len(slots), 1)
+    return Traces(ids, clock, Regions("area", np.zeros((regions, 2))))
+
+
+def crowded(people=120, seed=3):
+    """Groups of all sizes, far beyond those that are taken apart."""
+    return random_traces(seed, people, 4, Clock(2.0, 3))
+
+
+@quick
+@given(cities(), st.sampled_from([1, 3, 16, 40]), st.sampled_from([0, 2, 4, 100]))
+def test_the_product_is_that_of_counted_slots(traces, width, small):
+    x, wanted = rows(traces.people, width), torch.from_numpy(contacts_by_loop(traces))
+    with pytest.MonkeyPatch.context() as patch:
+        # All groups passed as groups, all taken apart, and both.
+        patch.setattr(module, "_SMALL", small)
+        contacts = contacts_of(traces)
+        found = contacts.product(x)
+        torch.testing.assert_close(found, wanted @ x)
+        short = contacts.product(x.float())
+    assert short.dtype == torch.float32
+    torch.testing.assert_close(short.double(), wanted @ x, rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(cities())
+def test_matrix_and_degree_are_counted_slots(traces):
+    contacts, wanted = contacts_of(traces), contacts_by_loop(traces)
+    np.testing.assert_array_equal(contacts.matrix.toarray(), wanted)
+    assert contacts.matrix.has_sorted_indices
+    np.testing.assert_array_equal(contacts.degree.numpy(), wanted.sum(1))
+    assert contacts.degree.dtype == torch.float32
+    assert contacts.people == traces.people
+
+
+@quick
+@given(cities())
+def test_days_are_their_own_and_add_up(traces):
+    parts = [contacts_of(traces, day) for day in range(traces.clock.days)]
+    for day, part in enumerate(parts):
+        wanted = contacts_by_loop(traces, day)
+        np.testing.assert_array_equal(part.matrix.toarray(), wanted)
+    x = rows(traces.people, 3)
+    torch.testing.assert_close(
+        sum(part.product(x) for part in parts), contacts_of(traces).product(x)
+    )
+
+
+def test_a_day_that_is_not_there_is_refused():
+    with pytest.raises(SettingsError, match="day=3"):
+        contacts_of(crowded(), 3)
+
+
+def test_a_crowd_gives_what_the_written_matrix_gives():
+    traces = crowded()
+    contacts = contacts_of(traces)
+    assert contacts.groups.size.max() > 20
+    x = rows(traces.people, 100)
+    wanted = torch.from_numpy(contacts_by_loop(traces)) @ x
+    torch.testing.assert_close(contacts.product(x), wanted)
+    short = contacts.product(x.float()).double()
+    assert (short - wanted).abs().max() < 2e-6 * wanted.abs().max()
+
+
+def test_whole_numbers_come_out_whole():
+    traces = crowded()
+    x = torch.randint(-9, 9, (traces.people, 5)).float()
+    found = contacts_of(traces).product(x)
+    wanted = contacts_by_loop(traces) @ x.double().numpy()
+    np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_nobody_meets_itself():
+    traces = crowded()
+    contacts = contacts_of(traces)
+    x = torch.zeros(traces.people, traces.people)
+    x.fill_diagonal_(1.0)
+    assert not contacts.product(x).diagonal().any()
+
+
+def test_the_mean_keeps_a_constant_and_is_zero_without_contacts():
+    traces = city_of([0, 0, 1, -1, 0], [2, 0, 1, 1, 1])
+    contacts = contacts_of(traces)
+    found = contacts.mean(torch.ones(5, 2))
+    torch.testing.assert_close(found, torch.ones(5, 2))
+    alone = contacts_of(city_of([0, 1, -1], [0, 2, -1]))
+    assert not alone.mean(torch.ones(3, 2)).any()
+    assert not alone.degree.any()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_mean_is_the_product_over_the_degree(kind):
+    contacts = contacts_of(crowded())
+    x = rows(contacts.people, 3).to(kind)
+    wanted = contacts.product(x) / contacts.degree.to(kind).clamp(min=1)[:, None]
+    torch.testing.assert_close(contacts.mean(x), wanted)
+    assert contacts.mean(x).dtype == kind
+
+
+@settings(deadline=None, derandomize=True, max_examples=10)
+@given(cities())
+def test_gradients_are_exact_also_of_gradients(traces):
+    contacts = contacts_of(traces)
+    x = rows(contacts.people, 2).requires_grad_()
+    assert torch.autograd.gradcheck(contacts.mean, x)
+    assert torch.autograd.gradgradcheck(contacts.product, x)
+
+
+def test_rows_may_lie_anyhow_in_memory():
+    contacts = contacts_of(crowded())
+    x = rows(contacts.people, 40)
+    wanted = contacts.product(x)
+    turned = x.T.contiguous().T
+    assert not turned.is_contiguous()
+    assert torch.equal(contacts.product(turned), wanted)
+    torch.testing.assert_close(contacts.product(x[:, ::2]), wanted[:, ::2])
+    broad = x[:, :1].expand(-1, 4)
+    torch.testing.assert_close(contacts.product(broad), wanted[:, :1].expand(-1, 4))
+
+
+def test_the_number_of_threads_changes_no_bit(monkeypatch):
+    monkeypatch.setattr("epifalcon.hypergraph.compiled._WORTH_THREADS", 0)
+    contacts = contacts_of(random_traces(1, 800, 60, Clock(2.0, 4)))
+    x, before = rows(contacts.people, 70).float(), torch.get_num_threads()
+    found = set()
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            partners = strongest(contacts, 7)
+            listed = partners.edge_index.numpy().tobytes()
+            found.add((contacts.product(x).numpy().tobytes(), listed))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("x", "told"),
+    [
+        (torch.zeros(3, 2), "expected .120, width."),
+        (torch.zeros(120), "expected .120, width."),
+        (torch.zeros(120, 2, dtype=torch.int64), "expected float32 or float64"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(x, told):
+    with pytest.raises(DataError, match=told):
+        contacts_of(crowded()).product(x)
+
+
+def ranked(traces, most):
+    """Everybody's partners in their order, by sorting whole rows."""
+    slots, close = contacts_by_loop(traces), closeness_by_loop(traces)
+    found = []
+    for person in range(traces.people):
+        met = np.flatnonzero(slots[person])
+        # Rounded: sums of thirds are the same in any order.
+        key = [(-slots[person, o], -round(close[person, o], 9), o) for o in met]
+        found.append([other for *_, other in sorted(key)[:most]])
+    return found
+
+
+@quick
+@given(cities(), st.integers(1, 14))
+def test_partners_are_the_strongest_contacts(traces, most):
+    partners = strongest(contacts_of(traces), most)
+    wanted = ranked(traces, most)
+    source, target = partners.edge_index.numpy()
+    assert target.tolist() == [p for p, some in enumerate(wanted) for _ in some]
+    assert source.tolist() == [other for some in wanted for other in some]
+    slots = contacts_by_loop(traces)
+    np.testing.assert_array_equal(partners.weight.numpy(), slots[target, source])
+    assert partners.edge_index.dtype == torch.int64
+    assert partners.weight.dtype == torch.float32
+
+
+def test_partners_in_a_crowd_are_the_strongest_contacts():
+    traces = crowded(60)
+    for most in (1, 5, 59, 1000):
+        source, target = strongest(contacts_of(traces), most).edge_index.numpy()
+        wanted = ranked(traces, most)
+        assert source.tolist() == [other for some in wanted for other in some]
+        assert target.tolist() == [p for p, some in enumerate(wanted) for _ in some]
+
+
+def test_of_equal_partners_the_one_in_smaller_company_comes_first():
+    # 0 meets 1 and 2 once each in a crowd, and 4 once alone.
+    traces = city_of([0, 0, 0, 5, 6], [1, 2, 3, 4, 1])
+    source, target = strongest(contacts_of(traces), 1).edge_index.numpy()
+    assert source[target == 0].tolist() == [4]
+
+
+@quick
+@given(cities(), st.integers(0, 2**32))
+def test_numbering_decides_only_between_partners_with_equal_ties(traces, seed):
+    order = np.random.default_rng(seed).permutation(traces.people)
+    moved = Traces(traces.by_slot[:, order], traces.clock, traces.regions)
+    slots, close = contacts_by_loop(traces), closeness_by_loop(traces)
+
+    def ties(partners, names):
+        source, target = partners.edge_index.numpy()
+        pairs = zip(names[source], names[target], strict=True)
+        return sorted((t, slots[t, s], round(close[t, s], 9)) for s, t in pairs)
+
+    plain = ties(strongest(contacts_of(traces), 2), np.arange(traces.people))
+    assert ties(strongest(contacts_of(moved), 2), order) == plain
+
+
+def test_a_city_without_contacts_has_no_partners():
+    partners = strongest(contacts_of(city_of([0, 1, -1], [0, 2, -1])), 4)
+    assert partners.edge_index.shape == (2, 0)
+    assert partners.weight.shape == (0,)
+    with pytest.raises(SettingsError, match="most=0"):
+        strongest(contacts_of(crowded()), 0)
+
+
+def test_partners_become_a_fixed_support_in_their_order():
+    contacts = contacts_of(crowded())
+    partners = strongest(contacts, 1000)
+    fixed, x = partners.fixed(contacts.people), rows(contacts.people, 3)
+    found = fixed.product(partners.weight.double(), x)
+    torch.testing.assert_close(found, contacts.product(x))

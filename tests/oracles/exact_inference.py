@@ -1,0 +1,104 @@
+"""Who is infected, exactly: every joint state of a few people, slot after slot.
+
+The simulator's order of a slot, with chances instead of draws. A joint state is
+a tuple of S, E, I, R per person; its chance is carried along, and a test strikes
+out the states that contradict it. 4^people states: for five people at most.
+"""
+
+import itertools
+import math
+from collections import defaultdict
+
+import numpy as np
+
+S, E, I, R = range(4)
+
+
+class World:
+    def __init__(self, by_slot, force, leave_exposed, recover, seeded, **more):
+        self.by_slot, self.force, self.seeded = by_slot, force, seeded
+        self.leave_exposed, self.recover = leave_exposed, recover
+        self.exposed_seeds = more.get("exposed_seeds", False)
+        self.linear = more.get("linear", False)
+        self.people = len(by_slot[0])
+
+    def start(self):
+        seed = E if self.exposed_seeds else I
+        chances = {}
+        for state in itertools.product((S, seed), repeat=self.people):
+            seeds = sum(one != S for one in state)
+            chance = self.seeded**seeds * (1 - self.seeded) ** (self.people - seeds)
+            chances[state] = chance
+        return chances
+
+    def caught(self, state, here, person):
+        """Chance that the person is infected in this slot."""
+        if here[person] < 0:
+            return 0.0
+        there = [one for one in range(self.people) if here[one] == here[person]]
+        dose = self.force * sum(state[one] == I for one in there) / len(there)
+        return min(dose, 1.0) if self.linear else -math.expm1(-dose)
+
+    def expose(self, chances, here):
+        after = defaultdict(float)
+        for state, chance in chances.items():
+            options = []
+            for person, one in enumerate(state):
+                caught = self.caught(state, here, person) if one == S else 0.0
+                options.append([(one, 1 - caught), (E, caught)][: 1 + (caught > 0)])
+            _spread(options, chance, after)
+        return after
+
+    def step(self, chances):
+        moves = {
+            S: [(S, 1.0)],
+            E: [(E, 1 - self.leave_exposed), (I, self.leave_exposed)],
+            I: [(I, 1 - self.recover), (R, self.recover)],
+            R: [(R, 1.0)],
+        }
+        after = defaultdict(float)
+        for state, chance in chances.items():
+            _spread([moves[one] for one in state], chance, after)
+        return after
+
+
+def _spread(options, chance, after):
+    for picks in itertools.product(*options):
+        weight = math.prod(one[1] for one in picks)
+        if weight > 0:
+            after[tuple(one[0] for one in picks)] += chance * weight
+
+
+def posterior(world, tests):
+    """P(infected by the end | tests) of each person; tests of (person, slot, result).
+
+    A test tells whether the person was infected in its slot or before.
+    """
+    chances = world.start()
+    for slot, here in enumerate(world.by_slot):
+        chances = world.expose(chances, here)
+        for person, when, result in tests:
+            if when == slot:
+                chances = {
+                    state: chance
+                    for state, chance in chances.items()
+                    if (state[person] != S) == result
+                }
+        chances = world.step(chances)
+    total = sum(chances.values())
+    return np.array(
+        [
+            sum(chance for state, chance in chances.items() if state[person] != S)
+            / total
+            for person in range(world.people)
+        ]
+    )
+
+
+def without_own_test(world, tests):
+    """The same, each person's own tests left out of its own chance."""
+    found = np.empty(world.people)
+    for person in range(world.people):
+        others = [test for test in tests if test[0] != person]
+        found[person] = posterior(world, others)[person]
+    return found

@@ -1,0 +1,57 @@
+"""Figures that methods might have earned, made up by a seed."""
+
+import numpy as np
+
+from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.metrics import evaluate
+from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt
+from epifalcon.studies.comparison_plan import Plan
+from epifalcon.studies.measurements import (
+    SCALINGS,
+    Measured,
+    calibrated_figures,
+    precision_at_recalls,
+    reliability_sums,
+)
+from tests.studies import town
+
+
+def measured(seed, skill=1.0, title="Method", left_raw=None, people=600):
+    """A method of some skill on the people of a seed, too sure of itself."""
+    rng = np.random.default_rng(seed)
+    infected = rng.random(people) < 0.22
+    odds = skill * (infected - 0.5) + rng.normal(0, 1, people) - 1.3
+    risk = 1 / (1 + np.exp(-2 * odds))
+    half = people // 2
+    ranked = dict.fromkeys(SCALINGS, curve(risk[half:], infected[half:]))
+    if left_raw is None:
+        for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
+            mended = fit(risk[:half], infected[:half])(risk[half:])
+            ranked[name] = curve(mended, infected[half:])
+    return Measured(
+        title=title,
+        metrics=evaluate(risk[half:], infected[half:], 0.8).as_plain(),
+        seconds=2.0 + seed,
+        cpu_seconds=4.0,
+        peak_rss_mb=300.0 + seed,
+        recalibrated={
+            name: calibrated_figures(one, 15) for name, one in ranked.items()
+        },
+        masked=half,
+        left_raw=left_raw,
+        source_sha256=None,
+        precision=precision_at_recalls(ranked["raw"]),
+        reliability=np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
+    )
+
+
+def plan(folder, methods, seeds=(0, 1, 2), name="hamlet"):
+    return Plan(folder, name, town.experiment(), tuple(methods), tuple(seeds))
+
+
+def found(skills, seeds=(0, 1, 2)):
+    """By method of the given skill and by seed."""
+    return {
+        method: {seed: measured(seed, skill, method.upper()) for seed in seeds}
+        for method, skill in skills.items()
+    }

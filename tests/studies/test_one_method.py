@@ -1,0 +1,127 @@
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from epifalcon.baselines import catalogue
+from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt
+from epifalcon.studies import one_method
+from epifalcon.studies.measurements import Measured, calibrated_figures
+from epifalcon.studies.one_method import measure_method, peak_rss_mb
+from epifalcon.studies.outcomes import Outcome, judge
+from epifalcon.studies.run_folder import begin
+from tests.studies import town
+from tests.studies.finished_runs import make_run
+
+OWN = Path(town.__file__).with_name("own_methods.py")
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(catalogue, table, dict(getattr(catalogue, table)))
+    return Path(shutil.copy(OWN, tmp_path / "own_methods.py"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    begin(town.begun(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_figures_are_those_of_the_outcome_and_can_be_read_back(folder):
+    found = measure_method(folder, "hgnn")
+    read = Measured.load(folder / "methods" / "hgnn")
+    assert read.metrics == found.metrics
+    assert read.title == "HGNN"
+    np.testing.assert_array_equal(read.precision, found.precision)
+    assert found.metrics["people"] == 48
+    for name in ("brier", "log_loss", "ece"):
+        assert found.recalibrated["raw"][name] == pytest.approx(found.metrics[name])
+    # Too few people in this town: what could not be fitted is as it was.
+    assert "infected among the masked people" in found.left_raw
+    assert found.recalibrated["platt"] == found.recalibrated["raw"]
+
+
+def test_a_fit_that_was_there_has_no_memory_of_its_own(folder):
+    first = measure_method(folder, "hgnn")
+    shutil.rmtree(folder / "methods" / "hgnn" / "measured")
+    again = measure_method(folder, "hgnn")
+    assert first.peak_rss_mb > 50
+    assert first.cpu_seconds > 0
+    assert again.peak_rss_mb is again.cpu_seconds is None
+    assert again.metrics == first.metrics
+
+
+def test_recalibration_is_fitted_on_masked_people_and_judged_on_hidden(tmp_path):
+    begun = make_run(tmp_path / "run", "city.people=400", whole=False)
+    rng = np.random.default_rng(2)
+    risk = rng.random(400) ** 3
+    masked = np.flatnonzero(begun.known.tested).astype(np.int32)
+    told = rng.random(len(masked))
+    infected = begun.known.status[masked] == 1
+    metrics = judge(begun, risk, "a test")
+    outcome = Outcome("hgnn", risk, metrics, 1.0, masked=masked, masked_risk=told)
+    found = one_method._judged(begun, outcome)
+    truth = begun.epidemic.labels.hidden.open("test")
+    for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
+        mended = fit(told, infected)(risk[truth.person])
+        expected = calibrated_figures(curve(mended, truth.infected), 15)
+        assert found["recalibrated"][name] == expected
+    assert found["left_raw"] is None
+    assert found["masked"] == len(masked)
+
+
+def test_a_failure_is_left_in_the_folder(folder, own, capsys):
+    words = [str(folder), "broken", "--with", str(own)]
+    assert one_method.main(words) == 1
+    told = json.loads((folder / "methods/broken/failed.json").read_text())
+    assert told["message"] == "RuntimeError: boom\non two lines"
+    assert "Traceback" in told["details"]
+    assert len(told["source_sha256"]) == 64
+    own.write_text(own.read_text().replace("raise RuntimeError", "str"))
+    assert one_method.main(words) == 0
+    assert not (folder / "methods/broken/failed.json").exists()
+    assert Measured.load(folder / "methods/broken").source_sha256 is not None
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unknown_method_or_a_bad_file_fails_in_its_place(folder, own):
+    assert one_method.main([str(folder), "nobody"]) == 1
+    told = json.loads((folder / "methods/nobody/failed.json").read_text())
+    assert "unknown method 'nobody'" in told["message"]
+    own.write_text("1 / 0")
+    assert one_method.main([str(folder), "fine", "--with", str(own)]) == 1
+    told = json.loads((folder / "methods/fine/failed.json").read_text())
+    assert "own_methods.py: cannot be loaded: ZeroDivisionError" in told["message"]
+
+
+def test_the_process_tells_and_ends_with_its_starter(folder, own):
+    """For real: a new Python, its pipes, and nobody left to read them."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "epifalcon.studies.one_method", str(folder), "slow",
+         "--with", str(own), "--attached"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while not (own.parent / "calls").exists():
+        assert process.poll() is None, process.stderr.read()
+    process.stdin.close()
+    assert process.wait() == 129
+    process.stdout.close()
+    process.stderr.close()
+    assert not (folder / "methods" / "slow" / "failed.json").exists()
+
+
+def test_peak_memory_is_of_this_process():
+    held = int(Path("/proc/self/statm").read_text().split()[1])
+    page = os.sysconf("SC_PAGE_SIZE") / 2**20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert 0.95 * held * page < peak_rss_mb() < 1.05 * most

@@ -1,0 +1,108 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.progress import silent
+from epifalcon.studies import rivals
+from epifalcon.studies.run_folder import begin
+from tests.studies import town
+
+QUICK = {"gcn": {"steps": 4, "check_every": 2, "learning_rates": [0.01]}}
+
+
+@pytest.fixture
+def begun(tmp_path):
+    made = town.begun(tmp_path / "run", method="gcn", rivals=QUICK)
+    begin(made)
+    return made
+
+
+def run(begun, name="gcn", **more):
+    return rivals.run_rival(begun, name, more.get("progress", silent), 0.0)
+
+
+def test_what_was_found_is_kept_and_read(begun):
+    first = run(begun)
+
+    def never(*_):
+        raise AssertionError("it is trained again")
+
+    again = run(begun, progress=never)
+    for name in ("probability", "masked", "masked_risk"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
+    assert again.seconds == first.seconds
+    assert again.told == first.told
+    assert {"learning_rate", "best_step"} <= again.told.keys()
+    assert [path.name for path in begun.method_folder("gcn").iterdir()] == [
+        "prediction"
+    ]
+
+
+def test_masked_people_are_tested_people(begun):
+    found = run(begun)
+    assert begun.known.tested[found.masked].all()
+    assert found.masked_risk.shape == found.masked.shape
+
+
+def test_a_stopped_training_is_gone_on_with(begun, tmp_path):
+    whole = dataclasses.replace(begun, folder=tmp_path / "other")
+    begin(whole)
+    expected = run(whole)
+    calls = []
+
+    def stop(*told):
+        calls.append(told)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(begun, progress=stop)
+    assert (begun.method_folder("gcn") / "training").is_dir()
+    np.testing.assert_array_equal(run(begun).probability, expected.probability)
+
+
+def test_settings_reach_the_method(begun):
+    assert run(begun).told["best_step"] <= 4
+
+
+def test_a_changed_record_is_noticed(begun):
+    run(begun)
+    place = begun.method_folder("gcn") / "prediction" / "probability.npy"
+    content = bytearray(place.read_bytes())
+    content[-1] ^= 1
+    place.write_bytes(content)
+    with pytest.raises(CorruptFileError, match="probability"):
+        run(begun)
+
+
+def test_a_record_of_another_run_is_refused(begun):
+    run(begun)
+    other = dataclasses.replace(begun, seed=begun.seed + 1)
+    with pytest.raises(DataError, match="other data, settings or seed"):
+        run(other)
+
+
+def test_a_record_that_lacks_something_is_told(begun):
+    place = begun.method_folder("gcn") / "prediction"
+    with store.new_directory(place) as scratch:
+        arrays = {"risk": np.zeros(3)}
+        store.write(scratch, "prediction", arrays, meta={}, origin=begun.origin)
+    with pytest.raises(CorruptFileError, match="lacks 'probability'"):
+        run(begun)
+
+
+def test_the_ceiling_alone_is_given_the_truth(begun):
+    for name in ("gcn", "hbp", "soft-dct"):
+        assert rivals.scene_of(begun, name, silent, 1.0).everybody is None
+    scene = rivals.scene_of(begun, "oracle", silent, 1.0)
+    assert scene.everybody is begun.epidemic.outbreak
+
+
+def test_the_ceiling_needs_a_simulated_outbreak(begun):
+    real = dataclasses.replace(begun, epidemic=None)
+    with pytest.raises(SettingsError, match="oracle needs a simulated outbreak"):
+        rivals.require_possible(real, "oracle")
+    rivals.require_possible(real, "gcn")
