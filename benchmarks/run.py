@@ -22,8 +22,11 @@ NAMES = (
     "round-all",
     "pseudo-traces",
     "million",
+    "hbp",
+    "hbp-million",
 )
-WITH_PRESET = ("round", "round-all")
+WITH_PRESET = ("round", "round-all", "hbp")
+WITH_PEOPLE = ("million", "hbp-million")
 
 
 def main() -> None:
@@ -32,12 +35,13 @@ def main() -> None:
     parser.add_argument("name", choices=[*NAMES, "all"])
     parser.add_argument("--json", action="store_true", help="one JSON line each")
     parser.add_argument("--preset", help="another city, where the benchmark has one")
-    parser.add_argument("--people", type=int, help="another size, for million")
+    parser.add_argument("--people", type=int, help="another size, of a million")
     words = parser.parse_args()
     if words.preset and words.name not in WITH_PRESET:
         parser.error(f"--preset goes with {', '.join(WITH_PRESET)}")
-    if words.people is not None and (words.name != "million" or words.people < 1_000):
-        parser.error("--people goes with million, and is 1,000 or more")
+    sized = words.name in WITH_PEOPLE
+    if words.people is not None and (not sized or words.people < 1_000):
+        parser.error(f"--people goes with {', '.join(WITH_PEOPLE)}, from 1,000 on")
     given = [one for one in (words.preset, words.people) if one]
     names = NAMES if words.name == "all" else (words.name,)
     for name in names:

@@ -12,9 +12,10 @@ from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.reporting import keep_last_days
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.pipeline import make_city, run_epidemics
 from tests.baselines.encounters import FIERCE, known_of
 from tests.oracles.cities import random_traces
-from tests.studies import town
 
 CLOCK = Clock(slot_hours=6, days=3)
 RULES = [
@@ -82,17 +83,18 @@ def test_nobody_s_own_infection_enters_its_own_risk():
 
 
 def test_it_stands_above_what_tests_alone_can_tell():
-    settings = town.experiment()
-    traces, epidemic = town.traces(), town.epidemic()
-    known = town.known()
+    settings = Experiment.load("hamlet", ["city.people=600", "city.regions=120"])
+    traces = make_city(settings, seed=0)
+    epidemic = next(run_epidemics(settings, traces, seed=0))
     scene = Scene(traces, 0, settings.pathogen, settings.outbreak)
+    known, truth = epidemic.labels.known, epidemic.labels.hidden.open("a test")
     told = Hbp(scene, HbpSettings(folds=0)).fit(known).predict_proba()
-    risk = oracle(traces, epidemic.outbreak)
-    truth = epidemic.labels.hidden.open("a test")
     best, found = (
-        evaluate(one[truth.person], truth.infected, 0.8) for one in (risk, told)
+        evaluate(risk[truth.person], truth.infected, 0.8)
+        for risk in (oracle(traces, epidemic.outbreak), told)
     )
     assert best.auc > found.auc
+    assert best.log_loss < found.log_loss
 
 
 def test_its_risks_are_calibrated():
@@ -124,7 +126,7 @@ def test_it_is_no_method():
 
 
 def test_another_city_s_truth_is_refused():
-    traces, truth = outbreak()
+    _, truth = outbreak()
     with pytest.raises(DataError, match="30 people"):
         oracle(random_traces(1, 20, 5, CLOCK), truth)
     with pytest.raises(DataError, match="slots"):

@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import numpy as np
 
-S, E, I, R = range(4)
+SUSCEPTIBLE, EXPOSED, ILL, RECOVERED = range(4)
 
 
 class World:
@@ -23,10 +23,10 @@ class World:
         self.people = len(by_slot[0])
 
     def start(self):
-        seed = E if self.exposed_seeds else I
+        seed = EXPOSED if self.exposed_seeds else ILL
         chances = {}
-        for state in itertools.product((S, seed), repeat=self.people):
-            seeds = sum(one != S for one in state)
+        for state in itertools.product((SUSCEPTIBLE, seed), repeat=self.people):
+            seeds = sum(one != SUSCEPTIBLE for one in state)
             chance = self.seeded**seeds * (1 - self.seeded) ** (self.people - seeds)
             chances[state] = chance
         return chances
@@ -36,7 +36,7 @@ class World:
         if here[person] < 0:
             return 0.0
         there = [one for one in range(self.people) if here[one] == here[person]]
-        dose = self.force * sum(state[one] == I for one in there) / len(there)
+        dose = self.force * sum(state[one] == ILL for one in there) / len(there)
         return min(dose, 1.0) if self.linear else -math.expm1(-dose)
 
     def expose(self, chances, here):
@@ -44,17 +44,19 @@ class World:
         for state, chance in chances.items():
             options = []
             for person, one in enumerate(state):
-                caught = self.caught(state, here, person) if one == S else 0.0
-                options.append([(one, 1 - caught), (E, caught)][: 1 + (caught > 0)])
+                caught = self.caught(state, here, person) if one == SUSCEPTIBLE else 0.0
+                options.append(
+                    [(one, 1 - caught), (EXPOSED, caught)][: 1 + (caught > 0)]
+                )
             _spread(options, chance, after)
         return after
 
     def step(self, chances):
         moves = {
-            S: [(S, 1.0)],
-            E: [(E, 1 - self.leave_exposed), (I, self.leave_exposed)],
-            I: [(I, 1 - self.recover), (R, self.recover)],
-            R: [(R, 1.0)],
+            SUSCEPTIBLE: [(SUSCEPTIBLE, 1.0)],
+            EXPOSED: [(EXPOSED, 1 - self.leave_exposed), (ILL, self.leave_exposed)],
+            ILL: [(ILL, 1 - self.recover), (RECOVERED, self.recover)],
+            RECOVERED: [(RECOVERED, 1.0)],
         }
         after = defaultdict(float)
         for state, chance in chances.items():
@@ -82,13 +84,17 @@ def posterior(world, tests):
                 chances = {
                     state: chance
                     for state, chance in chances.items()
-                    if (state[person] != S) == result
+                    if (state[person] != SUSCEPTIBLE) == result
                 }
         chances = world.step(chances)
     total = sum(chances.values())
     return np.array(
         [
-            sum(chance for state, chance in chances.items() if state[person] != S)
+            sum(
+                chance
+                for state, chance in chances.items()
+                if state[person] != SUSCEPTIBLE
+            )
             / total
             for person in range(world.people)
         ]

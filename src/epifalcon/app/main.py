@@ -15,8 +15,10 @@ from typer.exceptions import TyperException
 
 from epifalcon.app import (
     city,
+    comparing,
     importing,
     inspecting,
+    listing,
     outbreak,
     predicting,
     presets,
@@ -36,6 +38,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("predict")(predicting.predict)
+app.command("compare")(comparing.compare)
+app.command("methods")(listing.methods)
 app.command("city")(city.city)
 app.command("outbreak")(outbreak.outbreak)
 app.command("import")(importing.import_)

@@ -72,7 +72,7 @@ class SparseGraph:
         target = torch.from_numpy(support.edges.target)[support.there]
         own = x.new_zeros(len(x)).index_add(0, target, to_and_fro)
         twice = support.edges.product(self.value, once)
-        return once, torch.addcmul(twice, own[:, None], x, value=0)
+        return once, torch.addcmul(twice, own[:, None], x, value=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ class Diffusion(nn.Module):
         z = self.lags[0](x).relu()
         for lag, linear in enumerate(self.lags[1:days], start=1):
             earlier = linear(x[:, : days - lag]).relu()
-            z = z + functional.pad(earlier, (0, 0, lag, 0))
+            z = z + functional.pad(earlier, (0, 0, 0, lag))
         from_others = [one for graph in graphs for one in graph.powers(z.flatten(1))]
         mixed = [
             mix(one.view_as(z)) for mix, one in zip(self.mix, from_others, strict=True)

@@ -191,7 +191,9 @@ def believe(
         damping = Damping(settings.damping, slower=4.0**attempt)
         moved, sweeps = math.inf, 0
         while sweeps < settings.sweeps and moved > settings.tolerance:
-            change = field.sweep(damping.share, settings.hazard_damping)
+            # Nothing of the flat hazard of the start is kept.
+            kept = settings.hazard_damping if sweeps else 0.0
+            change = field.sweep(damping.share, kept)
             moved = damping.after(change)
             sweeps += 1
             tell_of(sweeps, moved)
