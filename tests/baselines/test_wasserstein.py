@@ -55,7 +55,7 @@ def test_likeness_is_that_of_the_linear_programme(seed, days, empty):
 
 
 def test_the_usual_settings_are_near_enough_on_a_town_s_company():
-    profiles, pairs = day_profiles(town.traces()), all_pairs(12)
+    profiles, pairs = day_profiles(town.traces()).astype(float), all_pairs(12)
     usual = 1 - likeness(profiles, pairs, SinkhornSettings())
     exact = [least_cost(profiles[one], profiles[other]) for one, other in pairs.t()]
     assert np.abs(usual - exact).mean() < 0.1 * np.mean(exact)

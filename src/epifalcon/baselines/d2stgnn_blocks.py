@@ -183,7 +183,7 @@ class Diffusion(nn.Module):
         z = self.lags[0](x).relu()
         for lag, linear in enumerate(self.lags[1:days], start=1):
             earlier = linear(x[:, : days - lag]).relu()
-            z = z + functional.pad(earlier, (0, 0, 0, lag))
+            z = z + functional.pad(earlier, (0, 0, lag, 0))
         from_others = [one for graph in graphs for one in graph.powers(z.flatten(1))]
         mixed = [
             mix(one.view_as(z)) for mix, one in zip(self.mix, from_others, strict=True)

@@ -14,11 +14,11 @@ the vector that it learns stays at home: a tested person never meets its own
 result, not even by way of others. ``input="embedding"`` is the published way: the
 learnt vector is what is sent, results enter by the loss alone.
 
-Log odds are set right by two numbers fitted on the validation people: per-client
-clipping makes the rare kind count less.
+Log odds are set right by two numbers fitted on the validation people, for
+clipping each client's gradient makes the rarer result count for less.
 
-Reduced: 200 pseudo items instead of 1,000, five for each true one; width 32. They
-are drawn once for each client, not anew for every upload. No dropout.
+Reduced: 200 pseudo items instead of 1,000, five for each true one, drawn once for
+each client instead of anew for every upload; width 32; no dropout.
 """
 
 import math
@@ -196,6 +196,8 @@ class _Training:
 
     def _look(self) -> None:
         odds = self._task.odds(self._state, self._looked_at).double().numpy()
+        if not np.isfinite(odds).all():
+            raise DataError("log odds are not finite: choose smaller learning_rates")
         risk = cross_scaled(odds, self._infected)
         right = np.where(self._infected, risk, 1 - risk)
         loss = float(-np.log(np.maximum(right, 1e-12)).mean())

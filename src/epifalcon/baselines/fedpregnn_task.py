@@ -36,7 +36,7 @@ State = dict[str, Tensor]
 _CHUNK = 512
 _UNPROTECTED = (
     "the items that an upload names: true among pseudo",
-    "the embedding that goes to the helper and on to partners",
+    "the embedding, which tells the test result, to the helper and to partners",
     "whether two people have an item in common: seen by the helper",
     "the log odds and the result of each validation person",
 )
@@ -44,17 +44,17 @@ _UNPROTECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class FedPreGnnSettings:
-    """Of FedPreGNN; where no reason is given, a default is the published one."""
+    """Of FedPreGNN; where the authors chose otherwise, their value stands beside."""
 
     input: Literal["exposure", "embedding"] = "exposure"
     """What a device sends the helper: its test result, or the vector it learns."""
     item: ItemKind = "region-day"
     width: int = 32
-    """As with all rivals here; 64 there."""
+    """As with all rivals here; 64 in the authors' program."""
     partners: int = 100
     """Most embeddings that the helper returns for one item."""
     expand_every: int = 20
-    """Rounds until the helper is asked again."""
+    """Rounds until the helper is asked again; there once, after two passes."""
     private: bool = True
     """Off: no pseudo items, no clip, no noise. Shows what privacy costs."""
     noise: Noise = field(default_factory=Noise)
@@ -63,13 +63,13 @@ class FedPreGnnSettings:
     clients_per_round: int = 256
     """128 there."""
     learning_rates: tuple[float, ...] = (1.0, 0.3)
-    """Of the server; each is tried, and each costs uploads. 0.01 there, where a
-    client has many ratings."""
+    """Of the server's plain steps; each is tried, and each costs uploads. 0.01
+    there, where a client has many ratings."""
     own_rate: float = 0.01
     """Of a device for its own vector."""
     weight_decay: float = 0.0005
     rounds: int = 400
-    """At most, for each learning rate."""
+    """At most, for each learning rate; three passes over all clients there."""
     check_every: int = 10
     patience: int = 8
     """Looks at the validation people without a better one until the end."""
