@@ -323,7 +323,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
     ]
     if strange:
         raise WriteError(
-            f"{path}: holds {strange[0]!r}, which is no part of it: move that away first"
+            f"{path}: holds {strange[0]!r}, which is no part of it: move it away first"
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")

@@ -49,6 +49,8 @@ class Field:
     def __init__(self, scene: Scene, traces: Traces, known: Known) -> None:
         slots, people = traces.by_slot.shape
         self._traces, self._rule = traces, scene.rule
+        # Of people in another order the rows may lie across memory.
+        self._by_slot = np.ascontiguousarray(traces.by_slot)
         self._force = force_of_infection(scene, traces)
         self._chances = chances_of(scene, traces)
         self._tiles = -(-people // LANES)
@@ -63,7 +65,8 @@ class Field:
         self._parts = min(max(people // _PART, 1), _MOST_PARTS)
         edges = 1 + len(traces.regions)
         self._passing, self._rest = np.empty((2, slots, edges), np.float32)
-        self._sums = np.zeros((self._parts, 2, edges))
+        rows = 2 if scene.rule.contact == "I/S" else 1
+        self._sums = np.zeros((self._parts, rows, edges))
         self._open_edges()
         self._risk = np.zeros(self._tiles * LANES)
         self._backward(self._chances._replace(listens=0.0))
@@ -134,7 +137,7 @@ class Field:
     def _slot(self, number: int) -> Slot:
         return Slot(
             number,
-            self._traces.by_slot[number],
+            self._by_slot[number],
             self._passing[number],
             self._rest[number],
             self._value[number],

@@ -155,8 +155,15 @@ def _look_up(here: RegionIds, tile: int, edges: Floats | Singles, out: Floats) -
 def _add_up(here: RegionIds, tile: int, sent: Floats, sums: Floats) -> None:
     """Add what the people of a tile send to their edges."""
     begin = tile * LANES
+    last, total = np.uint32(0), 0.0
     for lane in range(min(LANES, here.size - begin)):
-        sums[np.uint32(here[np.uint64(begin + lane)] + 1)] += sent[lane]
+        edge = np.uint32(here[np.uint64(begin + lane)] + 1)
+        # Neighbours often are in one place: to add in memory would wait each time.
+        if edge != last:
+            sums[last] += total
+            last, total = edge, 0.0
+        total += sent[lane]
+    sums[last] += total
 
 
 @compiled
@@ -176,9 +183,9 @@ def enter(tiles: tuple[int, int], people: People, chances: Chances) -> None:
 def meet_forward(
     tiles: tuple[int, int], sums: Floats, slot: Slot, people: People
 ) -> None:
-    """Send how infectious each one is to the edges; ``sums`` (2, 1 + regions).
+    """Send how infectious each one is to the edges; ``sums`` (rows, 1 + regions).
 
-    Row 0 gets the hazards, row 1 the expected susceptible people. What was heard
+    Row 0 gets the hazards, row 1, if any, the susceptible people. What was heard
     from an edge is left out of what is sent to it.
     """
     now, value = people.now, slot.value
@@ -204,7 +211,8 @@ def meet_forward(
             healthy[lane] = _rounded(well / whole, HAZARD_STEPS)
         people.own[at : at + _LANES] = hazard
         _add_up(slot.here, tile, hazard, sums[0])
-        _add_up(slot.here, tile, healthy, sums[1])
+        if sums.shape[0] > 1:
+            _add_up(slot.here, tile, healthy, sums[1])
 
 
 @compiled
@@ -263,7 +271,7 @@ def meet_backward(
 ) -> None:
     """Send to the edges how much likelier an infection there makes all that follows.
 
-    ``sums`` (2, 1 + regions) gets it in row 0. What was heard from an edge is left
+    ``sums`` (rows, 1 + regions) gets it in row 0. What was heard from an edge is left
     out of what is sent to it, but for the hazard that all others there bring but
     one: the one who listens.
     """
