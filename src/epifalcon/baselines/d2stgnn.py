@@ -59,12 +59,13 @@ class D2stgnn(NetworkMethod):
     matrices, GRU with multi-head attention, dynamic graph, static graph.
 
     Reduced or adapted here:
-    - two layers of width 32 (paper: five and 32);
+    - two layers of width 32 (originally five of 32);
     - the graph holds each person's 32 strongest contacts, and since contacts
-      have no direction the forward and the backward walk are one;
-    - the static graph softmax(relu(E E'')), dense over everybody, is the product
-      of the softmaxed embeddings with rows brought to 1: rank ``embedding``
-      instead of people;
+      have no direction the forward and the backward walk are one, from the
+      listed partners to the person;
+    - the static graph, a softmax of products of the two embeddings over
+      everybody, is the product of the softmaxed embeddings with rows brought to
+      1: rank ``embedding`` instead of people;
     - one embedding of time, of the day of the window, stands for the paper's
       time of day and day of week;
     - the horizon is one step and what is told is one logit a person.

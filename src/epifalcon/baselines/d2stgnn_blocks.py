@@ -138,7 +138,7 @@ class DynamicGraph(nn.Module):
 
 
 class EstimationGate(nn.Module):
-    """How much of each row is diffusion (the paper's equation 3).
+    """How much of each row is diffusion: the paper's estimation gate.
 
     sigmoid(relu([day, person] W1) W2): one number for each person and day, from
     embeddings alone. The paper's two embeddings of time (of the day, of the
@@ -160,7 +160,7 @@ class EstimationGate(nn.Module):
 
 
 class Diffusion(nn.Module):
-    """The localised convolution over people and days (the paper's section 5.1).
+    """The localised convolution over people and days: the paper's diffusion model.
 
     H_t = sum over graphs and powers k of P~^k Z_t W_k,
     Z_t = sum over j < ``reach`` of relu(X_{t-j} U_j).
@@ -201,7 +201,7 @@ def _sum_of(parts: list[Tensor]) -> Tensor:
 class Inherent(nn.Module):
     """What goes on within each person: GRU, then attention over the days.
 
-    The paper's section 5.2: the GRU's states with sinusoidal positions go
+    The paper's inherent model: the GRU's states with sinusoidal positions go
     through multi-head self-attention, so that days far apart meet too.
     """
 
@@ -242,7 +242,7 @@ def positions(days: int, width: int) -> Tensor:
 class DecoupledLayer(nn.Module):
     """One layer: what diffusion explains is taken away, then what is inherent.
 
-    The paper's equations 3 to 5:
+    The paper's decoupling and residual decomposition:
         X_dif = gate o X,        H_dif = Diffusion(X_dif),
         X_inh = norm(X - relu(H_dif B_dif)),   H_inh = Inherent(X_inh),
         next  = norm(X_inh - relu(H_inh B_inh)).

@@ -66,11 +66,11 @@ class Dstagnn(NetworkMethod):
     convolution under that attention, multi-scale gated convolution over days.
 
     Reduced or adapted here:
-    - two blocks of 16 channels (paper: four of 32) and two heads (paper: three
-      or four);
+    - two blocks of 16 channels (originally four of 32), two heads over days
+      (originally three);
     - likeness is measured by Sinkhorn's scaling among each person's 32 strongest
       contacts, not by exact transport among all pairs, and the 16 most alike are
-      kept (paper: the most alike hundredth of everybody);
+      kept (originally the most alike hundredth of everybody);
     - the softmax over people and the learnt masks stand on that graph alone;
     - input channels are lifted to 16 before the first block;
     - the outputs of all blocks, side by side, tell one logit a person.

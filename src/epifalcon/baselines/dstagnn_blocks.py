@@ -108,7 +108,7 @@ def _cells(matrix: sp.csr_array, wanted: NDArray[np.int64]) -> NDArray[np.float6
 
 
 class TemporalAttention(nn.Module):
-    """Days attend to days, each day told by the whole city (the paper's 3.2).
+    """Days attend to days, each day told by the whole city.
 
     For each channel the day is the vector of all people's values. Q, K and V are
     linear in it (people x heads d), the scores of the block before are added
@@ -171,7 +171,7 @@ class SpatialAttention(nn.Module):
 
 
 class ChebyshevConv(nn.Module):
-    """relu(sum over k of (T_k(L~) o P_k) X Theta_k), day by day (the paper's 3.3)."""
+    """relu(sum over k of (T_k(L~) o P_k) X Theta_k), day by day."""
 
     def __init__(self, graph: AwareGraph, channels: int) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class ChebyshevConv(nn.Module):
 
 
 class GatedConv(nn.Module):
-    """Gated convolutions over days at several scales (the paper's 3.4, M-GTU).
+    """Gated convolutions over days at several scales: the paper's M-GTU.
 
     tanh(E) o sigmoid(F), [E, F] a convolution over ``kernel`` days without
     padding, for each kernel; the results, side by side in time, are led back to

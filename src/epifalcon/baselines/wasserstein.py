@@ -1,7 +1,7 @@
 """How alike two people's days are: the distance behind DSTAGNN's graph.
 
 Lan et al. 2022, "DSTAGNN: Dynamic Spatial-Temporal Aware Graph Neural Network
-for Traffic Flow Forecasting" (ICML), section 3.1. A person is a distribution
+for Traffic Flow Forecasting" (ICML). A person is a distribution
 over its days: day d weighs |w_d|, where w_d holds what was measured in each slot
 of the day, and moving weight from day d of one person to day e of another costs
 1 - cos(w_d, w_e). The distance of two people is the least cost of moving the one
