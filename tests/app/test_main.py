@@ -117,3 +117,43 @@ def test_a_stop_swallowed_by_a_callback_comes_again(number, code, told):
     )
     done = subprocess.run([sys.executable, "-c", busy], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (code, told)
+
+
+@STOPS
+def test_what_a_stop_caught_half_made_ends_in_silence(number, code, told):
+    busy = (
+        "import os, signal, sys\n"
+        "from epifalcon.app import main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "class Half:\n"
+        "    def __init__(self):\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "        self.whole = True\n"
+        "    def __del__(self):\n"
+        "        self.whole\n"
+        "@main.app.command()\n"
+        "def busy():\n"
+        "    Half()\n"
+        "sys.argv[1:] = ['busy']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", busy], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_what_fails_to_end_without_a_stop_is_still_told():
+    busy = (
+        "import sys\n"
+        "from epifalcon.app import main\n"
+        "class Half:\n"
+        "    def __del__(self):\n"
+        "        self.whole\n"
+        "@main.app.command()\n"
+        "def busy():\n"
+        "    Half()\n"
+        "sys.argv[1:] = ['busy']\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", busy], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "has no attribute 'whole'" in done.stderr

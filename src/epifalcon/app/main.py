@@ -50,6 +50,8 @@ app.command("presets")(presets.presets)
 _INTERRUPTED = 130
 _STOP_AGAIN_AFTER = 0.05
 """Seconds: long enough for a callback to end."""
+_stopping = threading.Event()
+"""Set once somebody wants the program to end."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -82,6 +84,9 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
+    # A background job of a shell ignores interrupts: it goes on doing so.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _stop_again
     try:
         # Typer's own way of failing is a box of five lines; of helping, fine.
@@ -109,13 +114,20 @@ def main() -> None:
 
 def _leave(number: int, _frame: object) -> None:
     """End by way of every ``finally``, so that nothing half-written stays."""
+    _stopping.set()
     sys.exit(128 + number)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    _stopping.set()
+    raise KeyboardInterrupt
 
 
 def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
     """Repeat a stop that reached Python inside a callback, which swallowed it.
 
     Compiling calls back into Python; what is raised there would only be printed.
+    Objects that a stop caught half-made then fail to end: of no use to anybody.
     """
     stop = lost.exc_value
     if isinstance(stop, KeyboardInterrupt):
@@ -123,7 +135,8 @@ def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
     elif isinstance(stop, SystemExit) and isinstance(stop.code, int):
         number = stop.code - 128
     else:
-        sys.__unraisablehook__(lost)
+        if not _stopping.is_set():
+            sys.__unraisablehook__(lost)
         return
     threading.Timer(_STOP_AGAIN_AFTER, os.kill, (os.getpid(), number)).start()
 
