@@ -65,12 +65,12 @@ def task(settings=QUICK, seed=3):
     return Task(town.traces(), town.known(), settings, Streams(seed))
 
 
-def training(settings):
-    """The server's loop on the town, nothing kept."""
+def training(settings, folder=None):
+    """The server's loop on the town, kept in ``folder``."""
     begun = task(settings)
     people = np.flatnonzero(town.known().tested)[:6].astype(np.int32)
     looked_at = people, town.known().status[people] == 1
-    keeper = Keeper(None, Origin.now({}, 3))
+    keeper = Keeper(folder, Origin.now({}, 3))
     return fedpregnn._Training(begun, looked_at, keeper)
 
 
@@ -95,6 +95,16 @@ def test_a_fit_that_was_stopped_ends_in_the_same_bits(name, number, tmp_path):
     assert (again.masked_risk == whole.masked_risk).all()
     # A resume forgets no upload that was made.
     assert (again.told, again.steps) == (whole.told, whole.steps)
+
+
+def test_how_long_looks_got_no_better_is_remembered(tmp_path):
+    loop, again = training(QUICK, tmp_path), training(QUICK, tmp_path)
+    loop._one_round()
+    loop._since, loop._lowest, loop.told = 3, 0.25, {"best_round": 1}
+    loop._save()
+    again._restore(*again._keeper.load())
+    for name in ("_since", "_lowest", "_best_loss", "_round", "rate", "done", "told"):
+        assert getattr(again, name) == getattr(loop, name)
 
 
 def test_going_on_does_go_on(tmp_path):

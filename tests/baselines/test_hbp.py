@@ -7,17 +7,25 @@ from epifalcon.baselines.field import (
     chances_of,
     force_of_infection,
 )
-from epifalcon.baselines.hbp import Damping, Hbp, HbpSettings, believe
+from epifalcon.baselines.hbp import (
+    Damping,
+    Hbp,
+    HbpSettings,
+    believe,
+    known_late,
+)
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.mobility.traces import Traces
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city, run_epidemics
 from tests.baselines.encounters import known_of, scene_of
+from tests.oracles.cities import random_traces
 from tests.oracles.pairwise_bp import PairwiseBp
 from tests.studies import town
 
@@ -203,6 +211,29 @@ def test_beliefs_that_run_away_are_begun_anew_with_smaller_steps():
     assert found.risk.max() < 0.7
 
 
+def test_only_tests_of_the_last_day_tell_how_it_ended():
+    traces = random_traces(0, 4, 3, Clock(slot_hours=6, days=3))
+    known = known_of(4, [(0, 7, 1), (1, 8, 0), (2, 3, 0), (2, 11, 1)])
+    assert known_late(known, traces).tolist() == [False, True, True, False]
+
+
+def test_traces_of_the_last_days_can_be_told_how_many_were_infected_before():
+    words = ["city.people=1000", "city.regions=200", "outbreak.seed_count=20"]
+    scene, labels = world("hamlet", *words, seed=2)
+    late = keep_last_days(scene.traces, 3)
+    known = labels.known.since(scene.traces.slots - late.slots)
+    scene = Scene(late, 0, scene.pathogen, scene.rule)
+    blind, told = (
+        judged(Hbp(scene, settings).fit(known).predict_proba(), labels)
+        for settings in (
+            HbpSettings(folds=0),
+            HbpSettings(folds=0, start_share=0.12),
+        )
+    )
+    assert told.log_loss < blind.log_loss
+    assert abs(told.mean_risk - told.prevalence) < 0.06
+
+
 def test_progress_is_told():
     seen = []
     scene = town_scene()
@@ -227,6 +258,7 @@ def test_progress_is_told():
         {"hazard_damping": -0.1},
         {"tolerance": 0.0},
         {"folds": -1},
+        {"start_share": 1.5},
     ],
 )
 def test_wrong_settings_are_refused(wrong):

@@ -41,12 +41,12 @@ def all_pairs(people):
     return torch.combinations(torch.arange(people)).t()
 
 
-@settings(deadline=None, derandomize=True, max_examples=15)
+@settings(deadline=None, derandomize=True, max_examples=10)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2, 5, 14]), st.floats(0, 0.9))
 def test_likeness_is_that_of_the_linear_programme(seed, days, empty):
     rng = np.random.default_rng(seed)
-    profiles = rng.exponential(size=(4, days, 6)) * (rng.random((4, days, 6)) > empty)
-    pairs = all_pairs(4)
+    profiles = rng.exponential(size=(3, days, 6)) * (rng.random((3, days, 6)) > empty)
+    pairs = all_pairs(3)
     found = 1 - likeness(profiles, pairs, EXACT)
     exact = [least_cost(profiles[one], profiles[other]) for one, other in pairs.t()]
     # Never below, and above by no more than what the entropy may cost.
@@ -58,8 +58,8 @@ def test_the_usual_settings_are_near_enough_on_a_town_s_company():
     profiles, pairs = day_profiles(town.traces()).astype(float), all_pairs(12)
     usual = 1 - likeness(profiles, pairs, SinkhornSettings())
     exact = [least_cost(profiles[one], profiles[other]) for one, other in pairs.t()]
-    assert np.abs(usual - exact).mean() < 0.1 * np.mean(exact)
-    assert np.corrcoef(usual, exact)[0, 1] > 0.99
+    assert np.abs(usual - exact).mean() < 0.04 * np.mean(exact)
+    assert np.corrcoef(usual, exact)[0, 1] > 0.999
 
 
 def test_equal_people_are_quite_alike_and_strangers_not_at_all():

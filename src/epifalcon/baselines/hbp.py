@@ -29,28 +29,29 @@ without symptoms count as one kind of mean weight; and under the contact law
 ``I/S`` the susceptible are counted by expectation.
 
 After Altarelli et al., "Bayesian inference of epidemics on networks via belief
-propagation" (2014), and Baker et al., "Epidemic mitigation by statistical
-inference from contact tracing data" (2021), whose messages go from person to
-person and hold a pair of infection times; on co-location data there are fifty
-times more pairs than visits, and here a message is one number.
+propagation" (PRL 2014), and Baker et al., "Epidemic mitigation by statistical
+inference from contact tracing data" (PNAS 2021), whose messages go from person
+to person, a table over two infection times for each pair that ever met. Where
+places are shared there are fifty times more meetings of pairs than visits; here
+a message is one number per visit and direction of time.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from epifalcon.baselines.field import Field
-from epifalcon.baselines.method import Method, Scores
+from epifalcon.baselines.method import Method, Scene, Scores
 from epifalcon.checks import positive, unit_interval, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats, Mask, Probabilities
 
 _LEAST_RENEWED, _MOST_RENEWED = 0.02, 0.3
 _FASTER = 2.0
@@ -75,6 +76,10 @@ class HbpSettings:
     folds: int = 4
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them; 0 leaves out only their own messages."""
+    start_share: float | None = None
+    """Share of people infected when the traces begin, where that is later than the
+    outbreak did; the rule's number of seeds unless given. Without it, traces of
+    the last days alone rank people as well, but all risks come out too low."""
 
     def __post_init__(self) -> None:
         whole(1, sweeps=self.sweeps)
@@ -84,6 +89,8 @@ class HbpSettings:
                 raise SettingsError(f"{name}=1 would keep the first guess for ever")
         positive(tolerance=self.tolerance)
         whole(0, folds=self.folds)
+        if self.start_share is not None:
+            unit_interval(start_share=self.start_share)
 
 
 class Hbp(Method):
@@ -107,13 +114,13 @@ class Hbp(Method):
 
     def score(self, traces: Traces, known: Known) -> Scores:
         """Sweep until the risks rest, once for all tests and once for each fold."""
-        runs = 1 + self.settings.folds
-        done = 0
+        scene, runs, done = self._started(), 1 + self.settings.folds, 0
 
         def run(tests: Known) -> Beliefs:
             nonlocal done
+            late = tests.of_people(known_late(tests, traces))
             found = believe(
-                lambda: Field(self.scene, traces, tests), tests, self.settings, tell_of
+                lambda: Field(scene, traces, tests), late, self.settings, tell_of
             )
             done += 1
             return found
@@ -125,6 +132,28 @@ class Hbp(Method):
 
         rng = Streams(self.scene.seed).numpy("hbp folds")
         return without_own_tests(known, self.settings.folds, rng, run)
+
+    def _started(self) -> Scene:
+        """The scene, with as many seeds as were infected at the start."""
+        share = self.settings.start_share
+        if share is None:
+            return self.scene
+        rule = replace(
+            self.scene.rule,
+            seed_count=None,
+            seed_people=(),
+            seed_regions=(),
+            seed_share=share,
+        )
+        return replace(self.scene, rule=rule)
+
+
+def known_late(known: Known, traces: Traces) -> Mask:
+    """Whose last test was on the last day: (people,)."""
+    last = np.full(known.people, -1)
+    # Later assignments win, and a person's tests stand in order of slot.
+    last[known.person] = known.slot
+    return np.asarray(last >= traces.slots - traces.clock.slots_per_day)
 
 
 class Damping:
@@ -176,15 +205,15 @@ class Beliefs:
 
 def believe(
     start: Callable[[], Field],
-    known: Known,
+    late: Known,
     settings: HbpSettings,
     tell_of: Callable[[int, float], None],
 ) -> Beliefs:
     """Sweep until the risks rest.
 
     Beliefs can run away: if everybody is thought infected, nobody's evidence
-    counts any more. Then the tested tell otherwise, and it is begun anew with
-    smaller steps.
+    counts any more. Then the people of ``late``, tested at the end, tell
+    otherwise, and it is begun anew with smaller steps.
     """
     for attempt in range(_ATTEMPTS):
         field = start()
@@ -197,7 +226,7 @@ def believe(
             moved = damping.after(change)
             sweeps += 1
             tell_of(sweeps, moved)
-        if not _contradicted(field.risk, known):
+        if not _contradicted(field.risk, late):
             break
     risk = np.rint(field.risk * _RISK_STEPS) / _RISK_STEPS
     return Beliefs(risk, sweeps, moved)
@@ -222,10 +251,10 @@ def without_own_tests(
     return Scores(risk, tested, risk[tested], steps=found.sweeps, told=told)
 
 
-def _contradicted(risk: Probabilities, known: Known) -> bool:
+def _contradicted(risk: Probabilities, late: Known) -> bool:
     """Whether the tested would be told better by their share of positives."""
-    tested = known.tested
-    infected = known.status[tested] == 1
+    tested = late.tested
+    infected = late.status[tested] == 1
     if not infected.any() or infected.all():
         return False
 
