@@ -106,14 +106,15 @@ def test_the_number_of_threads_changes_not_one_bit():
 
 
 def test_the_order_of_people_changes_not_one_bit():
-    traces = random_traces(5, 90, 4, Clock(slot_hours=4, days=2))
-    tests = [(person, 11, person % 3 == 0) for person in range(0, 90, 2)]
-    first = rested(Scene(traces), known_of(90, tests), sweeps=4)
-    order = np.random.default_rng(1).permutation(90)
+    people = 2000
+    traces = random_traces(5, people, 2, Clock(slot_hours=4, days=2))
+    tests = [(person, 11, person % 3 == 0) for person in range(0, people, 2)]
+    first = rested(Scene(traces), known_of(people, tests), sweeps=6)
+    order = np.random.default_rng(1).permutation(people)
     place = np.argsort(order)
     mixed = type(traces)(traces.by_slot[:, order], traces.clock, traces.regions)
     moved = [(place[person], slot, result) for person, slot, result in tests]
-    second = rested(Scene(mixed), known_of(90, moved), sweeps=4)
+    second = rested(Scene(mixed), known_of(people, moved), sweeps=6)
     assert (second == first[order]).all()
 
 

@@ -1,6 +1,5 @@
 """The training loop of all networks: lessons, looks at validation, checkpoints."""
 
-import copy
 import hashlib
 import math
 from collections.abc import Callable, Iterator
@@ -195,7 +194,9 @@ class _Loop:
         self._streams = Streams(keeper.origin.seed or 0)
         self.rate = 0
         self._begin()
-        self.best = Best(copy.deepcopy(self._network))
+        # Built again, not copied: what it stands on is then shared.
+        with self._seeded("first"):
+            self.best = Best(self._build())
 
     def _begin(self) -> None:
         """A new network, for the learning rate whose turn it is."""
