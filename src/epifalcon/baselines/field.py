@@ -145,6 +145,8 @@ class Field:
 
     def _total(self, row: int) -> Floats:
         total: Floats = self._sums[:, row].sum(axis=0)
+        # Nobody meets anybody where nobody was seen.
+        total[0] = 0
         return total
 
     def _open_edges(self) -> None:
