@@ -39,7 +39,9 @@ class Order:
         regions = Regions(
             kind=old.kind, centre_km=old.centre_km[self.regions], lonlat=lonlat
         )
-        return Traces(place[traces.by_slot][:, self.people], traces.clock, regions)
+        # np.take keeps slots together in memory, as traces promise.
+        by_slot = np.take(place[traces.by_slot], self.people, axis=1)
+        return Traces(by_slot, traces.clock, regions)
 
     def known(self, known: Known) -> Known:
         """The tests in this order."""
