@@ -169,7 +169,7 @@ def test_the_sweeps_come_to_rest_and_the_risks_are_calibrated(preset):
 @pytest.mark.parametrize("gain", [0.5, 5.0, 20.0])
 def test_damping_learns_how_far_a_sweep_overshoots(gain):
     # A sweep that answers every error with ``gain`` times its opposite.
-    damping, error = Damping(0.9), np.array([1.0, 0.5])
+    damping, error = Damping(HbpSettings()), np.array([1.0, 0.5])
     for _ in range(25):
         renewed = 1 - damping.share
         change = renewed * (-gain * error - error)
@@ -179,7 +179,7 @@ def test_damping_learns_how_far_a_sweep_overshoots(gain):
 
 
 def test_damping_stays_within_its_bounds():
-    damping = Damping(0.9)
+    damping = Damping(HbpSettings())
     for change in ([0.1, 0.1], [0.1, 0.1], [-5.0, -5.0], [0.0, 0.0], [0.0, 0.0]):
         damping.after(np.array(change))
         assert 0.7 <= damping.share <= 0.98

@@ -53,7 +53,6 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, Probabilities
 
-_LEAST_RENEWED, _MOST_RENEWED = 0.02, 0.3
 _FASTER = 2.0
 _ATTEMPTS = 3
 _CONTRADICTED = 0.2
@@ -70,6 +69,9 @@ class HbpSettings:
     """At most."""
     damping: float = 0.9
     """Share of the old evidence in the new, at first; then see ``Damping``."""
+    least_renewed: float = 0.02
+    most_renewed: float = 0.3
+    """Bounds of the share of new evidence that ``Damping`` chooses."""
     hazard_damping: float = 0.3
     tolerance: float = 0.002
     """Ends when an undamped sweep would move risks by less in the mean."""
@@ -87,7 +89,13 @@ class HbpSettings:
             unit_interval(**{name: getattr(self, name)})
             if getattr(self, name) == 1:
                 raise SettingsError(f"{name}=1 would keep the first guess for ever")
-        positive(tolerance=self.tolerance)
+        unit_interval(least_renewed=self.least_renewed, most_renewed=self.most_renewed)
+        positive(least_renewed=self.least_renewed, tolerance=self.tolerance)
+        if self.least_renewed > self.most_renewed:
+            raise SettingsError(
+                f"least_renewed={self.least_renewed} is more than "
+                f"most_renewed={self.most_renewed}"
+            )
         whole(0, folds=self.folds)
         if self.start_share is not None:
             unit_interval(start_share=self.start_share)
@@ -166,10 +174,10 @@ class Damping:
     strongest swing would end. Bounds keep it from haste.
     """
 
-    def __init__(self, share: float, slower: float = 1.0) -> None:
-        self._renewed = (1 - share) / slower
-        self._least = _LEAST_RENEWED / slower
-        self._most = max(_MOST_RENEWED / slower, self._renewed)
+    def __init__(self, settings: HbpSettings, slower: float = 1.0) -> None:
+        self._renewed = (1 - settings.damping) / slower
+        self._least = settings.least_renewed / slower
+        self._most = max(settings.most_renewed / slower, self._renewed)
         self._before: Floats | None = None
 
     @property
@@ -217,7 +225,7 @@ def believe(
     """
     for attempt in range(_ATTEMPTS):
         field = start()
-        damping = Damping(settings.damping, slower=4.0**attempt)
+        damping = Damping(settings, slower=4.0**attempt)
         moved, sweeps = math.inf, 0
         while sweeps < settings.sweeps and moved > settings.tolerance:
             # Nothing of the flat hazard of the start is kept.
