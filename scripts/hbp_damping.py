@@ -8,6 +8,7 @@ sweeps it took and by how much a sweep would still have moved the risks.
 """
 
 import argparse
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -39,7 +40,7 @@ def main() -> None:
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     cities = {(p, s): _city(p, s) for p in asked.presets for s in seeds}
     lost: dict[HbpSettings, list[float]] = {}
-    print("damping least most preset seed log_loss sweeps moved")
+    _tell("damping least most preset seed log_loss sweeps moved")
     for settings in CANDIDATES:
         for (preset, seed), (scene, known) in cities.items():
             found = Hbp(replace(scene, seed=seed), settings).fit(known).found
@@ -47,10 +48,15 @@ def main() -> None:
             loss = float(log_loss(truth, found.masked_risk))
             lost.setdefault(settings, []).append(loss)
             told = f"{found.told['sweeps']} {found.told['moved']:.4f}"
-            print(*_words(settings), preset, seed, f"{loss:.5f}", told, flush=True)
-    print("damping least most mean_log_loss, best first")
+            _tell(*_words(settings), preset, seed, f"{loss:.5f}", told)
+    _tell("damping least most mean_log_loss, best first")
     for settings in sorted(lost, key=lambda one: float(np.mean(lost[one]))):
-        print(*_words(settings), f"{np.mean(lost[settings]):.5f}")
+        _tell(*_words(settings), f"{np.mean(lost[settings]):.5f}")
+
+
+def _tell(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def _words(settings: HbpSettings) -> tuple[float, float, float]:
