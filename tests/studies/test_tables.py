@@ -10,6 +10,7 @@ from epifalcon.settings import json_text
 from epifalcon.studies.fitting import Prediction
 from epifalcon.studies.looks import Look
 from epifalcon.studies.outcomes import Outcome
+from epifalcon.studies.report import shown_epsilon
 from epifalcon.studies.tables import (
     forecast_table,
     methods_table,
@@ -17,7 +18,6 @@ from epifalcon.studies.tables import (
     privacy_table,
     run_figures,
     shown,
-    shown_epsilon,
 )
 from tests.studies import town
 
@@ -139,8 +139,10 @@ def test_the_table_of_forecasts():
 
 def test_numbers_as_they_are_shown():
     assert (shown(0.12345), shown(None), shown(1, 4)) == ("0.123", "-", "1.0000")
-    found = [shown_epsilon(one) for one in (None, 0.123456, 999.96, 1000, 12345.6)]
-    assert found == ["no bound", "0.1235", "1000", "1,000", "12,346"]
+    found = [
+        shown_epsilon(one) for one in (None, 0.123456, 999.96, 1000, 12345.6, math.inf)
+    ]
+    assert found == ["no bound", "0.1235", "1000", "1,000", "12,346", "no bound"]
 
 
 def test_memory_is_told_in_megabytes():

@@ -22,6 +22,7 @@ from epifalcon.app import (
     outbreak,
     predicting,
     presets,
+    privacy,
     run,
 )
 from epifalcon.errors import EpifalconError
@@ -40,6 +41,7 @@ app.command("run")(run.run)
 app.command("predict")(predicting.predict)
 app.command("compare")(comparing.compare)
 app.command("methods")(listing.methods)
+app.command("privacy")(privacy.privacy)
 app.command("city")(city.city)
 app.command("outbreak")(outbreak.outbreak)
 app.command("import")(importing.import_)

@@ -19,7 +19,7 @@ from epifalcon.studies import figures
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.outcomes import Outcome
 from epifalcon.studies.pipeline import Epidemic
-from epifalcon.studies.report import Page, Picture, Table
+from epifalcon.studies.report import Page, Picture, Table, shown_epsilon
 from epifalcon.studies.run_folder import SETTINGS, SUMMARY, Begun, finish, finished
 from epifalcon.studies.summaries import outbreak_table, shrunk_attack_rate
 from epifalcon.studies.tables import (
@@ -29,7 +29,6 @@ from epifalcon.studies.tables import (
     privacy_table,
     run_figures,
     shown,
-    shown_epsilon,
 )
 
 _MAP_CAPTION = (

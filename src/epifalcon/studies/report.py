@@ -2,6 +2,7 @@
 
 import base64
 import html
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,13 @@ th.words, td.words { text-align: left; white-space: normal; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
       border-radius: .6rem; padding: 1rem; font-size: .85rem; }
 """
+
+
+def shown_epsilon(value: float | None) -> str:
+    """An epsilon with four digits, or more where it has more."""
+    if value is None or math.isinf(value):
+        return "no bound"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True)

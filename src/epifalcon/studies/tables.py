@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from epifalcon.studies.outcomes import Outcome
-from epifalcon.studies.report import Table
+from epifalcon.studies.report import Table, shown_epsilon
 from epifalcon.studies.run_folder import Begun
 from epifalcon.studies.summaries import outbreak_figures
 
@@ -136,13 +136,6 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
 def shown(value: float | None, digits: int = 3) -> str:
     """A number with so many digits after the point, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def shown_epsilon(value: float | None) -> str:
-    """An epsilon with four digits, or more where it has more."""
-    if value is None:
-        return "no bound"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def peak_rss_mb() -> float:

@@ -1,0 +1,116 @@
+"""``epifalcon privacy``: what uploads cost, and how much noise a promise needs."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epifalcon.app import options
+from epifalcon.app.screen import Screen
+from epifalcon.errors import SettingsError
+
+if TYPE_CHECKING:
+    from epifalcon.privacy.calculator import Cost, Uploads
+    from epifalcon.privacy.events import Unit
+
+
+def privacy(
+    sigma: Annotated[
+        float | None,
+        typer.Option(help="Noise of each upload, as given.", show_default=False),
+    ] = None,
+    clip: Annotated[float, typer.Option(help="Largest L2 norm of an upload.")] = 0.1,
+    rounds: Annotated[int, typer.Option(help="Rounds of the whole run.")] = 500,
+    layers: Annotated[int, typer.Option(help="Uploads for a place in a round.")] = 2,
+    slots: Annotated[int, typer.Option(help="Slots of a person's whole trace.")] = 168,
+    slots_per_day: Annotated[int, typer.Option(help="Slots of a day.")] = 12,
+    delta: Annotated[float, typer.Option(help="Delta of the exact figures.")] = 1e-6,
+    paper_delta: Annotated[
+        float, typer.Option(help="Delta of the paper's formula.")
+    ] = 0.001,
+    relation: Annotated[
+        str, typer.Option(help="Neighbours: zero-out or replace.")
+    ] = "zero-out",
+    target_epsilon: Annotated[
+        float | None,
+        typer.Option(help="Find the sigma that keeps this.", show_default=False),
+    ] = None,
+    unit: Annotated[
+        str, typer.Option(help="For whom: visit, day or person.")
+    ] = "person",
+    check: Annotated[
+        bool, typer.Option("--check", help="Ask dp-accounting the same (seconds).")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Tell what noised uploads cost, exactly, or the noise that a wish needs.
+
+    Every person sends one row for each slot, layer and round. Shown are the exact
+    epsilon of a visit, a day and a person, and what the paper's formula says.
+
+    Examples: epifalcon privacy --sigma 0.2 --layers 1
+    or epifalcon privacy --target-epsilon 8 --unit person --rounds 5
+    """
+    from epifalcon.checks import one_of
+    from epifalcon.privacy.calculator import Uploads
+    from epifalcon.privacy.events import UNITS, Unit
+
+    screen = Screen(json=as_json)
+    if (sigma is None) == (target_epsilon is None):
+        raise SettingsError("give either --sigma or --target-epsilon")
+    one_of(UNITS, unit=unit)
+    chosen: Unit = unit  # type: ignore[assignment]
+    uploads = Uploads(
+        clip=clip,
+        rounds=rounds,
+        layers=layers,
+        slots=slots,
+        slots_per_day=slots_per_day,
+        delta=delta,
+        paper_delta=paper_delta,
+        relation=relation,  # type: ignore[arg-type]
+    )
+    if sigma is None and target_epsilon is not None:
+        sigma = uploads.sigma_for(target_epsilon, chosen)
+        screen.say(
+            f"Epsilon {target_epsilon:g} for one {unit} at delta {delta:g} needs "
+            f"sigma {sigma:.4g}, {sigma / clip:.3g} times the clip."
+        )
+    cost = uploads.cost(float(sigma or 0.0))
+    found = uploads.checked(cost.sigma, chosen) if check else None
+    _show(screen, uploads, cost)
+    if found is not None:
+        told = ", ".join(f"{name.upper()} {value:.6g}" for name, value in found.items())
+        exact = getattr(cost, unit)
+        screen.say(f"One {unit}: {exact:.6g} here; dp-accounting: {told}.")
+    screen.figures(_figures(uploads, cost, found))
+
+
+def _show(screen: Screen, uploads: "Uploads", cost: "Cost") -> None:
+    from epifalcon.studies.report import shown_epsilon
+
+    units: tuple[Unit, ...] = ("visit", "day", "person")
+    rows = [
+        [
+            f"one {unit}",
+            f"{uploads.releases(unit):,}",
+            shown_epsilon(getattr(cost, unit)),
+        ]
+        for unit in units
+    ]
+    formula = f"the paper's formula, delta {uploads.paper_delta:g}"
+    rows.append([formula, f"{uploads.rounds:,}", shown_epsilon(cost.paper_formula)])
+    title = (
+        f"Epsilon at delta {uploads.delta:g} ({uploads.relation}), "
+        f"sigma {cost.sigma:.4g}, clip {uploads.clip:g}"
+    )
+    screen.table(title, ["what is hidden", "releases", "epsilon"], rows)
+
+
+def _figures(
+    uploads: "Uploads", cost: "Cost", checked: dict[str, float] | None
+) -> dict[str, Any]:
+    figures = asdict(cost) | {"settings": asdict(uploads)}
+    if checked is not None:
+        figures["checked"] = checked
+    return figures

@@ -1,0 +1,64 @@
+import pytest
+
+from tests.app.runs import strict
+
+
+def test_json_tells_the_exact_epsilons_and_the_paper_s(epifalcon):
+    said = epifalcon(
+        *("privacy", "--sigma", "0.2", "--clip", "0.1", "--rounds", "500"),
+        *("--layers", "1", "--slots", "168", "--delta", "1e-6", "--json"),
+    )
+    told = strict(said.out)
+    assert told["visit"] == pytest.approx(114.81, abs=0.01)
+    assert told["day"] == pytest.approx(933.16, abs=0.01)
+    assert told["person"] == pytest.approx(11188, abs=0.5)
+    assert told["paper_formula"] == pytest.approx(944.12, abs=0.01)
+    assert told["settings"]["paper_delta"] == 0.001
+
+
+def test_a_wish_is_answered_by_a_sigma(epifalcon):
+    words = "privacy", "--target-epsilon", "8", "--unit", "person", "--layers", "1"
+    told = strict(epifalcon(*words, "--json").out)
+    assert told["sigma"] == pytest.approx(18.92, abs=0.01)
+    assert told["person"] == pytest.approx(8)
+    said = epifalcon(*words).out
+    assert "needs sigma 18.92, 189 times the clip" in said
+
+
+def test_people_read_a_table_of_at_most_80_columns(epifalcon):
+    said = epifalcon("privacy", "--sigma", "0.1").out
+    assert "one person" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_no_noise_is_no_bound_and_null_in_json(epifalcon):
+    assert "no bound" in epifalcon("privacy", "--sigma", "0").out
+    assert strict(epifalcon("privacy", "--sigma", "0", "--json").out)["person"] is None
+
+
+def test_dp_accounting_can_be_asked_beside(epifalcon):
+    words = ("privacy", "--sigma", "1", "--rounds", "2", "--slots", "12", "--check")
+    assert "dp-accounting: PLD" in epifalcon(*words).out
+    assert set(strict(epifalcon(*words, "--json").out)["checked"]) == {"pld", "rdp"}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "--sigma or --target-epsilon"),
+        (("--sigma", "1", "--target-epsilon", "1"), "--sigma or --target-epsilon"),
+        (("--sigma", "-1"), "sigma=-1"),
+        (("--sigma", "nan"), "sigma=nan"),
+        (("--sigma", "1", "--unit", "week"), "unit='week'"),
+        (("--sigma", "1", "--delta", "0"), "delta=0"),
+        (("--sigma", "1", "--rounds", "0"), "rounds=0"),
+        (("--sigma", "1", "--relation", "other"), "relation='other'"),
+        (("--sigma", "0", "--check"), "sigma=0"),
+        (("--target-epsilon", "0"), "epsilon=0"),
+    ],
+)
+def test_mistakes_are_named(epifalcon, words, told):
+    said = epifalcon("privacy", *words)
+    assert said.code == 2
+    assert told in said.err
+    assert said.out == ""
