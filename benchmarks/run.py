@@ -24,6 +24,7 @@ NAMES = (
     "million",
     "hbp",
     "hbp-million",
+    "localisation",
 )
 WITH_PRESET = ("round", "round-all", "hbp")
 WITH_PEOPLE = ("million", "hbp-million")

@@ -137,7 +137,7 @@ def test_a_failing_method_leaves_the_others_alone(compare, calls, tmp_path):
         "refused": "these traces are not for me",
         "killed": "killed by SIGKILL, as happens where memory runs out",
         "hungry": "MemoryError",
-        "leaving": "ended with code 0 and no result",
+        "leaving": "SystemExit: 6",
     }
     words = ("--methods", ",".join([*bad, "fine"]), "--seeds", 1, "--json")
     said = compare(*words)
@@ -195,6 +195,18 @@ def test_more_seeds_and_methods_only_add(base, compare, calls, tmp_path):
     assert {name: after[name] for name in before} == before
     assert names(tmp_path) == ["mine", "out"]
     assert [one.name for one in (tmp_path / "out").rglob(".*")] == []
+
+
+def test_a_new_seed_begins_with_what_took_longest(base, compare, tmp_path):
+    took = {name: row["seconds"] for name, row in rows_of(base).items()}
+    assert took["fine"] < took["hgnn"]
+    words = ("--methods", "fine,hgnn", "--seeds", 3, "--jobs", 1, "--json")
+    assert rows_of(compare(*words))["fine"]["seeds"] == [0, 1, 2]
+    done = {
+        name: (tmp_path / f"out/seed-2/methods/{name}/measured").stat().st_mtime_ns
+        for name in ("fine", "hgnn")
+    }
+    assert done["hgnn"] < done["fine"]
 
 
 def test_files_for_people_and_programs(base, compare, tmp_path):

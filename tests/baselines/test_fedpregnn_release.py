@@ -243,6 +243,16 @@ def test_the_claim_is_true_of_one_upload_under_the_l1_norm_alone():
     assert spent(Noise(norm="l1", scale=2.0), 5, 400).total < 0.4 * 400 * 0.1
 
 
+def test_what_the_published_noise_costs_at_larger_size():
+    """The figures of docs/explanation-differences.md."""
+    cost = spent(Noise(), 11_939, 27)
+    assert (Noise().clip, Noise().norm, Noise().scale) == (0.1, "linf", 0.2)
+    assert (cost.claimed, cost.delta) == (1.0, 1e-6)
+    assert cost.round_naive == pytest.approx(11_939)
+    assert cost.round == pytest.approx(4_851, abs=1)
+    assert cost.total == pytest.approx(121_000, rel=0.001)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"clip": 0}, {"scale": 0}, {"scale": -1}, {"norm": "l3"}]
 )

@@ -3,14 +3,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from epifalcon.baselines.field import Field, allowed_slots, chances_of
-from epifalcon.baselines.field_kernels import FREE, expm1, log1p
+from epifalcon.baselines.field_kernels import FREE, HAZARD_STEPS, expm1, log1p
 from epifalcon.baselines.method import Scene
+from epifalcon.baselines.ordering import own_order
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
 from tests.baselines.encounters import (
     known_of,
     results,
@@ -19,6 +22,7 @@ from tests.baselines.encounters import (
     trees,
     world_of,
 )
+from tests.baselines.test_ordering import placed, renumbered, renumbered_tests
 from tests.oracles.cities import cities, random_traces
 from tests.oracles.exact_inference import without_own_test
 from tests.oracles.numpy_field import NumpyField
@@ -105,17 +109,86 @@ def test_the_number_of_threads_changes_not_one_bit():
     assert (found[0] == found[2]).all()
 
 
-def test_the_order_of_people_changes_not_one_bit():
-    people = 2000
-    traces = random_traces(5, people, 2, Clock(slot_hours=4, days=2))
-    tests = [(person, 11, person % 3 == 0) for person in range(0, people, 2)]
-    first = rested(Scene(traces), known_of(people, tests), sweeps=6)
-    order = np.random.default_rng(1).permutation(people)
-    place = np.argsort(order)
-    mixed = type(traces)(traces.by_slot[:, order], traces.clock, traces.regions)
-    moved = [(place[person], slot, result) for person, slot, result in tests]
-    second = rested(Scene(mixed), known_of(people, moved), sweeps=6)
-    assert (second == first[order]).all()
+def twins(people=2000):
+    """A city where many share one trace and one slot of tests, but not one result."""
+    rng = np.random.default_rng(5)
+    traces = placed(random_traces(5, people, 2, Clock(slot_hours=4, days=2)))
+    by_slot = np.take(traces.by_slot, rng.integers(people // 8, size=people), axis=1)
+    tests = [
+        (person, rng.choice([5, 11]), rng.random() < 0.3)
+        for person in rng.permutation(people)[: people // 2]
+    ]
+    return Traces(by_slot, traces.clock, traces.regions), known_of(people, tests)
+
+
+def swept(traces, known, rule):
+    """Risks and their changes in some sweeps in the city's own order.
+
+    Handed back in the city's numbers: (sweeps, 2, people).
+    """
+    order = own_order(traces, known)
+    ordered = order.traces(traces)
+    # Rows that lie across memory would cost a copy, or compiled code of their own.
+    assert ordered.by_slot.flags.c_contiguous
+    field = Field(Scene(traces, rule=rule), ordered, order.known(known))
+    damping = (0.0, 0.9, 0.5, 0.0, 0.2, 1.0)
+    found = np.empty((len(damping), 2, traces.people))
+    for sweep, kept in enumerate(damping):
+        found[sweep, 1, order.people] = field.sweep(kept, 0.3)
+        found[sweep, 0, order.people] = field.risk
+    return found
+
+
+@pytest.mark.parametrize("contact", ["I/N", "I/S"])
+def test_other_numbers_change_not_one_bit_of_any_sweep(contact):
+    rule = OutbreakSettings(contact=contact, seed_share=0.02)
+    traces, known = twins()
+    other, person = renumbered(traces, seed=6)
+    moved = renumbered_tests(known, person)
+    # Among twins the numbers decide, so each sum is taken in another order.
+    there = own_order(other, moved).people
+    assert (there != person[own_order(traces, known).people]).any()
+    first, second = swept(traces, known, rule), swept(other, moved, rule)
+    assert (first[:, 0] > 0).all()
+    np.testing.assert_array_equal(second[:, :, person], first)
+
+
+def test_what_edges_tell_is_a_whole_number_of_steps(monkeypatch):
+    """So that no sum is rounded, however many people and in whatever order.
+
+    Of hazards the risks would show it in larger cities alone: they pass through
+    single precision.
+    """
+    told, total = [], Field._total
+    monkeypatch.setattr(
+        Field, "_total", lambda *given: told.append(total(*given)) or told[-1]
+    )
+    traces, known = twins()
+    swept(traces, known, OutbreakSettings(contact="I/S", seed_share=0.02))
+    steps = np.stack(told) * HAZARD_STEPS
+    assert (steps != 0).any(axis=1).mean() > 0.8
+    assert (steps == np.rint(steps)).all()
+    assert np.abs(steps).max() < 2.0**53
+
+
+@exactly
+@given(cities(), st.integers(0, 99), rules, st.sampled_from(["I/N", "I/S"]))
+def test_who_is_not_observed_is_like_who_is_alone(traces, seed, rule, contact):
+    """To the last bit: nobody hears from the place of all who were not observed."""
+    assume(traces.by_slot.max() >= 0)
+    rng = np.random.default_rng(seed)
+    rule = OutbreakSettings(seed_share=0.2, contact=contact, **rule)
+    tests = [
+        (person, rng.integers(traces.slots), rng.random() < 0.5)
+        for person in range(traces.people)
+    ]
+    known, count = known_of(traces.people, tests), len(traces.regions)
+    own = count + np.arange(traces.people, dtype=np.int32)
+    alone = np.where(traces.by_slot < 0, own, traces.by_slot)
+    centre = np.zeros((count + traces.people, 2))
+    other = Traces(alone, traces.clock, Regions("area", centre))
+    found = [rested(Scene(one, rule=rule), known, 3) for one in (traces, other)]
+    np.testing.assert_array_equal(*found)
 
 
 def test_tests_bound_the_slot_of_infection():

@@ -78,7 +78,7 @@ class Leaving(Own):
     name, title = "leaving", "Leaving"
 
     def act(self):
-        sys.exit(0)
+        sys.exit(6)
 
 
 @register

@@ -33,6 +33,30 @@ def test_work_goes_seed_by_seed(work):
     ]  # fmt: skip
 
 
+def by_turn(work, jobs):
+    return [one for one, job in sorted(jobs.items(), key=lambda it: work.turn(it[1]))]
+
+
+def test_within_a_seed_the_longest_begins_first(work):
+    made, jobs = work
+    assert by_turn(made, jobs) == list(jobs)
+    for method, seconds in (("gcn", 5.0), ("dct", 60.0)):
+        made.note(Ended(jobs.pop((0, method)), 0, "", seconds))
+    # Of HBP nobody knows yet: it may take longer than any other.
+    assert by_turn(made, jobs) == [(0, "hbp"), (1, "hbp"), (1, "dct"), (1, "gcn")]
+    made.note(Ended(jobs.pop((0, "hbp")), 0, "", 20.0))
+    assert by_turn(made, jobs) == [(1, "dct"), (1, "hbp"), (1, "gcn")]
+
+
+def test_what_an_earlier_comparison_took_counts(tmp_path):
+    begun = plan(tmp_path, ["gcn", "dct", "hbp"], [0, 1])
+    for method, seed in (("gcn", 0), ("dct", 30), ("hbp", 10)):
+        measured(seed).save(begun.place(0, method), ORIGIN)
+    again = _Work(begun, 1)
+    jobs = {one: again.job(*one) for one in again.waiting(retry=False)}
+    assert by_turn(again, jobs) == [(1, "dct"), (1, "hbp"), (1, "gcn")]
+
+
 def test_memory_is_learnt_from_what_a_method_took(work):
     made, jobs = work
     job = jobs[1, "gcn"]

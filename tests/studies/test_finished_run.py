@@ -9,9 +9,12 @@ from epifalcon.baselines.method import Scene
 from epifalcon.baselines.soft_dct import SoftDctRatio
 from epifalcon.epidemic.hidden import Hidden
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.progress import silent
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import Prediction
+from epifalcon.studies.outcomes import Listeners, run_method
 from tests.studies.finished_runs import make_run
+from tests.studies.measured_figures import measured
 
 BESIDE = 'beside=["hgnn", "soft-dct-ratio"]'
 
@@ -72,6 +75,43 @@ def test_an_unfinished_run_says_how_to_go_on(tmp_path):
     folder = make_run(tmp_path / "my run", whole=False).folder
     with pytest.raises(DataError, match=r"go on with: .*--resume --out '.*my run'"):
         FinishedRun.open(folder)
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """A comparison of one seed: one method measured, one not done yet."""
+    with store.new_directory(tmp_path / "all") as scratch:
+        meta = {"grows": ["seed-"]}
+        store.write_manifest(scratch, "comparison", meta=meta, origin=store.Origin())
+    begun = make_run(tmp_path / "all" / "seed-5", whole=False)
+    listeners = Listeners(progress=silent, checkpoint_seconds=60)
+    outcome = run_method(begun, "soft-dct-ratio", listeners)
+    (begun.method_folder("hgnn") / "training").mkdir(parents=True)
+    return begun, outcome
+
+
+def test_a_method_that_a_comparison_measured_is_finished(compared):
+    begun, outcome = compared
+    folder = begun.folder
+    with pytest.raises(
+        DataError, match=r"not finished; it is of the comparison in .*l:"
+    ):
+        FinishedRun.open(folder, "soft-dct-ratio")
+    measured(0).save(begun.method_folder("soft-dct-ratio"), begun.origin)
+    run = FinishedRun.open(folder, "soft-dct-ratio")
+    np.testing.assert_array_equal(run.risks().probability, outcome.probability)
+    # The run's own method and the one that is not done yet.
+    for method in (None, "hgnn"):
+        with pytest.raises(
+            SettingsError, match=r"there, only soft-dct-ratio: .*--meth"
+        ):
+            FinishedRun.open(folder, method)
+    scores = run.place / "prediction" / "probability.npy"
+    scores.write_bytes(scores.read_bytes()[:-1] + b"!")
+    with pytest.raises(CorruptFileError, match="probability"):
+        FinishedRun.open(folder, "soft-dct-ratio").risks()
+    with pytest.raises(DataError, match=r"holds a comparison; name .*/seed-N"):
+        FinishedRun.open(folder.parent)
 
 
 def test_what_is_no_run_is_refused(made, tmp_path):

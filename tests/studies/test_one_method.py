@@ -103,14 +103,31 @@ def test_an_unknown_method_or_a_bad_file_fails_in_its_place(folder, own):
     assert "own_methods.py: cannot be loaded: ZeroDivisionError" in told["message"]
 
 
-def test_the_process_tells_and_ends_with_its_starter(folder, own):
-    """For real: a new Python, its pipes, and nobody left to read them."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "epifalcon.studies.one_method", str(folder), "slow",
+def start(folder, method, own):
+    """For real: a new Python, with its pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "epifalcon.studies.one_method", str(folder), method,
          "--with", str(own), "--attached"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "code"), [("fine", 0), ("leaving", 1)])
+def test_the_process_ends_with_the_code_of_its_work(folder, own, method, code):
+    with start(folder, method, own) as process:
+        # Its input stays open until it has ended, as a comparison's does.
+        said = process.stderr.read()
+        assert process.wait() == code, said
+    assert said == b""
+    failed = folder / "methods" / method / "failed.json"
+    assert failed.exists() == bool(code)
+    if code:
+        assert json.loads(failed.read_text())["message"] == "SystemExit: 6"
+
+
+def test_the_process_tells_and_ends_with_its_starter(folder, own):
+    process = start(folder, "slow", own)
     while not (own.parent / "calls").exists():
         assert process.poll() is None, process.stderr.read()
     process.stdin.close()

@@ -25,9 +25,9 @@ class Watcher:
             self.told.setdefault(one.job.name, set()).add(one.told)
 
 
-def ran(jobs, at_once=2, threads=1, needs=lambda _: 1.0, watch=None):
+def ran(jobs, at_once=2, threads=1, needs=lambda _: 1.0, watch=None, **more):
     watch = Watcher() if watch is None else watch
-    ended = list(run_jobs(jobs, at_once, threads, needs, watch))
+    ended = list(run_jobs(jobs, at_once, threads, needs, watch, **more))
     return {one.job.name: one for one in ended}
 
 
@@ -59,6 +59,19 @@ def test_those_that_stand_first_begin_first():
     watch = Watcher()
     ran([job("a", "wait", "0.1"), job("b", "wait", "0.1")], at_once=1, watch=watch)
     assert list(watch.told) == ["a", "b"]
+
+
+def test_whose_turn_it_is_may_change_while_others_run():
+    turns, begun = {"a": 1, "b": 1, "c": 2, "d": 0}, []
+
+    def watch(running):
+        begun.extend(one.job.name for one in running if one.job.name not in begun)
+        if "a" in begun:
+            turns.update(c=0)
+
+    jobs = [job(name, "wait", "0.05") for name in turns]
+    ran(jobs, at_once=1, watch=watch, turn=lambda one: (turns[one.name],))
+    assert begun == ["d", "a", "c", "b"]
 
 
 def test_a_job_waits_until_its_memory_is_there(monkeypatch):

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from epifalcon import store
+from epifalcon.baselines.started import begun_by, share_infected
+from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.progress import silent
 from epifalcon.studies import rivals
 from epifalcon.studies.run_folder import begin
@@ -106,3 +109,22 @@ def test_the_ceiling_needs_a_simulated_outbreak(begun):
     with pytest.raises(SettingsError, match="oracle needs a simulated outbreak"):
         rivals.require_possible(real, "oracle")
     rivals.require_possible(real, "gcn")
+
+
+def test_traces_that_begin_later_begin_with_more_infected(begun):
+    assert rivals.rule_of(begun) is begun.prepared.experiment.outbreak
+    late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
+    dropped = begun.reported.slots - late.reported.slots
+    rule, known = begun.prepared.experiment.outbreak, begun.known
+    expected = share_infected(rule, SARS_COV_2, known, dropped)
+    assert rule.seed_count / known.people < expected
+    assert expected < (known.status == 1).sum() / known.tested.sum()
+    # Nothing hidden is needed.
+    blind = dataclasses.replace(late, epidemic=None)
+    for name in ("hbp", "mean-field", "gcn"):
+        found = rivals.scene_of(blind, name, silent, 1.0).rule
+        assert found == begun_by(rule, expected)
+    # The ceiling sees the outbreak from its first slot.
+    scene = rivals.scene_of(late, "oracle", silent, 1.0)
+    assert scene.rule is rule
+    assert scene.traces.slots == begun.reported.slots

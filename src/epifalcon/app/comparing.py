@@ -35,7 +35,7 @@ def compare(
         int | None,
         typer.Option(
             "--jobs",
-            help="Processes at once, if memory allows.  [default: one a core]",
+            help="Processes at once, if memory allows; one a core unless told.",
             show_default=False,
         ),
     ] = None,

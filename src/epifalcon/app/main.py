@@ -14,6 +14,7 @@ import typer
 from typer.exceptions import TyperException
 
 from epifalcon.app import (
+    auditing,
     city,
     comparing,
     importing,
@@ -41,6 +42,7 @@ app.command("run")(run.run)
 app.command("predict")(predicting.predict)
 app.command("compare")(comparing.compare)
 app.command("methods")(listing.methods)
+app.command("audit")(auditing.audit)
 app.command("privacy")(privacy.privacy)
 app.command("city")(city.city)
 app.command("outbreak")(outbreak.outbreak)

@@ -75,7 +75,7 @@ def run(
         int | None,
         typer.Option(
             "--seed",
-            help="Equal seeds and settings give equal results.  [default: 0]",
+            help="Equal seeds and settings give equal results; 0 unless told.",
             show_default=False,
         ),
     ] = None,
@@ -89,6 +89,17 @@ def run(
             "--checkpoint-seconds", min=0, help="Least time between two checkpoints."
         ),
     ] = 10.0,
+    record_view: Annotated[
+        int | None,
+        typer.Option(
+            "--record-view",
+            min=1,
+            metavar="PEOPLE",
+            help="Keep what a curious server sees of so many people, for epifalcon "
+            "audit.",
+            show_default=False,
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool,
         typer.Option("--tensorboard", help="Also write a log that TensorBoard reads."),
@@ -112,7 +123,10 @@ def run(
     if math.isnan(checkpoint_seconds):
         raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
     words = _Words(preset, city, known, tuple(overrides or ()), seed)
-    words = words.with_choices(method, mode, beside)
+    words = words.with_choices(
+        {"method": method, "privacy.mode": mode, "view.people": record_view},
+        beside,
+    )
     screen = Screen(json=as_json, quiet=quiet)
     with alone(out), _resumable(out, resume), screen.progress() as progress:
         if resume:
@@ -172,12 +186,12 @@ class _Words:
     seed: int | None
 
     def with_choices(
-        self, method: str | None, mode: str | None, beside: list[str] | None
+        self, options: dict[str, str | int | None], beside: list[str] | None
     ) -> "_Words":
         """The options that are settings too, as overrides; --set wins."""
         chosen = [
-            f'{key}="{value}"'
-            for key, value in (("method", method), ("privacy.mode", mode))
+            f"{key}={json.dumps(value)}"
+            for key, value in options.items()
             if value is not None
         ]
         if beside:

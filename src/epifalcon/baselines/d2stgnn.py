@@ -59,7 +59,8 @@ class D2stgnn(NetworkMethod):
     matrices, GRU with multi-head attention, dynamic graph, static graph.
 
     Reduced or adapted here:
-    - two layers of width 32 (originally five of 32);
+    - two layers of width 32 (originally five of 32); narrower beside them: forecasts
+      of 32 (256), a head of 64 (512), gates of 32 (64); dropout in fewer places;
     - the graph holds each person's 32 strongest contacts, and since contacts
       have no direction the forward and the backward walk are one, from the
       listed partners to the person;

@@ -67,7 +67,10 @@ class Dstagnn(NetworkMethod):
 
     Reduced or adapted here:
     - two blocks of 16 channels (originally four of 32), two heads over days
-      (originally three);
+      (originally three or four), keys of 16 (32), a head of 64 (128);
+    - rows enter attention as they are, without learnt embeddings of the day and of
+      the person's number, which would be a free vector for each person;
+    - likenesses are not divided by their mean;
     - likeness is measured by Sinkhorn's scaling among each person's 32 strongest
       contacts, not by exact transport among all pairs, and the 16 most alike are
       kept (originally the most alike hundredth of everybody);

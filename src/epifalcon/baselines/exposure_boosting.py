@@ -31,7 +31,7 @@ class ExposureBoostingSettings:
     learning_rate: float = 0.05
     leaves: int = 8
     least_people: int = 50
-    """In a leaf."""
+    """In a leaf; a tenth of the people where there are fewer than ten such leaves."""
     l2: float = 1.0
     folds: int = 5
 
@@ -106,11 +106,12 @@ class ExposureBoosting(Method):
             return
         settings, daily = self.settings, fold.x.shape[1] - len(_SUMMARIES)
         days = daily // len(_DAILY)
+        least = min(settings.least_people, max(1, len(fold.x) // 10))
         model = HistGradientBoostingClassifier(
             learning_rate=settings.learning_rate,
             max_iter=trees,
             max_leaf_nodes=settings.leaves,
-            min_samples_leaf=settings.least_people,
+            min_samples_leaf=least,
             l2_regularization=settings.l2,
             monotonic_cst=np.array(_DAILY * days + _SUMMARIES),
             early_stopping=False,

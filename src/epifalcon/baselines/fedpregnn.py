@@ -10,9 +10,10 @@ Laplace noise (``fedpregnn_release``).
 Adapted: there, people rate items; here an item is a region, or a region on a
 day, and a person's risk is asked for. With ``input="exposure"`` the embedding
 that a device sends the helper is its test result (positive, negative, none), and
-the vector that it learns stays at home: a tested person never meets its own
-result, not even by way of others. ``input="embedding"`` is the published way: the
-learnt vector is what is sent, results enter by the loss alone.
+the vector that it learns stays at home: what a tested person is shown never
+holds its own result, not even by way of others; its vector has learnt from it.
+``input="embedding"`` is the published way: the learnt vector is what is sent,
+results enter by the loss alone.
 
 Log odds are set right by two numbers fitted on the validation people, for
 clipping each client's gradient makes the rarer result count for less.
@@ -39,7 +40,7 @@ from epifalcon.baselines.fedpregnn_task import (
     cross_scaled,
     fit_scaling,
 )
-from epifalcon.baselines.lessons import Keeper
+from epifalcon.baselines.lessons import Keeper, or_infinite
 from epifalcon.baselines.method import Method, Scores, require_both
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import hold_back, without
@@ -246,9 +247,8 @@ class _Training:
         self._sent_times = tensors["sent_times"]
         self._round, self.done = remembered["round"], remembered["done"]
         self._since = remembered["since"]
-        # JSON has no word for "nothing yet".
-        self._lowest = _or_infinite(remembered["lowest"])
-        self._best_loss = _or_infinite(remembered["best_loss"])
+        self._lowest = or_infinite(remembered["lowest"])
+        self._best_loss = or_infinite(remembered["best_loss"])
         self.told = dict(remembered["told"])
 
 
@@ -283,7 +283,3 @@ def _uploads(
         true = cover.true[named]
         mine = item[place, : np.count_nonzero(true)]
         yield release(model[place], mine, (cover.item[named], true), noise, rng)
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value

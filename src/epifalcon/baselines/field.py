@@ -49,8 +49,6 @@ class Field:
     def __init__(self, scene: Scene, traces: Traces, known: Known) -> None:
         slots, people = traces.by_slot.shape
         self._traces, self._rule = traces, scene.rule
-        # Of people in another order the rows may lie across memory.
-        self._by_slot = np.ascontiguousarray(traces.by_slot)
         self._force = force_of_infection(scene, traces)
         self._chances = chances_of(scene, traces)
         self._tiles = -(-people // LANES)
@@ -137,7 +135,7 @@ class Field:
     def _slot(self, number: int) -> Slot:
         return Slot(
             number,
-            self._by_slot[number],
+            self._traces.by_slot[number],
             self._passing[number],
             self._rest[number],
             self._value[number],
@@ -145,8 +143,6 @@ class Field:
 
     def _total(self, row: int) -> Floats:
         total: Floats = self._sums[:, row].sum(axis=0)
-        # Nobody meets anybody where nobody was seen.
-        total[0] = 0
         return total
 
     def _open_edges(self) -> None:
@@ -160,6 +156,7 @@ class Field:
         dose = self._force / np.maximum(among, 1)
         chance = dose if self._rule.chance == "linear" else -np.expm1(-dose)
         chance = np.minimum(chance, _MOST_CHANCE)
+        # Nobody meets anybody where nobody was seen.
         chance[0] = 0
         return chance
 

@@ -44,8 +44,9 @@ def require_heads(width: int, heads: int) -> None:
 class Gat(NetworkMethod):
     """Two attention layers, 4 heads of 8 and 1 of 16, and a linear head.
 
-    Reduced: a person attends to itself and its 32 strongest contacts, where the
-    paper takes every neighbour. Adapted: the score of an edge also weighs how
+    Reduced: four heads of eight (originally eight of eight); a person attends to
+    itself and its 32 strongest contacts, where the paper takes every neighbour.
+    Adapted: the score of an edge also weighs how
     close the two are, log(1 + slots together), as ``edge_dim=1`` does in
     PyTorch Geometric; the days of the input stand side by side; a linear head
     stands behind the second layer.

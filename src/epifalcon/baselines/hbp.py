@@ -45,6 +45,7 @@ import numpy as np
 
 from epifalcon.baselines.field import Field
 from epifalcon.baselines.method import Method, Scene, Scores
+from epifalcon.baselines.started import begun_by
 from epifalcon.checks import positive, unit_interval, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
@@ -80,8 +81,9 @@ class HbpSettings:
     risks of the tested without them; 0 leaves out only their own messages."""
     start_share: float | None = None
     """Share of people infected when the traces begin, where that is later than the
-    outbreak did; the rule's number of seeds unless given. Without it, traces of
-    the last days alone rank people as well, but all risks come out too low."""
+    outbreak did; the rule's number of seeds unless given. Too small a share ranks
+    people as well, but all risks come out too low. Runs that report the latest days
+    alone hand over a rule with a number of seeds that tests let expect."""
 
     def __post_init__(self) -> None:
         whole(1, sweeps=self.sweeps)
@@ -146,14 +148,7 @@ class Hbp(Method):
         share = self.settings.start_share
         if share is None:
             return self.scene
-        rule = replace(
-            self.scene.rule,
-            seed_count=None,
-            seed_people=(),
-            seed_regions=(),
-            seed_share=share,
-        )
-        return replace(self.scene, rule=rule)
+        return replace(self.scene, rule=begun_by(self.scene.rule, share))
 
 
 def known_late(known: Known, traces: Traces) -> Mask:

@@ -298,9 +298,8 @@ class _Loop:
             state["state"].setdefault(int(index), {})[moment] = one
         self._optimiser.load_state_dict(state)
         self._step, self._since = remembered["step"], remembered["since"]
-        # JSON has no word for "nothing yet".
-        self._lowest = _or_infinite(remembered["lowest"])
-        self.best.loss = _or_infinite(remembered["best_loss"])
+        self._lowest = or_infinite(remembered["lowest"])
+        self.best.loss = or_infinite(remembered["best_loss"])
         self.best.steps = remembered["best_steps"]
         self.best.told = dict(remembered["told"])
 
@@ -320,5 +319,6 @@ def _odds(network: nn.Module, lesson: Lesson) -> Tensor:
     return odds
 
 
-def _or_infinite(value: float | None) -> float:
+def or_infinite(value: float | None) -> float:
+    """A loss that was remembered; JSON has no word for "none yet"."""
     return math.inf if value is None else value

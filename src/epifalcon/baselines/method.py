@@ -62,7 +62,8 @@ class Scores:
     risk: Probabilities
     """(people,) in [0, 1]."""
     masked: PersonIds | None = None
-    """(masked people,) tested, but unseen by what made ``masked_risk``."""
+    """(masked people,) tested, but not learnt from for ``masked_risk``; where a method
+    has validation people it is they, who chose when to stop."""
     masked_risk: Probabilities | None = None
     """(masked people,)"""
     steps: int = 0
@@ -171,6 +172,8 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
         raise DataError(
             f"{name}: scores of shape {risk.shape}, expected ({len(order.people)},)"
         )
+    if np.isnan(risk).any():
+        raise DataError(f"{name}: a risk is not a number")
     if not ((risk >= 0) & (risk <= 1)).all():
         raise DataError(f"{name}: a risk is not between 0 and 1")
     back = np.empty_like(risk)

@@ -6,11 +6,12 @@ differs in a table is the network.
 
 ``input="exposure"`` feeds each person's known company day by day. In training
 the results of one fold of the tested people at a time are masked in everybody's
-inputs and asked for in the loss: otherwise a trained person's own result would
-echo back from its neighbours' inputs (the harness never shows a network a
-result that it is asked for; nor is a tested person's risk, as told in the end,
-one that was found in sight of its own result). ``input="embedding"`` is the
-authors' way: a free vector for each person, results in the loss alone.
+inputs and asked for in the loss; otherwise a trained person's own result would
+echo back from its neighbours' inputs. So a network is never shown a result that
+it is asked for. The weights have learnt from all of them, though: the risks of
+tested people are those of training, and only hidden people can be judged.
+``input="embedding"`` is the authors' way: a free vector for each person, results
+in the loss alone.
 """
 
 from abc import abstractmethod

@@ -37,6 +37,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.sampling import Sampling
 from epifalcon.federation.server import EdgeCounts, Model
 from epifalcon.federation.view import ServerView
 from epifalcon.models.micro import (
@@ -83,6 +84,9 @@ class CohortEngine:
         ]
         self._round = 0
         self._opened: tuple[EdgeCounts, list[Surroundings]] | None = None
+        self._shown: Sampling | None = None
+        if view is not None and view.sample is not None:
+            self._shown = Sampling(cohorts, view, plan, self._seeds)
 
     @property
     def round(self) -> int:
@@ -97,6 +101,8 @@ class CohortEngine:
         known, around = self._open()
         call = Broadcast(number, self._model.parameters)
         self._tell(None, call)
+        if self._shown is not None:
+            self._shown.broadcast(number, call.parameters)
         entries: list[LinearUse | None] = []
         works = []
         for cohort, home, near in zip(self._cohorts, self._homes, around, strict=True):
@@ -165,6 +171,8 @@ class CohortEngine:
             ]
             for number, upload in enumerate(uploads):
                 self._tell(number, upload)
+            if self._shown is not None:
+                self._shown.crowd(uploads)
             known = server.count_people(uploads)
             around = [
                 client.settle(
@@ -202,13 +210,16 @@ class CohortEngine:
     def _exchange(
         self, asked: Sequence[Exchange], key: NoiseKey, known: EdgeCounts
     ) -> list[EdgeReply]:
-        each = self.view is not None and self.view.each_upload
+        each = self.view is not None and self.view.each_upload and not self._shown
         uploads: list[LocationUpload] = []
         for cohort, exchange in zip(self._cohorts, asked, strict=True):
             upload = client.location_upload(cohort, exchange, self.plan, key, each)
             self._tell(len(uploads), upload)
             uploads.append(upload)
         sums = server.add_up(uploads, known)
+        if self._shown is not None:
+            kind = key.terms.channel.partition("/")[0]
+            self._shown.uploads(asked, key.terms.round, kind)
         replies = [server.answer(upload, sums, known) for upload in uploads]
         for reply in replies:
             self._tell(None, reply)
@@ -218,14 +229,18 @@ class CohortEngine:
         self, results: Sequence[PassResult], entries: Sequence[LinearUse | None]
     ) -> tuple[Model, Closing]:
         uploads: list[GradientUpload] = []
+        used = []
         for cohort, result, entry in zip(self._cohorts, results, entries, strict=True):
             uses = client.all_uses(result, entry)
+            used.append(uses)
             where = self._seeds, self._round
             upload = client.gradient_upload(
                 cohort, uses, result.weight, self.plan, where
             )
             self._tell(len(uploads), upload)
             uploads.append(upload)
+        if self._shown is not None:
+            self._shown.gradients(used, self._round)
         model, closing = server.step(self._model, uploads, self.settings)
         self._tell(None, closing)
         return model, closing
@@ -251,9 +266,11 @@ class CohortEngine:
         return self._carry_all(works, known, around, self._round, "scoring")
 
     def _tell(self, cohort: int | None, message: Message) -> None:
-        """Let the view see what reaches the server."""
+        """Let the view see what reaches the server; a sample is shown apart."""
+        if self.view is None or self._shown is not None:
+            return
         seen = PresenceUpload | LocationUpload | GradientUpload
-        if self.view is not None and cohort is not None and isinstance(message, seen):
+        if cohort is not None and isinstance(message, seen):
             self.view.saw(cohort, message)
 
     def _joined(self, parts: Sequence[Tensor | None]) -> Tensor | None:

@@ -99,3 +99,20 @@ class StoppingSettings:
         if self.score_memory == 1:
             raise SettingsError("score_memory=1 would learn nothing: choose less")
         whole(1, check_every=self.check_every, patience=self.patience)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings:
+    """Of whom a curious server keeps notes while training, for ``epifalcon audit``.
+
+    Recording changes no bit of the training.
+    """
+
+    people: int = 0
+    """Drawn at random; 0 records nothing."""
+    most_mb: int = 1024
+    """Notes that would take more are refused before the run."""
+
+    def __post_init__(self) -> None:
+        whole(0, people=self.people)
+        whole(1, most_mb=self.most_mb)

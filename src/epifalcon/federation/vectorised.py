@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import client, server
 from epifalcon.federation.client import Cohort, Surroundings
 from epifalcon.federation.engine import (
@@ -27,7 +27,9 @@ from epifalcon.federation.engine import (
     unpack,
 )
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.sampling import Sampling
 from epifalcon.federation.server import Model
+from epifalcon.federation.view import ServerView
 from epifalcon.hypergraph.merging import ALONE, Groups
 from epifalcon.hypergraph.noise import Draw
 from epifalcon.hypergraph.operator import SILENT, Noise, Operator
@@ -138,7 +140,13 @@ def _by_group(operator: Operator, value: Floats) -> tuple[Floats, Floats]:
 
 
 class VectorisedEngine:
-    """All people of ``cohort`` as one batch of tensors."""
+    """All people of ``cohort`` as one batch of tensors.
+
+    No upload is ever formed, so a ``view`` must name a sample of people. What it
+    is shown of them has the same rows, and noise of the same distribution as, but
+    not the same draw as, the sums that train (see ``sampling``): those stay what
+    they are without a view, bit by bit.
+    """
 
     def __init__(
         self,
@@ -147,6 +155,7 @@ class VectorisedEngine:
         plan: PrivacyPlan,
         seed: int,
         ledger: Ledger | None = None,
+        view: ServerView | None = None,
     ) -> None:
         require_plan(cohort.incidence, settings, plan, len(cohort.pseudo))
         self.settings, self.plan = settings, plan
@@ -158,6 +167,14 @@ class VectorisedEngine:
         self._home = client.first_home(cohort, settings, self._seeds)
         self._round = 0
         self._opened: tuple[Passage, Surroundings] | None = None
+        self._shown: Sampling | None = None
+        if view is not None:
+            if view.sample is None:
+                raise SettingsError(
+                    "the fast engine forms no uploads: name the people of the view's "
+                    "sample, or run with messages (CohortEngine)"
+                )
+            self._shown = Sampling((cohort,), view, plan, self._seeds)
 
     @property
     def round(self) -> int:
@@ -177,15 +194,18 @@ class VectorisedEngine:
         )
         weights = class_weights(settings)
         work = training_pass(parameters, home, self.plan.way, weights)
-        noise = self._seeds.noise
+        if self._shown is not None:
+            self._shown.broadcast(number, parameters)
         result = run_pass(
-            work, lambda one: passage.carry(one, noise, (one.kind, number))
+            work, lambda one: self._carry(passage, one, (one.kind, number))
         )
         loss = require_loss(result.loss, result.weight, number)
         uses = client.all_uses(result, entry)
         upload = client.gradient_upload(
             self._cohort, uses, result.weight, self.plan, (self._seeds, number)
         )
+        if self._shown is not None:
+            self._shown.gradients([uses], number)
         model, closing = server.step(self._model, [upload], settings)
         end = settings, self._seeds, self.plan.way.exchanged
         kept = client.close_round(self._cohort, self._home, result, closing, end)
@@ -208,8 +228,16 @@ class VectorisedEngine:
             self._cohort, self._home, around, self.settings, parameters
         )
         work = scoring_pass(parameters, home, self.plan.way)
-        turn, noise = ("scoring", self._round), self._seeds.noise
-        return run_pass(work, lambda one: passage.carry(one, noise, turn))
+        turn = "scoring", self._round
+        return run_pass(work, lambda one: self._carry(passage, one, turn))
+
+    def _carry(
+        self, passage: Passage, exchange: Exchange, turn: tuple[str, int]
+    ) -> Tensor:
+        came = passage.carry(exchange, self._seeds.noise, turn)
+        if self._shown is not None:
+            self._shown.uploads([exchange], turn[1], turn[0])
+        return came
 
     def state(self) -> EngineState:
         """All that a checkpoint must hold."""
@@ -227,6 +255,8 @@ class VectorisedEngine:
             divisor = inc.size.astype(np.float64) if counts is None else counts
             around = client.settle(inc, divisor, self.settings)
             passage = Passage.of(self._cohort, counts, self.plan)
+            if self._shown is not None:
+                self._shown.crowd()
             self._opened = passage, around
         return self._opened
 

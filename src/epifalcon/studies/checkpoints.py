@@ -39,6 +39,14 @@ class Checkpoint:
     remembered: Plain
     """Of the watcher: numbers and lists that JSON can hold."""
 
+    def with_more(self, tensors: dict[str, Tensor], remembered: Plain) -> "Checkpoint":
+        """The same, with what somebody else must remember."""
+        return Checkpoint(
+            self.engine,
+            {**self.tensors, **tensors},
+            {**self.remembered, **remembered},
+        )
+
 
 def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
     """Write ``checkpoint`` into ``folder`` beside older ones; drop the oldest."""

@@ -7,6 +7,7 @@ at a time works on the folder.
 """
 
 import contextlib
+import math
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
             threads,
             work.needed_mb,
             lambda running: work.tell(progress, len(waiting), running),
+            work.turn,
         ):
             work.note(ended)
         return work.found()
@@ -188,6 +190,15 @@ class _Work:
         sources = [word for one in self.plan.sources for word in ("--with", str(one))]
         words = (str(self.plan.run_folder(seed)), method, "--attached", *sources)
         return Job(name, _WORKER, words)
+
+    def turn(self, job: Job) -> tuple[float, ...]:
+        """Seed by seed; within a seed the longest first, by what methods took before.
+
+        So no long one is left to run alone at the end. A method that was never
+        seen to end may be the longest of all.
+        """
+        seed, method = self.what[job.name]
+        return seed, -self.took.get(method, math.inf)
 
     def needed_mb(self, job: Job) -> float:
         """What the job will probably take, by what its method took before."""

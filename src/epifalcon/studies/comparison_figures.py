@@ -123,9 +123,18 @@ def reliability(result: Plain, curves: Plain) -> Figure | None:
         _diagram(_dress(axes), row, curves["methods"][row["method"]]["reliability"])
     for axes in panels[::columns]:
         axes.set_ylabel("infected share")
-    handles, names = panels[0].get_legend_handles_labels()
+    # A method that was not recalibrated has fewer marks than the others.
+    marks = {
+        name: handle
+        for axes in panels[: len(rows)]
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     figure.legend(
-        handles, names, loc="outside lower center", ncols=len(names), frameon=False
+        marks.values(),
+        marks.keys(),
+        loc="outside lower center",
+        ncols=len(marks),
+        frameon=False,
     )
     return figure
 

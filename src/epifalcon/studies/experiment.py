@@ -21,7 +21,11 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
-from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.federation.settings import (
+    PrivacySettings,
+    StoppingSettings,
+    ViewSettings,
+)
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
@@ -55,6 +59,7 @@ class Experiment:
     pseudo: PseudoSettings = field(default_factory=PseudoSettings)
     region: RegionSettings = field(default_factory=RegionSettings)
     stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    view: ViewSettings = field(default_factory=ViewSettings)
     rivals: Mapping[str, Plain] = field(default_factory=dict)
     """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
 
@@ -66,7 +71,7 @@ class Experiment:
             if method in FALCONS:
                 raise SettingsError(
                     f"rivals.{method}: its settings are those of [model], [privacy], "
-                    "[pseudo], [region] and [stopping]"
+                    "[pseudo], [region], [stopping] and [view]"
                 )
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
@@ -86,6 +91,7 @@ class Experiment:
             pseudo=self.pseudo,
             region=self.region,
             stopping=self.stopping,
+            view=self.view,
         )
 
     @classmethod

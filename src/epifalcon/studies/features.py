@@ -25,7 +25,11 @@ from epifalcon.epidemic.splits import even_folds, hold_back, without
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.flows import count_flows
-from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.mobility.markov import (
+    MobilityModel,
+    MobilityModelSettings,
+    mobility_model,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.coupling import state_of_people
 from epifalcon.models.regional import NetworkRegionModel, RegionHistory
@@ -203,15 +207,20 @@ def pseudo_places(
     settings = task.settings
     if settings.privacy.mode == "off" or settings.pseudo.pseudo_copies == 0:
         return ()
-    streams = Streams(task.seed)
-    rng = streams.numpy("mobility model")
-    model = mobility_model(task.traces, MobilityModelSettings(), rng, progress)
+    model = public_mobility(task.traces, task.seed, progress)
     cases = reported_cases(training, task.traces).by_region_and_day
     traces = task.traces if newcomers is None else newcomers
-    made = generate(
-        traces, model, cases, settings.pseudo, streams.numpy("pseudo"), progress
-    )
+    rng = Streams(task.seed).numpy("pseudo")
+    made = generate(traces, model, cases, settings.pseudo, rng, progress)
     return tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
+
+
+def public_mobility(
+    traces: Traces, seed: int, progress: Progress = silent
+) -> MobilityModel:
+    """The mobility model of a run's people, which everybody is given."""
+    rng = Streams(seed).numpy("mobility model")
+    return mobility_model(traces, MobilityModelSettings(), rng, progress)
 
 
 @dataclass(frozen=True, eq=False)

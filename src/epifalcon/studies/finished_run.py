@@ -1,5 +1,10 @@
-"""A finished run, opened to be read: every byte checked, hidden labels left alone."""
+"""A finished run, opened to be read: every byte checked, hidden labels left alone.
 
+The runs of a comparison stay open for more methods; there a method that was
+measured is finished.
+"""
+
+import contextlib
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +14,16 @@ import numpy as np
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry
 from epifalcon.epidemic.known import Known
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    SettingsError,
+)
 from epifalcon.mobility.traces import Traces
+from epifalcon.studies.comparison_plan import KIND as COMPARISON
 from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.measurements import MEASURED
 from epifalcon.studies.method_folder import LEDGER, PREDICTION
 from epifalcon.studies.methods import PredictionSettings
 from epifalcon.studies.pipeline import CITY, REPORTED
@@ -35,17 +47,22 @@ class FinishedRun:
     @classmethod
     def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
         """The run in ``folder``, every byte checked; its own method unless told."""
-        if not finished(folder):
+        if _holds_comparison(folder):
             raise DataError(
-                f"{folder}: this run is not finished; go on with: epifalcon run "
-                f"--resume --out {shlex.quote(str(folder))}"
+                f"{folder}: holds a comparison; name the run of one of its seeds, "
+                f"{folder / 'seed-N'}"
             )
+        whole = finished(folder)
         seed = store.verify(folder)["seed"]
         experiment = Experiment.load(str(folder / SETTINGS))
+        there = (experiment.method, *experiment.beside) if whole else ()
+        there = tuple(dict.fromkeys((*there, *_measured(folder))))
+        if not there:
+            raise DataError(f"{folder}: this run is not finished; {_way_on(folder)}")
         reported = folder / REPORTED
         return cls(
             folder=folder,
-            method=_chosen(folder, experiment, method),
+            method=_chosen(folder, method or experiment.method, there),
             experiment=experiment,
             seed=seed,
             traces=Traces.load(reported if reported.is_dir() else folder / CITY),
@@ -82,13 +99,30 @@ class FinishedRun:
         return Risks(np.array(scores), self.known.status, self.traces.names)
 
 
-def _chosen(folder: Path, experiment: Experiment, method: str | None) -> str:
-    if method is None:
-        return experiment.method
-    entry(method)
-    there = (experiment.method, *experiment.beside)
+def _measured(folder: Path) -> list[str]:
+    """The methods that a comparison has finished there."""
+    places = (folder / METHODS_FOLDER).glob(f"*/{MEASURED}")
+    return sorted(place.parent.name for place in places)
+
+
+def _chosen(folder: Path, method: str, there: tuple[str, ...]) -> str:
     if method not in there:
+        entry(method)
         raise SettingsError(
-            f"{folder}: method={method!r} was not run there, only {', '.join(there)}"
+            f"{folder}: method={method!r} was not run there, only {', '.join(there)}: "
+            "choose one with --method"
         )
     return method
+
+
+def _way_on(folder: Path) -> str:
+    home = folder.resolve().parent
+    if _holds_comparison(home):
+        return f"it is of the comparison in {home}: go on with that one"
+    return f"go on with: epifalcon run --resume --out {shlex.quote(str(folder))}"
+
+
+def _holds_comparison(folder: Path) -> bool:
+    with contextlib.suppress(EpifalconError):
+        return bool(store.read_manifest(folder)["kind"] == COMPARISON)
+    return False

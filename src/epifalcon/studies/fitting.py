@@ -7,7 +7,7 @@ training that is gone on with ends with the same bits.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,6 +22,7 @@ from epifalcon.epidemic.splits import without
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import RoundReport, train
+from epifalcon.federation.note_taking import NoteTaker
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import Mode
 from epifalcon.federation.vectorised import VectorisedEngine
@@ -53,6 +54,7 @@ from epifalcon.studies.method_folder import (
     REGION,
     WEIGHTS,
 )
+from epifalcon.studies.recording import checkpointed, keep_notes, take_notes
 from epifalcon.studies.watching import PROBABILITY, Watcher
 from epifalcon.types import Plain, Probabilities
 
@@ -128,16 +130,23 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
     resumed = None
     if desk.folder is not None:
         resumed = checkpoints.newest(desk.folder, origin)
-    engine = _engine(task, incidence, features, desk, resumed)
+    engine, taker = _engine(task, incidence, features, desk, resumed)
     truth = task.known.status[features.held_back] == 1
     watcher = Watcher(engine, features.held_back, truth, task.settings.stopping)
     if resumed is not None:
         engine.restore(resumed.engine)
         watcher.restore(resumed)
-    _train(engine, watcher, desk, origin)
+
+    def keep(seconds: float) -> None:
+        if desk.folder is not None:
+            made = watcher.checkpoint(seconds).with_more(*checkpointed(taker))
+            checkpoints.save(desk.folder, made, origin)
+
+    _train(engine, watcher, desk, keep)
     found = _prediction(engine, watcher, features, perf_counter() - desk.began)
     if desk.folder is not None:
         meta = {"round": found.best_round, _HEAD: engine.ledger.head}
+        keep_notes(desk.folder, taker, origin)
         _keep(desk.folder, watcher, found, meta, origin)
     return found
 
@@ -204,7 +213,10 @@ def _prediction(
 
 
 def _train(
-    engine: VectorisedEngine, watcher: Watcher, desk: Desk, origin: store.Origin
+    engine: VectorisedEngine,
+    watcher: Watcher,
+    desk: Desk,
+    keep: Callable[[float], None],
 ) -> None:
     due = perf_counter() + desk.checkpoint_seconds
     told = ""
@@ -221,8 +233,7 @@ def _train(
         desk.progress("rounds", engine.round, engine.settings.rounds, told)
         now = perf_counter()
         if desk.folder is not None and now >= due and not watcher.ended:
-            checkpoint = watcher.checkpoint(now - desk.began)
-            checkpoints.save(desk.folder, checkpoint, origin)
+            keep(now - desk.began)
             due = _next_checkpoint(desk.checkpoint_seconds, now)
         return watcher.ended
 
@@ -261,7 +272,7 @@ def _engine(
     features: Features,
     desk: Desk,
     resumed: checkpoints.Checkpoint | None,
-) -> VectorisedEngine:
+) -> tuple[VectorisedEngine, NoteTaker | None]:
     settings = task.settings
     training = without(task.known, features.held_back)
     pseudo = pseudo_places(task, training, desk.progress)
@@ -273,7 +284,9 @@ def _engine(
     if resumed is None:
         ledger.record(*_made_in_the_clear(plan, features, settings.pseudo))
     seed = Streams(task.seed).seed_for("falcon training")
-    return VectorisedEngine(cohort, settings.model, plan, seed, ledger)
+    taker = take_notes(settings.view, cohort, settings.model, plan, seed, resumed)
+    engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, taker)
+    return engine, taker
 
 
 def _ledger(
@@ -346,13 +359,17 @@ def _ended(task: Task, folder: Path, origin: store.Origin) -> Prediction:
     """
     place = folder / PREDICTION
     checkpoints.require_same(place, checkpoints.verified(place), origin, exact=False)
-    found = Prediction.load(place)
-    head = checkpoints.verified(folder / MODEL)["meta"].get(_HEAD)
-    with _advice(_NO_LEDGER, folder / LEDGER):
-        ledger = Ledger.open(folder / LEDGER, head=head)
+    found, ledger = Prediction.load(place), finished_ledger(folder)
     # A kill may have come between the prediction and the end of the checkpoints.
     checkpoints.remove_all(folder)
     return replace(found, spent=spent_figures(task.settings.privacy.mode, ledger))
+
+
+def finished_ledger(folder: Path) -> Ledger:
+    """All that a finished training has released, every line of it checked."""
+    head = checkpoints.verified(folder / MODEL)["meta"].get(_HEAD)
+    with _advice(_NO_LEDGER, folder / LEDGER):
+        return Ledger.open(folder / LEDGER, head=head)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,11 @@ from typing import Literal
 
 from epifalcon.baselines import catalogue
 from epifalcon.baselines.catalogue import Entry
-from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.federation.settings import (
+    PrivacySettings,
+    StoppingSettings,
+    ViewSettings,
+)
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 
@@ -40,6 +44,7 @@ class PredictionSettings:
     pseudo: PseudoSettings = field(default_factory=PseudoSettings)
     region: RegionSettings = field(default_factory=RegionSettings)
     stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    view: ViewSettings = field(default_factory=ViewSettings)
 
     @property
     def macro_cases(self) -> Literal["reported", "all", "none"]:
@@ -52,4 +57,6 @@ class PredictionSettings:
     def central(self) -> "PredictionSettings":
         """The paper's HGNN: the person model in one place, nothing else."""
         region = replace(self.region, macro_cases="none")
-        return replace(self, privacy=PrivacySettings(), region=region)
+        return replace(
+            self, privacy=PrivacySettings(), region=region, view=ViewSettings()
+        )

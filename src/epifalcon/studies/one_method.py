@@ -54,6 +54,7 @@ _LOCK_SECONDS = 20.0
 _CHECKPOINT_SECONDS = 20.0
 _DETAILS = 4000
 """Characters kept of what a failing method told."""
+_STOPPED = 128 + int(signal.SIGTERM)
 
 
 def measure_method(
@@ -155,8 +156,10 @@ def _tried(folder: Path, method: str, sources: list[Path], progress: Progress) -
         measure_method(folder, method, sources, progress)
     except WriteError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever a method raises is told in its row; others go on.
+        if isinstance(error, SystemExit) and error.code == _STOPPED:
+            raise
         told = str(error) if isinstance(error, EpifalconError) else _named(error)
         details = traceback.format_exc()[-_DETAILS:]
         Failed(told, details, source_sha256(method, sources)).save(place)
@@ -164,7 +167,7 @@ def _tried(folder: Path, method: str, sources: list[Path], progress: Progress) -
     return 0
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -190,7 +193,8 @@ def _taken(stack: contextlib.ExitStack, place: Path, *, patient: bool) -> bool:
 
 def _end_with_input() -> None:
     """End without a word when whoever started this process is gone."""
-    while sys.stdin.buffer.read(1):
+    # Not by way of ``sys.stdin``: Python aborts where a thread holds it at the end.
+    while os.read(0, 1):
         pass
     os._exit(128 + signal.SIGHUP)
 
@@ -217,9 +221,9 @@ def _offer_to_be_killed() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _leave(number: int, _frame: object) -> NoReturn:
+def _leave(_number: int, _frame: object) -> NoReturn:
     """End by way of every ``finally``, so that nothing half-written stays."""
-    sys.exit(128 + number)
+    sys.exit(_STOPPED)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,8 @@ class Running:
 Watch = Callable[[Sequence[Running]], None]
 Needs = Callable[[Job], float]
 """Memory in MB that a job will probably take at most; asked whenever one may start."""
+Turn = Callable[[Job], tuple[float, ...]]
+"""The job with the least has its turn; asked whenever one may start."""
 
 
 def cores() -> int:
@@ -91,14 +93,24 @@ def free_mb() -> float:
     return max(0.0, min(found)) * (1 - _SPARED)
 
 
-def run_jobs(
-    jobs: Sequence[Job], at_once: int, threads: int, needs: Needs, watch: Watch
-) -> Iterator[Ended]:
-    """Run all ``jobs``, those first that stand first, and tell of each that ends.
+def _as_they_stand(_job: Job) -> tuple[float, ...]:
+    return ()
 
-    At most ``at_once``, and no job beside others unless its memory is there; one
-    alone is always tried. ``watch`` is called again and again with those under
-    way. Leaving the iterator, however that happens, ends every process.
+
+def run_jobs(
+    jobs: Sequence[Job],
+    at_once: int,
+    threads: int,
+    needs: Needs,
+    watch: Watch,
+    turn: Turn = _as_they_stand,
+) -> Iterator[Ended]:
+    """Run all ``jobs`` by ``turn`` and tell of each that ends.
+
+    Of equal turns, those first that stand first. At most ``at_once``, and no job
+    beside others unless its memory is there; one alone is always tried. ``watch``
+    is called again and again with those under way. Leaving the iterator, however
+    that happens, ends every process.
     """
     waiting = list(jobs)
     running: list[_Process] = []
@@ -107,6 +119,8 @@ def run_jobs(
             for process in [one for one in running if one.ended]:
                 running.remove(process)
                 yield process.result()
+            # Stable, and what was learnt meanwhile counts.
+            waiting.sort(key=turn)
             while len(running) < at_once and (job := _next(waiting, running, needs)):
                 waiting.remove(job)
                 running.append(_Process(job, threads))

@@ -11,7 +11,9 @@ from epifalcon import store
 from epifalcon.baselines.catalogue import entry, method_class, settings_of
 from epifalcon.baselines.lessons import TRAINING
 from epifalcon.baselines.method import Scene, Scores
+from epifalcon.baselines.started import begun_by, share_infected
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.progress import Progress
 from epifalcon.studies.checkpoints import require_same, verified
@@ -67,8 +69,27 @@ def known_of(begun: Begun) -> Known:
 
     Only the latest days may be reported; the tests stay where they were.
     """
-    dropped = begun.prepared.traces.slots - begun.reported.slots
+    dropped = _dropped(begun)
     return begun.known.since(dropped) if dropped else begun.known
+
+
+def rule_of(begun: Begun) -> OutbreakSettings:
+    """How the disease passes on, with as many seeds as the reported traces show.
+
+    Where only the latest days are reported, these are all who were infected by
+    then: as many as the tests let expect. That one number is of all tests together.
+    """
+    experiment, dropped = begun.prepared.experiment, _dropped(begun)
+    rule = experiment.outbreak
+    if not dropped:
+        return rule
+    share = share_infected(rule, experiment.pathogen, begun.known, dropped)
+    return begun_by(rule, share)
+
+
+def _dropped(begun: Begun) -> int:
+    """Slots of the outbreak before the reported traces begin."""
+    return begun.prepared.traces.slots - begun.reported.slots
 
 
 def require_possible(begun: Begun, name: str) -> None:
@@ -86,14 +107,15 @@ def scene_of(
     """What ``name`` is given besides the tests; a ceiling alone gets the truth."""
     experiment = begun.prepared.experiment
     require_possible(begun, name)
-    truth, traces = None, begun.reported
+    truth, traces, rule = None, begun.reported, rule_of(begun)
     if entry(name).kind == "ceiling" and begun.epidemic is not None:
         truth, traces = begun.epidemic.outbreak, begun.prepared.traces
+        rule = experiment.outbreak
     return Scene(
         traces=traces,
         seed=begun.seed,
         pathogen=experiment.pathogen,
-        rule=experiment.outbreak,
+        rule=rule,
         progress=progress,
         folder=begun.method_folder(name),
         checkpoint_seconds=checkpoint_seconds,

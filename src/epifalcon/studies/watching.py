@@ -133,7 +133,9 @@ class Watcher:
         self.best = best_round, -np.inf if best_auc is None else best_auc
         self.seconds_before = told["seconds"]
         self.training_seconds = told["training_seconds"]
-        self.tensors = dict(checkpoint.tensors)
+        self.tensors = {
+            name: one for name, one in checkpoint.tensors.items() if _is_ours(name)
+        }
         self.held = self.tensors.pop(_HELD, None)
 
 
@@ -144,3 +146,7 @@ def _kept(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         for name, one in tensors.items()
         if name.startswith("parameter/") or name in {"home/rows", "home/received"}
     }
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(("parameter/", "home/")) or name in (PROBABILITY, _HELD)

@@ -1,0 +1,99 @@
+"""The localisation attack on everybody at Larger size, against a plain loop.
+
+All 15,738 people, 168 slots, ten pseudo traces each, so 11 claims a slot. The
+peer is the same forward-backward algorithm person by person in Python, with the
+mobility model in dictionaries; it is timed on a few people and scaled. Both must
+agree before anything is timed. Laying out the model is counted on neither side.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
+from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.evaluation.attacks.guessing import (
+    localisation_error,
+    name_best,
+    true_claims,
+)
+from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
+from epifalcon.evaluation.attacks.recurrence import recurrence
+from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.privacy.pseudo.catalogue import generate
+from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.streams import Streams
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.pipeline import make_city
+from tests.oracles import localisation_loop as plain
+
+_COPIES = 10
+_LOOP_PEOPLE = 8
+_AGREE = 1e-10
+
+
+def run() -> dict[str, Any]:
+    """Seconds of the attack on everybody, ours and the loop's."""
+    found: dict[str, Any] = in_a_process_of_its_own("localisation")
+    return found
+
+
+def _run() -> dict[str, Any]:
+    torch.set_num_threads(THREADS)
+    streams = Streams(0)
+    traces = make_city(Experiment.load("larger-sars"), seed=0)
+    model = mobility_model(traces, MobilityModelSettings(), streams.numpy("model"))
+    settings = PseudoSettings(method="walk", pseudo_copies=_COPIES)
+    nothing = np.zeros((len(traces.regions), traces.clock.days))
+    made = generate(traces, model, nothing, settings, streams.numpy("pseudo"))
+    found = Candidates.of_pseudo(made)
+    layout, profile = timed(lambda: Profile.of(model))
+    loop = plain.PlainModel(model)
+    lives = [plain.claims_of(found, person) for person in range(_LOOP_PEOPLE)]
+    likely = forward_backward(found, profile)
+    apart = _apart(found, likely, [plain.forward_backward(one, loop) for one in lives])
+    if apart > _AGREE:
+        raise SystemExit(f"posteriors differ by {apart:.2g}: nothing to compare")
+    took = best(
+        {
+            "ours": (lambda: forward_backward(found, profile), 3),
+            "peer": (lambda: [plain.forward_backward(one, loop) for one in lives], 3),
+            "recurrence": (lambda: recurrence(found), 3),
+        }
+    )
+    scale = found.people / _LOOP_PEOPLE
+    truth = true_claims(found, traces)
+    verdict = localisation_error(name_best(found, likely), found, truth)
+    ours, peer = took["ours"], took["peer"]
+    return {
+        "name": "localisation",
+        "ours": ours.wall,
+        "peer": scale * peer.wall,
+        "ratio": scale * peer.wall / ours.wall,
+        "unit": "s",
+        "ours_cpu_s": ours.busy,
+        "peer_cpu_s": scale * peer.busy,
+        "ratio_cpu": scale * peer.busy / ours.busy,
+        "recurrence_s": took["recurrence"].wall,
+        "layout_s": layout,
+        "people": found.people,
+        "claims": found.claims,
+        "posteriors_apart": apart,
+        "error": verdict.error,
+        "random": verdict.random,
+        "peak_mb": peak_mb(),
+    }
+
+
+def _apart(
+    found: Candidates, likely: np.ndarray, wanted: list[list[list[float]]]
+) -> float:
+    flat = np.array([value for life in wanted for row in life for value in row])
+    end = found.start[len(wanted) * found.windows]
+    return float(np.abs(likely[:end] - flat).max())
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(), indent=2))

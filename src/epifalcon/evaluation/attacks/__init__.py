@@ -1,0 +1,1 @@
+"""Attacks: what a curious server can tell from what it saw."""

@@ -1,0 +1,125 @@
+"""Which claimed place is true? Attacks on the uploads that a server has seen.
+
+The paper's inference attack via gradient (Melis et al. 2019, as adapted in its
+"Evaluation of Privacy and Utility": a true upload is longer) looks at one round
+and sets a threshold. Here it names the longest upload of each window, which no
+threshold beats, and stronger attacks follow: all rounds, the row that comes back
+at every true place, and the counts, which paper mode tells as they are.
+
+Every attack is a function of ``Notes``, that is of what the server saw, and gives
+each claim a score, (claims,): the log-likelihood ratio of a true place against a
+pseudo one, or for a single round just a number that is higher for true ones.
+``guessing`` turns scores into guesses and judges them, given the truth.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from epifalcon.errors import DataError
+from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.federation.notes import Notes
+from epifalcon.mobility.clock import Clock
+from epifalcon.types import Floats
+
+_LEAST_NOISE = 1e-3
+_LEAST_CHANCE = 1e-6
+
+
+def claims_of(notes: Notes, clock: Clock) -> Candidates:
+    """The claims of the notes, in the same order, for guessing and for judging."""
+    shape = len(notes.people), notes.terms.regions
+    return Candidates.of_claims(
+        notes.person, notes.key, shape, clock, notes.terms.window_slots
+    )
+
+
+def norm(notes: Notes, round_number: int = 0, channel: int = 0) -> Floats:
+    """The paper's attack: the upload with the largest 2-norm in one round."""
+    kept = min(notes.norms.shape[1], notes.rounds)
+    if not 0 <= round_number < kept:
+        raise DataError(
+            f"norms of the first {kept} rounds are kept, not {round_number}"
+        )
+    return np.asarray(notes.norms[channel, round_number], float)
+
+
+def energy(notes: Notes) -> Floats:
+    """Squared norms summed over all rounds and channels.
+
+    As a log-likelihood ratio for rows of Gaussian coordinates whose mean squared
+    norm is the clip's: linear in the energy.
+    """
+    terms = notes.terms
+    clip = 1.0 if terms.upload_clip is None else terms.upload_clip
+    noise = max(terms.upload_sigma, _LEAST_NOISE * clip) ** 2
+    spread = clip**2 / terms.width
+    factor = spread / (2 * noise * (noise + spread))
+    base = notes.rounds * terms.width / 2 * np.log1p(spread / noise)
+    return np.asarray(factor * notes.energy.sum(axis=0) - base * len(terms.channels))
+
+
+def correlation(notes: Notes) -> Floats:
+    """Energy and flat correlation, each by its own noise: needs no model of the row.
+
+    Both are brought to unit variance of a pseudo claim within each person and
+    channel, as the bulk of the claims shows it, and added up.
+    """
+    score = np.zeros(len(notes.key))
+    bounds = np.searchsorted(notes.person, np.arange(len(notes.people) + 1))
+    for first, last in pairwise(bounds.tolist()):
+        for told in (notes.energy, notes.correlation):
+            for values in told[:, first:last]:
+                score[first:last] += _scaled(values)
+    return score
+
+
+def consistency(notes: Notes) -> Floats:
+    """All rounds, and the row that comes back at every true place (EM).
+
+    The evidence that the server gathered round by round; see
+    ``Notes.evidence``. Its score can be handed on as a log-likelihood.
+    """
+    return np.array(notes.evidence)
+
+
+def counts(notes: Notes) -> Floats:
+    """How many are at a place, of how many who claim it; no upload is looked at.
+
+    The log-odds of n true among m claims. Where counts carry noise, n is first
+    drawn towards what the number of pseudo traces lets expect.
+    """
+    terms = notes.terms
+    if np.isnan(notes.counts).any():
+        raise DataError("the notes hold no counts of people at places")
+    share = 1 / (1 + terms.copies)
+    claims = np.maximum(notes.claimed, 1).astype(float)
+    spread, noise = share * (1 - share), terms.presence_sigma**2
+    sure = spread / (spread + noise) if spread + noise > 0 else 1.0
+    there = claims * share + sure * (notes.counts - claims * share)
+    chance = np.clip(there / claims, _LEAST_CHANCE, 1 - _LEAST_CHANCE)
+    return np.asarray(np.log(chance) - np.log1p(-chance))
+
+
+def combined(notes: Notes) -> Floats:
+    """Consistency and counts together: all that uploads tell, places apart."""
+    return consistency(notes) + counts(notes)
+
+
+ATTACKS: dict[str, Callable[[Notes], Floats]] = {
+    "norm": norm,
+    "energy": energy,
+    "correlation": correlation,
+    "consistency": consistency,
+    "counts": counts,
+    "uploads and counts": combined,
+}
+"""Every attack by its name, the paper's first."""
+
+
+def _scaled(values: Floats) -> Floats:
+    """Around the median, in units of the spread of the lower half."""
+    middle = np.median(values)
+    spread = middle - np.quantile(values, 0.159)
+    return np.asarray((values - middle) / (spread if spread > 0 else 1.0))

@@ -1,0 +1,199 @@
+"""Attack a finished run with what its server saw, and make its privacy card.
+
+Attacks read the recorded notes and public knowledge: the protocol's constants and
+the mobility model, which everybody has. The truth, traces and tests, is opened
+only to judge them.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from epifalcon.baselines.method import Scene
+from epifalcon.checks import whole
+from epifalcon.errors import SettingsError
+from epifalcon.evaluation.attacks import diagnosis, membership, uploads
+from epifalcon.evaluation.attacks.guessing import true_claims
+from epifalcon.evaluation.attacks.rehearsal import learn
+from epifalcon.evaluation.audit.releases import (
+    AuditRow,
+    AuditSettings,
+    audit_releases,
+)
+from epifalcon.evaluation.uncertainty import Interval
+from epifalcon.federation.notes import Notes
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import ViewSettings
+from epifalcon.progress import Progress, silent
+from epifalcon.studies.features import public_mobility
+from epifalcon.studies.finished_run import FinishedRun
+from epifalcon.studies.fitting import finished_ledger, spent_figures
+from epifalcon.studies.methods import FALCONS
+from epifalcon.studies.place_attacks import (
+    Places,
+    Tried,
+    judged,
+    people_of,
+    rehearse,
+)
+from epifalcon.studies.privacy_card import Attack, PrivacyCard
+from epifalcon.studies.recording import read_notes
+from epifalcon.studies.shadow_runs import Attacked, ShadowSettings, run_shadows
+
+_UPLOADS = {
+    "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
+    "energy": ("upload energy", "squared norms over all rounds"),
+    "consistency": ("consistency (EM)", "the row that comes back at all true places"),
+    "counts": ("counts", "how many are at a place, of how many who claim it"),
+    "uploads and counts": ("uploads and counts", "consistency and counts together"),
+}
+_RESULT = "who is positive, in pairs with a negative"
+_TESTED = "who was tested, in pairs with an untested"
+_SHADOWS = "shadows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditWish:
+    """What to try beside the attacks that need no further run."""
+
+    canaries: AuditSettings | None = None
+    """None for the defaults."""
+    shadow_runs: int = 0
+    """Of the method, for membership and label inference; 0 leaves those out. They
+    are kept in the method's folder, so that they need not be made again."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole(0, seed=self.seed, shadow_runs=self.shadow_runs)
+
+
+def audit(
+    run: FinishedRun, wish: AuditWish | None = None, progress: Progress = silent
+) -> PrivacyCard:
+    """Try every attack on ``run`` and put what was found beside what was claimed.
+
+    Raises ``DataError`` where nothing was recorded, ``CorruptFileError`` where the
+    ledger does not hold together. Nothing is written.
+    """
+    wish = wish or AuditWish()
+    if run.method not in FALCONS:
+        raise SettingsError(
+            f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
+            f"one of {', '.join(FALCONS)}"
+        )
+    ledger = finished_ledger(run.place)
+    notes = read_notes(run.place)
+    claims = uploads.claims_of(notes, run.traces.clock)
+    places = Places(
+        claims=claims,
+        model=public_mobility(run.traces, run.seed, progress),
+        passes=learn(rehearse(run.experiment, notes.terms.copies, run.seed, progress)),
+    )
+    tried = [*_upload_scores(notes), *places.tried(uploads.combined(notes))]
+    true = true_claims(claims, people_of(run.traces, notes.people))
+    attacks = [judged(one, claims, true, wish.seed) for one in tried]
+    return PrivacyCard(
+        run=str(run.folder),
+        method=run.method,
+        seed=run.seed,
+        people=len(notes.people),
+        rounds=notes.rounds,
+        spent=spent_figures(run.settings.privacy.mode, ledger),
+        attacks=(
+            *attacks,
+            *_diagnoses(run, notes),
+            *_inferences(run, wish.shadow_runs, progress),
+        ),
+        releases=_canaries(run, notes, wish, progress),
+        settings_toml=run.experiment.to_toml(),
+    )
+
+
+def _upload_scores(notes: Notes) -> list[Tried]:
+    return [
+        Tried(name, title, what, uploads.ATTACKS[name](notes))
+        for name, (title, what) in _UPLOADS.items()
+    ]
+
+
+def _diagnoses(run: FinishedRun, notes: Notes) -> list[Attack]:
+    """Who is positive and who was tested, told from gradients and from rows."""
+    status = run.known.status[notes.people]
+    made = []
+    for told in (diagnosis.from_gradients(notes), diagnosis.from_rows(notes)):
+        judged = diagnosis.judge(told, status)
+        made += [
+            _ranking(f"result from {told.name}", _RESULT, judged.positive),
+            _ranking(f"tested from {told.name}", _TESTED, judged.tested),
+        ]
+    return made
+
+
+def _ranking(name: str, what: str, auc: Interval) -> Attack:
+    """An attack that ranks people is wrong in a share of the pairs."""
+
+    def wrong(value: float | None) -> float | None:
+        return None if value is None else float(np.clip(1 - value, 0, 1))
+
+    return Attack(
+        name=name,
+        title=name,
+        what=what,
+        error=wrong(auc.estimate),
+        low=wrong(auc.high),
+        high=wrong(auc.low),
+        random=0.5,
+    )
+
+
+def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]:
+    """What the risks that people are told give away of who was tested, and how."""
+    if not runs:
+        return []
+    experiment = run.experiment
+    scene = Scene(
+        traces=run.traces,
+        seed=run.seed,
+        pathogen=experiment.pathogen,
+        rule=experiment.outbreak,
+        progress=progress,
+    )
+    settings = replace(run.settings, view=ViewSettings())
+    made = run_shadows(
+        run.place / _SHADOWS,
+        scene,
+        run.known,
+        Attacked(run.method, settings),
+        ShadowSettings(runs=runs),
+    )
+    found = membership.infer(made.shadows, made.infected)
+    return [
+        _inferred(
+            "membership from risks", "whose test was learnt from", found.membership
+        ),
+        _inferred("result from risks", "a tested person's result", found.result),
+        _inferred(
+            "result from others' risks",
+            "the same where the own test was left out: what others' tests tell",
+            found.result_without,
+        ),
+    ]
+
+
+def _inferred(name: str, what: str, found: membership.Figures) -> Attack:
+    auc, tpr = found.auc, found.tpr
+    made = _ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
+    return replace(made, tpr_at_1_percent=tpr.mean)
+
+
+def _canaries(
+    run: FinishedRun, notes: Notes, wish: AuditWish, progress: Progress
+) -> tuple[AuditRow, ...]:
+    settings = run.settings
+    plan = PrivacyPlan.of(
+        settings.privacy,
+        settings.model,
+        releases_of(run.traces.clock),
+        notes.terms.copies,
+    )
+    return audit_releases(plan, settings.model, wish.seed, wish.canaries, progress)

@@ -1,0 +1,222 @@
+"""``epifalcon audit`` as a privacy engineer meets it: cards, mistakes, exit codes."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from epifalcon.app.main import main
+from epifalcon.evaluation.audit import releases
+from epifalcon.federation import notes
+from epifalcon.studies import auditing
+from tests.app.conftest import QUICK, TINY
+from tests.app.runs import content, strict
+
+WORDS = (
+    *TINY,
+    *("--set", "outbreak.seed_count=12"),
+    *(word for one in QUICK for word in ("--set", one)),
+    *("--set", "pseudo.pseudo_copies=3"),
+)
+FEW = releases.AuditSettings(canaries=300, canary_people=200, rounds=2)
+MODES = {
+    "paper": ("--mode", "paper", "--set", "privacy.upload_sigma=0.05"),
+    "local": ("--mode", "local"),
+    "off": ("--mode", "off"),
+}
+
+
+def run_quietly(*words):
+    before = sys.argv
+    sys.argv = ["epifalcon", *map(str, words)]
+    try:
+        main()
+    finally:
+        sys.argv = before
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A recorded run by mode, made when first asked for."""
+    base, runs = tmp_path_factory.mktemp("audit"), {}
+
+    def make(mode):
+        if mode not in runs:
+            runs[mode] = base / mode
+            words = (*WORDS, *MODES[mode], "--record-view", 25, "--quiet")
+            run_quietly("run", *words, "--beside", "hgnn", "--out", runs[mode])
+        return runs[mode]
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def few_canaries(monkeypatch):
+    """As many as show the shape: how well they find faults is tested elsewhere."""
+
+    def audited(plan, model, seed, _settings, progress):
+        return releases.audit_releases(plan, model, seed, FEW, progress)
+
+    monkeypatch.setattr(auditing, "audit_releases", audited)
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    shutil.copytree(made("paper"), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_json_tells_attacks_claims_and_what_is_bare(epifalcon, made, mode):
+    said = epifalcon("audit", made(mode), "--json")
+    assert (said.code, said.err) == (0, "")
+    told = strict(said.out)
+    names = [one["name"] for one in told["attacks"]]
+    assert {"norm", "energy", "consistency", "counts", "moves"} <= set(names)
+    assert {"recurrence", "everything", "result from gradients"} <= set(names)
+    for one in told["attacks"]:
+        assert 0 <= one["low"] <= one["error"] <= one["high"] <= 1, one
+        assert 0 <= one["random"] <= 1
+    assert (told["epsilon_claimed"] is None) == (mode == "off")
+    assert (told["epsilon_lower_bound"] is None) == (mode == "off")
+    assert bool(told["releases"]) == (mode != "off")
+    if mode != "off":
+        assert told["epsilon_lower_bound"] <= told["epsilon_claimed"]
+        assert any(one.startswith("places: ") for one in told["unprotected"])
+    assert any(one.startswith("counts: ") for one in told["unprotected"]) == (
+        mode != "local"
+    )
+
+
+def test_little_noise_does_not_hide_places(epifalcon, made):
+    told = strict(epifalcon("audit", made("paper"), "--json").out)
+    found = {one["name"]: one for one in told["attacks"]}
+    assert found["norm"]["random"] == pytest.approx(0.75, abs=0.01)
+    assert found["consistency"]["error"] < found["norm"]["error"] < 0.75
+    assert found["everything"]["error"] <= found["consistency"]["error"] + 0.02
+
+
+def test_people_read_tables_and_a_sentence(epifalcon, made):
+    said = epifalcon("audit", made("paper"))
+    assert said.code == 0
+    for word in ("The promise", "Not protected", "blind guess", "Canaries"):
+        assert word in said.out
+    assert "The strongest attack tried" in said.out
+
+
+def test_the_card_is_written_as_a_page_and_as_json(epifalcon, made, tmp_path):
+    before = content(made("local"))
+    out = tmp_path / "card"
+    said = epifalcon("audit", made("local"), "--out", out, "--json")
+    assert said.code == 0
+    assert strict((out / "card.json").read_text()) == strict(said.out)
+    page = (out / "card.html").read_text()
+    assert "Privacy card: falcon, mode local" in page
+    assert "http" not in page.replace("https://www.w3.org", "")
+    assert content(made("local")) == before
+    again = epifalcon("audit", made("local"), "--out", out)
+    assert again.code == 6
+    assert epifalcon("audit", made("local"), "--out", out, "--overwrite").code == 0
+
+
+def test_equal_seeds_give_equal_cards(epifalcon, made):
+    one, other = (epifalcon("audit", made("paper"), "--json").out for _ in range(2))
+    assert one == other
+
+
+def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
+    words = ("audit", copied, "--shadow-runs", 4, "--json")
+    said = epifalcon(*words)
+    told = {one["name"]: one for one in strict(said.out)["attacks"]}
+    assert 0 <= told["membership from risks"]["tpr_at_1_percent"] <= 1
+    assert {"result from risks", "result from others' risks"} <= set(told)
+    assert len(list((copied / "methods" / "falcon" / "shadows").iterdir())) == 4
+    assert epifalcon(*words).out == said.out
+
+
+def test_a_claim_that_canaries_contradict_ends_with_code_4(
+    epifalcon, made, monkeypatch, tmp_path
+):
+    from epifalcon.federation import client
+    from epifalcon.privacy import perturb
+
+    def unclipped(rows, *_):
+        return rows.clone()
+
+    monkeypatch.setattr(perturb, "clip_rows", unclipped)
+    assert client.perturb is perturb.perturb
+    said = epifalcon("audit", made("local"), "--out", tmp_path / "card")
+    assert said.code == 4
+    assert "canaries contradict the ledger: " in said.err
+    assert "upload/0" in said.err
+    # The evidence is kept.
+    assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
+
+
+def test_a_run_that_recorded_nothing(epifalcon, run_town, tmp_path):
+    assert run_town("--mode", "paper", "--quiet").code == 0
+    said = epifalcon("audit", tmp_path / "run", "--out", tmp_path / "card")
+    assert said.code == 3
+    assert "--record-view" in said.err
+    assert not (tmp_path / "card").exists()
+
+
+def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
+    monkeypatch.setattr(notes, "_SCHEMA", 99)
+    assert run_town("--mode", "paper", "--quiet", "--record-view", 5).code == 0
+    monkeypatch.undo()
+    said = epifalcon("audit", tmp_path / "run")
+    assert said.code == 3
+    assert "schema 99" in said.err
+    assert said.out == ""
+
+
+def test_notes_that_were_changed(epifalcon, copied):
+    place = copied / "methods" / "falcon" / "view" / "evidence.npy"
+    data = bytearray(place.read_bytes())
+    data[-1] ^= 1
+    place.write_bytes(bytes(data))
+    said = epifalcon("audit", copied)
+    assert said.code == 5
+    assert "evidence.npy" in said.err
+
+
+@pytest.mark.parametrize("change", ["edit", "cut", "gone"])
+def test_a_ledger_that_was_tampered_with(epifalcon, copied, change):
+    path = copied / "methods" / "falcon" / "ledger.jsonl"
+    text = path.read_text()
+    changed = {
+        "edit": text.replace('"sigma":0.05', '"sigma":0.5', 1),
+        "cut": "".join(text.splitlines(keepends=True)[:-1]),
+        "gone": "",
+    }[change]
+    assert changed != text
+    path.write_text(changed)
+    if not changed:
+        path.unlink()
+    said = epifalcon("audit", copied)
+    assert said.code == 5
+    assert "ledger" in said.err
+    assert said.out == ""
+
+
+def test_a_run_that_is_not_finished(epifalcon, cut, tmp_path):
+    cut("--mode", "paper", "--record-view", 5)
+    said = epifalcon("audit", tmp_path / "run", "--out", tmp_path / "card")
+    assert said.code == 3
+    assert "--resume" in said.err
+    assert not (tmp_path / "card").exists()
+
+
+def test_methods_that_send_nothing_cannot_be_audited(epifalcon, made):
+    assert epifalcon("audit", made("paper"), "--method", "gcn").code == 2
+    said = epifalcon("audit", made("paper"), "--method", "hgnn")
+    assert said.code == 3
+    assert "recorded nothing" in said.err
+
+
+def test_no_run_at_all(epifalcon, tmp_path):
+    said = epifalcon("audit", tmp_path / "none")
+    assert said.code == 3
+    assert "none" in said.err

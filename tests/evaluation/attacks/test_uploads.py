@@ -1,0 +1,166 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from epifalcon.errors import DataError
+from epifalcon.evaluation.attacks import uploads
+from epifalcon.evaluation.attacks.guessing import localisation_error, name_best
+from epifalcon.evaluation.attacks.uploads import ATTACKS, claims_of
+from epifalcon.federation.engine import train
+from epifalcon.federation.note_taking import NoteSettings, NoteTaker
+from epifalcon.federation.notes import PublicTerms
+from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.mobility.clock import Clock
+from tests.federation.curious import taken, terms_of
+from tests.federation.small_world import city, plan_of, settings_of
+
+SIGMAS = (0.05, 0.10, 0.15, 0.20)
+TABLE = {
+    "norm": (0.773, 0.872, 0.888, 0.893),
+    "energy": (0.000, 0.053, 0.483, 0.702),
+    "consistency": (0.000, 0.000, 0.000, 0.003),
+}
+"""Errors found beside the paper's with nine pseudo places and 500 rounds; they are
+those of rows of width 21, as the exact formula below tells."""
+WIDTH, ROUNDS, CLIP = 21, 500, 0.1
+
+
+def exact_error(sigma, rounds, width=WIDTH, pseudo=9):
+    """Of naming the largest energy: chi-squares, that of the true place off centre."""
+    degrees, away = rounds * width, rounds * (CLIP / sigma) ** 2
+    energy = stats.ncx2.ppf((np.arange(4000) + 0.5) / 4000, degrees, away)
+    return 1 - np.mean(stats.chi2.cdf(energy, degrees) ** pseudo)
+
+
+def wide_notes(sigma, people=1, windows=168, rounds=ROUNDS, seed=0):
+    terms = terms_of(
+        regions=10,
+        windows=windows,
+        copies=9,
+        width=WIDTH,
+        rounds=rounds,
+        upload_clip=CLIP,
+        upload_sigma=sigma,
+    )
+    taker, who = taken(terms, people, seed, NoteSettings(row_rounds=1))
+    return taker.notes(), who.true.ravel()
+
+
+def judge(score, notes, true):
+    slots = notes.terms.windows * notes.terms.window_slots
+    claims = claims_of(notes, Clock(days=slots, slot_hours=24))
+    return localisation_error(name_best(claims, score), claims, true)
+
+
+def error_of(name, notes, true):
+    return judge(ATTACKS[name](notes), notes, true).error
+
+
+def true_claims(notes, whole):
+    """Of the notes' claims, by what the devices themselves know."""
+    claims = whole.claims
+    known = {
+        (int(claims.people[row]), int(place))
+        for row, place, true in zip(claims.row, claims.place, claims.true, strict=True)
+        if true
+    }
+    listed = zip(notes.people[notes.person].tolist(), notes.key.tolist(), strict=True)
+    return np.array([claim in known for claim in listed])
+
+
+def test_the_known_table_is_that_of_the_exact_formula():
+    for place, sigma in enumerate(SIGMAS):
+        assert exact_error(sigma, 1) == pytest.approx(TABLE["norm"][place], abs=0.004)
+        found = exact_error(sigma, ROUNDS)
+        assert found == pytest.approx(TABLE["energy"][place], abs=0.005)
+
+
+@pytest.mark.parametrize(("place", "sigma"), [(1, 0.10), (3, 0.20)])
+def test_all_rounds_break_what_one_round_hides(place, sigma):
+    notes, true = wide_notes(sigma)
+    # 168 windows: three standard errors of a share.
+    for name, wanted in (("energy", exact_error(sigma, ROUNDS)), ("consistency", 0.0)):
+        error = 3 * np.sqrt(max(wanted * (1 - wanted), 0.003) / 168)
+        assert error_of(name, notes, true) == pytest.approx(wanted, abs=error)
+        assert TABLE[name][place] == pytest.approx(wanted, abs=0.005)
+    assert error_of("correlation", notes, true) < 0.12
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_one_round_is_as_the_formula_says(sigma):
+    notes, true = wide_notes(sigma, people=12, rounds=1)
+    windows, wanted = 12 * 168, exact_error(sigma, 1)
+    error = 3 * np.sqrt(wanted * (1 - wanted) / windows)
+    for name in ("norm", "energy"):
+        assert error_of(name, notes, true) == pytest.approx(wanted, abs=error)
+    # The same row at all true places tells more, already in one round.
+    assert error_of("consistency", notes, true) < wanted - 0.1 * (0.05 / sigma)
+
+
+def test_each_stronger_attack_errs_less():
+    notes, true = wide_notes(0.15, people=4, windows=84, rounds=100)
+    names = ("norm", "energy", "correlation", "consistency")
+    errors = [error_of(name, notes, true) for name in names]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] - errors[1] > 0.05
+    assert errors[1] - errors[3] > 0.3
+
+
+def test_without_noise_every_attack_is_always_right():
+    notes, true = wide_notes(0.0, people=2, windows=20, rounds=2)
+    for name in ("norm", "energy", "correlation", "consistency"):
+        assert error_of(name, notes, true) == 0
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["slots", "windows"])
+def trained(request):
+    """Falcon trained without noise, and everybody's true places."""
+    settings = settings_of(window_slots=request.param)
+    whole = city(30, 2, 3, request.param)
+    wish = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.1}
+    plan = plan_of(settings, 2, **wish)
+    taker = NoteTaker([0, 3, 4, 7, 20], PublicTerms.of(whole, settings, plan))
+    train(VectorisedEngine(whole, settings, plan, seed=5, view=taker), 3)
+    return taker.notes(), whole
+
+
+def test_on_falcon_without_noise_every_attack_is_always_right(trained):
+    notes, whole = trained
+    true = true_claims(notes, whole)
+    for name in ("norm", "energy", "consistency", "uploads and counts"):
+        assert error_of(name, notes, true) == 0
+    if notes.terms.single:
+        found = judge(uploads.counts(notes), notes, true)
+        assert found.error < found.random
+
+
+def test_claims_stand_in_the_order_of_the_notes(trained):
+    notes, whole = trained
+    slots = whole.incidence.windows * notes.terms.window_slots
+    claims = claims_of(notes, Clock(days=slots, slot_hours=24))
+    assert np.array_equal(claims.where(notes.person, notes.key), range(claims.claims))
+
+
+def small_notes():
+    return taken(terms_of(rounds=1, windows=3), 2)[0].notes()
+
+
+def test_counts_name_the_place_where_everybody_who_claims_is():
+    notes = small_notes()
+    counts, claimed = np.tile([0.0, 1, 2, 3], 6), np.tile([4, 4, 4, 3], 6)
+    told = replace(notes, counts=counts, claimed=claimed)
+    score = uploads.counts(told).reshape(6, 4)
+    assert np.allclose(score[:, 1:3], np.log([1 / 3, 1]))
+    assert (np.diff(score, axis=1) > 0).all()
+    noisy = replace(told, terms=replace(told.terms, presence_sigma=100.0))
+    assert np.ptp(uploads.counts(noisy)) < 1e-3
+    with pytest.raises(DataError, match="no counts"):
+        uploads.counts(notes)
+
+
+def test_what_was_not_kept_cannot_be_used():
+    notes, _ = wide_notes(0.1, windows=3, rounds=2)
+    with pytest.raises(DataError, match="first 2 rounds"):
+        uploads.norm(notes, round_number=2)

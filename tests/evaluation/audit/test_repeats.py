@@ -1,0 +1,64 @@
+"""Noise that repeats, leans or falls short is found; fresh noise is left alone."""
+
+import numpy as np
+import pytest
+
+from epifalcon.errors import DataError
+from epifalcon.evaluation.audit.repeats import look_at_noise
+
+SHAPE = (2, 4, 50, 2, 8)
+AXES = ("channels", "rounds", "people", "places", "coordinates")
+
+
+def fresh(seed=0, shape=SHAPE):
+    return 0.3 * np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fresh_noise_is_left_alone(seed):
+    found = look_at_noise(fresh(seed), 0.3)
+    assert found.repeats == 0
+    assert not found.repeated
+    assert not found.short
+    assert found.sigma == pytest.approx(0.3, rel=0.05)
+
+
+@pytest.mark.parametrize("axis", range(5))
+def test_noise_that_is_the_same_along_an_axis_is_found(axis):
+    noise = fresh()
+    noise[:] = np.take(noise, [0], axis=axis)
+    found = look_at_noise(noise, 0.3)
+    assert found.repeated
+    assert found.along == AXES[axis]
+
+
+def test_two_equal_vectors_anywhere_are_found():
+    noise = fresh()
+    noise[1, 3, 7, 1] = noise[0, 0, 41, 0]
+    found = look_at_noise(noise, 0.3)
+    assert found.repeats == 2
+    assert found.repeated
+
+
+def test_noise_that_is_partly_shared_is_found():
+    noise = fresh()
+    noise[:, 1:] = 0.6 * noise[:, :1] + 0.8 * noise[:, 1:]
+    found = look_at_noise(noise, 0.3)
+    assert found.repeats == 0
+    assert found.repeated
+    assert found.along == "rounds"
+
+
+def test_a_little_less_noise_than_claimed_is_found():
+    assert look_at_noise(fresh() * 0.9, 0.3).short
+    assert not look_at_noise(fresh() * 1.1, 0.3).short
+
+
+def test_where_no_noise_is_claimed_nothing_is_looked_for():
+    assert not look_at_noise(np.zeros(SHAPE), 0.0).repeated
+    assert look_at_noise(np.zeros(SHAPE), 0.3).repeated
+
+
+def test_blanks_of_another_shape_are_refused():
+    with pytest.raises(DataError, match="axes"):
+        look_at_noise(np.zeros((3, 4)), 0.3)

@@ -1,0 +1,84 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from epifalcon.federation.note_kernels import add_by_window, note_round, posterior
+
+
+def dense_notes(rows, window, weight, noise, spread):
+    """Energy, correlation and evidence of each claim, by the formulas in full."""
+    width = rows.shape[1]
+    made = np.zeros((3, len(rows)))
+    for claim, row in enumerate(rows):
+        others = window != window[claim]
+        made[0, claim] = np.linalg.norm(row) ** 2
+        if others.any():
+            made[1, claim] = row @ rows[others].mean(axis=0)
+        # Each upload of weight w tells w times the row, with the noise of one.
+        squares = (weight[others] ** 2).sum()
+        certain = np.eye(width) * (squares / noise + 1 / spread)
+        covariance = np.linalg.inv(certain)
+        mean = covariance @ (weight[others] @ rows[others]) / noise
+        true = stats.multivariate_normal(mean, covariance + noise * np.eye(width))
+        pseudo = stats.multivariate_normal(np.zeros(width), noise * np.eye(width))
+        made[2, claim] = true.logpdf(row) - pseudo.logpdf(row)
+    return made
+
+
+def noted(rows, start, weight, noise, spread, kept=None):
+    kept = np.zeros((3, len(rows))) if kept is None else kept
+    norms = np.zeros(len(rows), np.float32)
+    sums = np.zeros((2, len(start) - 1, rows.shape[1]))
+    add_by_window(rows, start, weight, sums)
+    note_round(rows, start, weight, (noise, spread), sums, (*kept, norms))
+    return kept, norms
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "size", [[3, 1, 4], [5], [1, 1], [2, 3, 1, 1, 6]], ids=lambda size: f"{len(size)}"
+)
+def test_a_round_is_noted_as_the_formulas_say(dtype, size):
+    rng = np.random.default_rng(len(size))
+    start = np.concatenate([[0], np.cumsum(size)])
+    window = np.repeat(np.arange(len(size)), size)
+    rows = rng.normal(0.02, 0.1, (start[-1], 4)).astype(dtype)
+    weight = rng.random(start[-1])
+    kept, norms = noted(rows, start, weight, 0.01, 0.002)
+    expected = dense_notes(rows.astype(float), window, weight, 0.01, 0.002)
+    assert np.allclose(kept, expected, rtol=1e-6, atol=1e-9)
+    assert np.allclose(norms, np.linalg.norm(rows, axis=1), rtol=1e-6)
+    # A second round adds to the first.
+    noted(rows, start, weight, 0.01, 0.002, kept)
+    assert np.allclose(kept, 2 * expected, rtol=1e-6, atol=1e-9)
+
+
+def test_what_is_kept_of_a_claim_does_not_hang_on_its_own_window():
+    rng = np.random.default_rng(1)
+    start, weight = np.array([0, 3, 6]), rng.random(6)
+    rows = rng.normal(size=(6, 4))
+    before, _ = noted(rows, start, weight, 0.01, 0.002)
+    rows[1] += 5
+    weight[2] = 1 - weight[2]
+    after, _ = noted(rows, start, weight, 0.01, 0.002)
+    assert np.allclose(after[:, [0, 2]], before[:, [0, 2]], rtol=1e-12)
+    assert not np.allclose(after[1:, 3:], before[1:, 3:])
+
+
+def test_one_claim_of_a_window_is_true():
+    evidence = np.array([0.5, -0.2, 900.0, 1.0, -1e9, 7.0])
+    start, weight = np.array([0, 2, 5, 6]), np.empty(6)
+    posterior(evidence, start, 0.0, True, weight)
+    for first, last in pairwise(start.tolist()):
+        assert np.allclose(
+            weight[first:last], special.softmax(evidence[first:last]), atol=1e-300
+        )
+
+
+def test_in_wide_windows_each_claim_stands_for_itself():
+    evidence = np.array([0.5, -0.2, 900.0, -1e9])
+    weight = np.empty(4)
+    posterior(evidence, np.array([0, 4]), -np.log(9), False, weight)
+    assert np.allclose(weight, special.expit(evidence - np.log(9)))

@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.settings import ViewSettings
+from epifalcon.studies.features import Task
+from epifalcon.studies.fitting import Desk, fit
+from epifalcon.studies.recording import VIEW, read_notes
+from tests.studies import town
+
+RECORDED = replace(town.with_mode("paper"), view=ViewSettings(people=9))
+
+
+def trained(settings, folder):
+    folder.mkdir()
+    task = Task(town.traces(), town.known(), settings, town.SEED)
+    return fit(task, Desk(folder=folder))
+
+
+@pytest.mark.parametrize("mode", ["off", "paper", "local"])
+def test_recording_changes_no_bit_of_a_training(mode, tmp_path):
+    plain = town.with_mode(mode)
+    seen = replace(plain, view=ViewSettings(people=9))
+    one, other = trained(plain, tmp_path / "a"), trained(seen, tmp_path / "b")
+    assert np.array_equal(one.probability, other.probability)
+    assert one.spent == other.spent
+    assert not (tmp_path / "a" / VIEW).exists()
+
+
+def test_notes_are_of_all_rounds_and_of_as_many_people_as_wished(tmp_path):
+    trained(RECORDED, tmp_path / "run")
+    notes = read_notes(tmp_path / "run")
+    assert len(notes.people) == 9
+    assert notes.rounds == RECORDED.model.rounds
+    assert notes.terms.upload_sigma > 0
+
+
+def test_the_sample_hangs_on_the_seed(tmp_path):
+    folders = [tmp_path / name for name in "ab"]
+    for seed, folder in enumerate(folders):
+        folder.mkdir()
+        task = Task(town.traces(), town.known(), RECORDED, seed)
+        fit(task, Desk(folder=folder))
+    one, other = (read_notes(folder).people for folder in folders)
+    assert not np.array_equal(one, other)
+
+
+def test_without_notes_it_is_told_how_to_get_them(tmp_path):
+    with pytest.raises(DataError, match="--record-view"):
+        read_notes(tmp_path)
+
+
+def test_notes_too_large_are_refused_before_anything_is_released(tmp_path):
+    wide = replace(RECORDED, view=ViewSettings(people=10**6, most_mb=1))
+    with pytest.raises(SettingsError, match=r"view\.most_mb=1"):
+        trained(wide, tmp_path / "run")
