@@ -59,3 +59,20 @@ def test_the_map_can_be_drawn_of_any_city(tmp_path, outlines, residents):
     rate = np.array([0.2, 0.2, 0.4])
     figure = figures.attack_map(regions, rate, np.array(residents, float), "t")
     assert bytes_of(figure, tmp_path).startswith(b"\x89PNG")
+
+
+def test_a_tradeoff_has_a_line_a_method_and_its_numbers_of_copies(tmp_path):
+    points = {
+        name: [
+            {"copies": copies, "error": (copies / 10, 0.01), "AUC": (level, 0.02)}
+            for copies in (1, 5)
+        ]
+        for name, level in (("walk", 0.6), ("recurring", 0.7))
+    }
+    figure = figures.tradeoff(points, ("error", "AUC"), "town")
+    (axes,) = figure.axes
+    assert [one.get_text() for one in axes.get_legend().get_texts()] == list(points)
+    assert [one.get_text() for one in axes.texts] == ["1", "5"] * 2
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("error", "AUC")
+    assert list(axes.lines[0].get_xdata()) == [0.1, 0.5]
+    assert bytes_of(figure, tmp_path).startswith(b"\x89PNG")

@@ -40,6 +40,7 @@ from epifalcon.models.states import (
     states_by_fold,
 )
 from epifalcon.privacy.pseudo.catalogue import generate
+from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
@@ -207,12 +208,22 @@ def pseudo_places(
     settings = task.settings
     if settings.privacy.mode == "off" or settings.pseudo.pseudo_copies == 0:
         return ()
+    made = pseudo_traces(task, training, progress, newcomers)
+    return tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
+
+
+def pseudo_traces(
+    task: Task,
+    training: Known,
+    progress: Progress = silent,
+    newcomers: Traces | None = None,
+) -> PseudoTraces:
+    """What ``pseudo_places`` are the places of."""
     model = public_mobility(task.traces, task.seed, progress)
     cases = reported_cases(training, task.traces).by_region_and_day
     traces = task.traces if newcomers is None else newcomers
     rng = Streams(task.seed).numpy("pseudo")
-    made = generate(traces, model, cases, settings.pseudo, rng, progress)
-    return tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
+    return generate(traces, model, cases, task.settings.pseudo, rng, progress)
 
 
 def public_mobility(

@@ -253,3 +253,40 @@ def _scatter_points(
     return axes.scatter(  # type: ignore[return-value]
         x, y, c=rate[shown], s=size[shown], norm=norm, cmap=_HEAT, lw=0, alpha=0.9
     )
+
+
+def tradeoff(
+    points: Mapping[str, Sequence[Mapping[str, Any]]],
+    axes_of: tuple[str, str],
+    title: str,
+) -> Figure:
+    """One line a method: what an attack gets wrong against what prediction gets right.
+
+    A point has ``copies`` and, for both names in ``axes_of``, (mean, half width).
+    """
+    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
+    axes = figure.subplots()
+    marks = ("o", "s", "^", "D", "v")
+    for (name, listed), colour, mark in zip(
+        points.items(), _LINES, marks, strict=False
+    ):
+        (x, wide), (y, high) = (
+            zip(*(point[one] for point in listed), strict=True) for one in axes_of
+        )
+        axes.errorbar(
+            x, y, high, wide, color=colour, marker=mark, capsize=2, label=name
+        )
+        for point, *place in zip(listed, x, y, strict=True):
+            axes.annotate(
+                str(point["copies"]),
+                (place[0], place[1]),
+                xytext=(5, 5),
+                textcoords="offset points",
+                color=colour,
+            )
+    axes.set_xlabel(axes_of[0])
+    axes.set_ylabel(axes_of[1])
+    axes.set_title(title, **_TITLE)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.25)
+    return figure
