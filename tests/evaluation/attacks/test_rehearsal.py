@@ -55,6 +55,12 @@ def test_together_is_better_than_either_alone_on_a_town_not_rehearsed():
     assert both < min(moves, alone) - 0.02
 
 
+@pytest.mark.parametrize("method", ["walk", "recurring"])
+def test_believing_what_the_pass_before_found_lowers_the_error(method):
+    first, second, *_ = learnt(method)
+    assert second.error < first.error - 0.003
+
+
 def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
     own = place(1)
     passes = learnt()
