@@ -88,6 +88,15 @@ class PrivacyCard:
         """What leaves without any bound, in words."""
         return [f"{one['channel']}: {one['what']}" for one in self.spent["unprotected"]]
 
+    @property
+    def strongest(self) -> Attack | None:
+        """The attack that gains most over a blind guess."""
+        return min(
+            (one for one in self.attacks if one.error is not None),
+            key=lambda one: (one.error or 0.0) - one.random,
+            default=None,
+        )
+
     def figures(self) -> dict[str, Any]:
         """The card as JSON tells it."""
         return {
@@ -115,11 +124,6 @@ class PrivacyCard:
         if self.spent["mode"] == "off":
             return "Nothing is protected: rows, gradients and places leave as they are."
         epsilon, delta = self.epsilon_claimed, self.spent["delta"]
-        worst = min(
-            (one for one in self.attacks if one.error is not None),
-            key=lambda one: (one.error or 0.0) - one.random,
-            default=None,
-        )
         if epsilon is None:
             told = "Some rows left without noise, so that no epsilon holds."
         elif epsilon > _USEFUL:
@@ -135,12 +139,14 @@ class PrivacyCard:
                 f"by epsilon {shown_epsilon(epsilon)} at delta {delta:g}."
             )
         bare = len(self.unprotected)
-        told += f" {bare} things leave without any bound." if bare else ""
-        if worst is not None:
+        if bare:
+            things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
+            told += f" {things} without any bound."
+        if (best := self.strongest) is not None:
             told += (
-                f" The strongest attack tried, {worst.title}, was wrong in "
-                f"{_percent(worst.error)} of its guesses; a blind guess is in "
-                f"{_percent(worst.random)}."
+                f" The strongest attack tried, {best.title}, was wrong in "
+                f"{_percent(best.error)} of its guesses; a blind guess is in "
+                f"{_percent(best.random)}."
             )
         return told
 
@@ -151,17 +157,17 @@ class PrivacyCard:
 
     def page(self, made_by: str) -> Page:
         """The card as one HTML page."""
-        bound = self.epsilon_lower_bound
-        best = min(
-            (one.error for one in self.attacks if one.error is not None), default=None
-        )
+        bound, best = self.epsilon_lower_bound, self.strongest
         return Page(
             title=f"Privacy card: {self.method}, mode {self.spent['mode']}",
             lead=self.sentence(),
             headline=[
                 (shown_epsilon(self.epsilon_claimed), "epsilon claimed for a person"),
                 ("-" if bound is None else f"{bound:.3g}", "epsilon shown at least"),
-                ("-" if best is None else _percent(best), "wrong guesses, best attack"),
+                (
+                    _percent(best.error if best else None),
+                    "wrong guesses, strongest attack",
+                ),
                 (str(len(self.unprotected)), "things that leave without a bound"),
             ],
             pictures=[],
