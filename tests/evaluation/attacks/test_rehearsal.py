@@ -55,9 +55,8 @@ def test_together_is_better_than_either_alone_on_a_town_not_rehearsed():
     assert both < min(moves, alone) - 0.02
 
 
-@pytest.mark.parametrize("method", ["walk", "recurring"])
-def test_believing_what_the_pass_before_found_lowers_the_error(method):
-    first, second, *_ = learnt(method)
+def test_believing_what_the_pass_before_found_lowers_the_error():
+    first, second, *_ = learnt()
     assert second.error < first.error - 0.003
 
 
