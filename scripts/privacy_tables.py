@@ -186,26 +186,28 @@ def _trade_table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _draw(preset: str, found: dict[str, list[dict[str, Any]]]) -> None:
-    """AUC against the error of the paper's attack, and of the strongest."""
+    """AUC and F1 against the error of the paper's attack, and of the strongest."""
     for attack in ("moves", "moves and recurrence"):
-        error = f"error of the attack by {attack}"
+        error = f"share that the attack by {attack} gets wrong"
         points = {
             method: [
-                {
-                    "copies": copies,
-                    error: _spread(
-                        [run[attack] for run in found[f"{method} {copies}"]]
-                    ),
-                    "AUC": _spread([run["auc"] for run in found[f"{method} {copies}"]]),
-                }
+                _point(copies, found[f"{method} {copies}"], attack, error)
                 for copies in COPIES
             ]
             for method in METHODS
         }
         title = f"Pseudo traces on {preset}: 1, 5 and 10 of them"
         name = f"tradeoff-{preset}-{attack.replace(' ', '-')}.png"
-        picture = figures.tradeoff(points, (error, "AUC"), title)
+        picture = figures.tradeoff(points, error, ("AUC", "best F1"), title)
         figures.save(picture, DOCS / "images" / name)
+
+
+def _point(
+    copies: int, runs: list[dict[str, Any]], attack: str, error: str
+) -> dict[str, Any]:
+    told = {error: attack, "AUC": "auc", "best F1": "f1"}
+    means = {name: _spread([run[key] for run in runs]) for name, key in told.items()}
+    return {"copies": copies, **means}
 
 
 def _spread(values: list[float]) -> tuple[float, float]:

@@ -40,6 +40,12 @@ class WriteError(EpifalconError, OSError):
     exit_code = 6
 
 
+class TooFewSitesError(EpifalconError):
+    """Sites were lost: what was done is kept and can be gone on with."""
+
+    exit_code = 7
+
+
 class StoppedError(EpifalconError):
     """The user stopped the work: what was done is kept and can be gone on with."""
 

@@ -6,17 +6,15 @@ import pytest
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import hold_back, without
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.federation.preparing import StateScaling, hypergraph, state_by_fold
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
 from epifalcon.studies.features import (
     Features,
-    StateScaling,
     Task,
-    hypergraph,
     make_features,
     pseudo_places,
-    state_by_fold,
 )
 from tests.studies import town
 

@@ -69,7 +69,7 @@ def test_a_tradeoff_has_a_line_a_method_and_its_numbers_of_copies(tmp_path):
         ]
         for name, level in (("walk", 0.6), ("recurring", 0.7))
     }
-    figure = figures.tradeoff(points, ("error", "AUC"), "town")
+    figure = figures.tradeoff(points, "error", ("AUC",), "town")
     (axes,) = figure.axes
     assert [one.get_text() for one in axes.get_legend().get_texts()] == list(points)
     assert [one.get_text() for one in axes.texts] == ["1", "5"] * 2

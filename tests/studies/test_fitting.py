@@ -14,9 +14,10 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
+from epifalcon.federation import checkpoints
 from epifalcon.federation.settings import StoppingSettings, ViewSettings
 from epifalcon.privacy.ledger import Budget, Ledger
-from epifalcon.studies import checkpoints, fitting
+from epifalcon.studies import fitting
 from epifalcon.studies.features import validation_people
 from epifalcon.studies.fitting import Desk, fit
 from tests.faults import Killed, disk, full_from, killed_at

@@ -2,9 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from epifalcon.federation.settings import PrivacySettings
+from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
-from epifalcon.studies.methods import PredictionSettings
 
 FALCON = PredictionSettings(
     model=FalconSettings(rounds=9), privacy=PrivacySettings(mode="local")

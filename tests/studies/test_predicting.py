@@ -12,11 +12,12 @@ from epifalcon.baselines.soft_dct import exposure
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import even_folds
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.preparing import hypergraph
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
 from epifalcon.studies import predicting
-from epifalcon.studies.features import Features, hypergraph
+from epifalcon.studies.features import Features
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model
 from epifalcon.studies.newcomers import Newcomers

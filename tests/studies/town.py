@@ -7,7 +7,11 @@ import numpy as np
 
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.epidemic.known import Known
-from epifalcon.federation.settings import PrivacySettings, StoppingSettings
+from epifalcon.federation.settings import (
+    PredictionSettings,
+    PrivacySettings,
+    StoppingSettings,
+)
 from epifalcon.models.settings import (
     DcrnnSettings,
     FalconSettings,
@@ -18,7 +22,6 @@ from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.features import Task
-from epifalcon.studies.methods import PredictionSettings
 from epifalcon.studies.pipeline import make_city, prepare, run_epidemics
 from epifalcon.studies.run_folder import Begun
 

@@ -80,6 +80,38 @@ class Cases:
         return _LABELS[self.source]
 
 
+@dataclass(frozen=True, eq=False)
+class CaseTally:
+    """What adds up over people, and over the sites that hold them."""
+
+    cases: Floats
+    """(regions, days) what the cases spread."""
+    visits: Floats
+    """(regions, days) slots that tested people spent there; 0 for counts."""
+    unplaced: int
+    tested: int
+    """How many people were tested."""
+
+    def __add__(self, other: "CaseTally") -> "CaseTally":
+        return CaseTally(
+            self.cases + other.cases,
+            self.visits + other.visits,
+            self.unplaced + other.unplaced,
+            self.tested + other.tested,
+        )
+
+    def told(
+        self, slots_per_day: int, settings: CaseSettings, everybody: int | None = None
+    ) -> Cases:
+        """The cases; counts are scaled up to ``everybody`` tested, where given."""
+        if settings.measure == "share":
+            prior = settings.prior_people * slots_per_day
+            counts = _per_hundred(self.cases, self.visits, prior)
+            return Cases(counts, "reported", self.unplaced, "share")
+        scale = 1.0 if everybody is None else everybody / max(self.tested, 1)
+        return Cases(self.cases * scale, "reported", self.unplaced, "count")
+
+
 def reported_cases(
     known: Known, traces: Traces, settings: CaseSettings = COUNTS
 ) -> Cases:
@@ -100,6 +132,14 @@ def reported_cases(
     no tested person visited; on days of which no test speaks it is drawn
     between those of the nearest days. A result of nobody else enters.
     """
+    tally = tally_cases(known, traces, settings)
+    return tally.told(traces.clock.slots_per_day, settings)
+
+
+def tally_cases(
+    known: Known, traces: Traces, settings: CaseSettings = COUNTS
+) -> CaseTally:
+    """What these people add to ``reported_cases``."""
     _require_fit(known, traces)
     counts = np.zeros((len(traces.regions), traces.clock.days))
     case = np.flatnonzero(known.status == 1).astype(np.int32)
@@ -107,10 +147,10 @@ def reported_cases(
     curve = _curve(traces, settings.growth)
     by_visit = settings.measure == "share"
     unplaced = _spread(traces.by_slot, case, window, (curve, by_visit), counts)
+    visits = np.zeros(counts.shape)
     if by_visit:
-        prior = settings.prior_people * traces.clock.slots_per_day
-        counts = _per_hundred(counts, _visits(known, traces, settings), prior)
-    return Cases(counts, "reported", int(unplaced), settings.measure)
+        visits = _visits(known, traces, settings)
+    return CaseTally(counts, visits, int(unplaced), int(known.tested.sum()))
 
 
 def cases_without_folds(
@@ -131,12 +171,9 @@ def cases_without_folds(
     made = []
     for number in range(int(fold.max(initial=-1)) + 1):
         others = known.of_people((fold >= 0) & (fold != number))
-        cases = reported_cases(others, traces, settings)
-        if settings.measure == "count":
-            scale = known.tested.sum() / max(others.tested.sum(), 1)
-            counts = cases.by_region_and_day * scale
-            cases = Cases(counts, "reported", cases.unplaced, "count")
-        made.append(cases)
+        tally = tally_cases(others, traces, settings)
+        everybody = int(known.tested.sum())
+        made.append(tally.told(traces.clock.slots_per_day, settings, everybody))
     return tuple(made)
 
 

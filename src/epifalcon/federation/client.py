@@ -131,6 +131,13 @@ class Cohort:
         return Claims(self.people, row, key, true)
 
     @cached_property
+    def claimed(self) -> tuple[EdgeKeys, NDArray[np.int64]]:
+        """The places claimed, each once, and where their claims begin."""
+        place = self.claims.place
+        start = np.flatnonzero(np.diff(place, prepend=-1))
+        return place[start], start
+
+    @cached_property
     def uploads(self) -> NDArray[np.int64]:
         """Claims, true or pseudo, at each true edge of the cohort: (edges,)."""
         return distinct_members(self.incidence, self.pseudo)
@@ -181,8 +188,8 @@ def announce(cohort: Cohort, plan: PrivacyPlan, seeds: RunSeeds) -> PresenceUplo
     if plan.presence is not None:
         key = NoiseKey(seeds.noise, plan.terms("counts", 0))
         ones = add_keyed(ones, plan.presence.sigma, claims.noise_rows(), key)
-    keys, sums = _sum_by_key(claims.place, ones)
-    return PresenceUpload(keys, sums[:, 0].numpy())
+    keys, start = cohort.claimed
+    return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
 
 def settle(
@@ -298,15 +305,15 @@ def location_upload(
     if each_upload:
         sender = cohort.people[claims.row]
         return LocationUpload(number, channel, claims.place, noised, sender)
-    return LocationUpload(number, channel, *_sum_by_key(claims.place, noised))
+    keys, start = cohort.claimed
+    return LocationUpload(number, channel, keys, _sums(noised, start))
 
 
-def _sum_by_key(keys: NDArray[np.int64], rows: Tensor) -> tuple[EdgeKeys, Tensor]:
-    """Sums of rows of equal key; the keys must be ascending."""
-    if not len(keys):
-        return keys, rows
-    start = np.flatnonzero(np.diff(keys, prepend=-1))
-    return keys[start], torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
+def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
+    """Sums of the rows from each start to the next."""
+    if not len(start):
+        return rows
+    return torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
 
 
 def receive(

@@ -211,9 +211,17 @@ class RunSeeds:
     """One stream for each purpose, all stateless: a resumed run draws the same."""
 
     seed: int
+    secret: int | None = None
+    """From which all noise that protects is drawn: of whoever holds the people,
+    and of this run alone. Without it, for simulations, the seed that all know."""
 
     def __post_init__(self) -> None:
         Streams(self.seed)
+        Streams(self._hidden)
+
+    @property
+    def _hidden(self) -> int:
+        return self.seed if self.secret is None else self.secret
 
     @cached_property
     def dropout(self) -> int:
@@ -228,7 +236,7 @@ class RunSeeds:
     @cached_property
     def noise(self) -> int:
         """Of all noise that protects."""
-        return Streams(self.seed).seed_for("falcon noise")
+        return Streams(self._hidden).seed_for("falcon noise")
 
     def parameters(self) -> np.random.Generator:
         """Of the first weights."""
@@ -237,7 +245,7 @@ class RunSeeds:
     def gradient(self, round_number: int, person: int) -> torch.Generator:
         """Of the gradient noise of the cohort that begins with ``person``."""
         name = f"falcon gradient noise {round_number} {person}"
-        return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
+        return torch.Generator().manual_seed(Streams(self._hidden).seed_for(name))
 
 
 def releases_of(clock: Clock) -> Releases:

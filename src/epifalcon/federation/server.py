@@ -4,10 +4,11 @@ Pure functions over messages; nothing here knows a person (algorithm 1).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
@@ -23,6 +24,9 @@ from epifalcon.models.micro import Moments, adam_step
 from epifalcon.models.settings import FalconSettings
 from epifalcon.types import Floats
 
+Places = NDArray[np.int64]
+_REMEMBERED = 128
+
 
 @dataclass(frozen=True, eq=False)
 class EdgeCounts:
@@ -31,10 +35,19 @@ class EdgeCounts:
     keys: EdgeKeys
     counts: Floats
     """(keys,) 1 or more: noise may say less, but whoever asks was there."""
+    _found: dict[int, tuple[EdgeKeys, Places]] = field(default_factory=dict, init=False)
 
     def at(self, keys: EdgeKeys) -> Floats:
         """The counts at ``keys``; a key that nobody announced is refused."""
-        return self.counts[_places(keys, self.keys)]
+        return self.counts[self.places(keys)]
+
+    def places(self, keys: EdgeKeys) -> Places:
+        """Where ``keys`` stand among all; remembered for the arrays asked for last."""
+        if id(keys) not in self._found:
+            if len(self._found) >= _REMEMBERED:
+                del self._found[next(iter(self._found))]
+            self._found[id(keys)] = keys, _places(keys, self.keys)
+        return self._found[id(keys)][1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +88,15 @@ def add_up(uploads: Sequence[LocationUpload], known: EdgeCounts) -> Tensor:
                 f"an upload for {upload.channel} of round {upload.round} among those "
                 f"for {first.channel} of round {first.round}"
             )
-        place = _places(upload.keys, known.keys)
+        place = known.places(upload.keys)
         sums.index_add_(0, torch.from_numpy(place), upload.rows)
     return sums
 
 
 def answer(upload: LocationUpload, sums: Tensor, known: EdgeCounts) -> EdgeReply:
     """What the cohort gets back: the keys for which it uploaded, true or not."""
-    keys = np.unique(upload.keys)
-    place = _places(keys, known.keys)
+    keys = upload.keys if upload.person is None else np.unique(upload.keys)
+    place = known.places(keys)
     return EdgeReply(
         upload.round,
         upload.channel,
@@ -125,9 +138,7 @@ def step(
     return Model(parameters, moments), Closing(number, scale)
 
 
-def _places(
-    keys: EdgeKeys, known: EdgeKeys
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _places(keys: EdgeKeys, known: EdgeKeys) -> Places:
     place = np.searchsorted(known, keys)
     missing = place == len(known)
     missing[~missing] = known[place[~missing]] != keys[~missing]

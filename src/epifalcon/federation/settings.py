@@ -3,13 +3,15 @@
 Free of torch, like ``epifalcon.models.settings``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
+from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import UNITS, Relation, Unit
+from epifalcon.privacy.pseudo.record import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
 PaperFormula = Literal["per-round", "printed"]
@@ -116,3 +118,52 @@ class ViewSettings:
     def __post_init__(self) -> None:
         whole(0, people=self.people)
         whole(1, most_mb=self.most_mb)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteRules:
+    """How a server deals with the sites of a run."""
+
+    uploads: Literal["sums", "rows"] = "sums"
+    """``sums``: a site adds its people's noised rows up by place. ``rows``: each
+    person's row leaves by itself, as in the paper, with a number for the person."""
+    least_sites: int = 1
+    """With fewer that answer, the run stops and can be gone on with."""
+    answer_seconds: float = 120.0
+    """How long a site may take for one answer."""
+    most_missed: int = 3
+    """Rounds in a row after which a site is given up for good."""
+    most_answer_mb: int = 1024
+
+    def __post_init__(self) -> None:
+        one_of(("sums", "rows"), uploads=self.uploads)
+        whole(1, least_sites=self.least_sites, most_missed=self.most_missed)
+        whole(1, most_answer_mb=self.most_answer_mb)
+        positive(answer_seconds=self.answer_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings:
+    """Falcon whole; without region model and privacy it is the HGNN."""
+
+    model: FalconSettings = field(default_factory=FalconSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    pseudo: PseudoSettings = field(default_factory=PseudoSettings)
+    region: RegionSettings = field(default_factory=RegionSettings)
+    stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    view: ViewSettings = field(default_factory=ViewSettings)
+
+    @property
+    def macro_cases(self) -> Literal["reported", "all", "none"]:
+        """Which cases the region model sees, ``auto`` resolved by the mode."""
+        wanted = self.region.macro_cases
+        if wanted != "auto":
+            return wanted
+        return "none" if self.privacy.mode == "local" else "reported"
+
+    def central(self) -> "PredictionSettings":
+        """The paper's HGNN: the person model in one place, nothing else."""
+        region = replace(self.region, macro_cases="none")
+        return replace(
+            self, privacy=PrivacySettings(), region=region, view=ViewSettings()
+        )

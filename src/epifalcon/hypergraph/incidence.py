@@ -136,6 +136,28 @@ class Incidence:
         rows = Rows(start, member)
         return cls(traces.people, regions, windows, np.concatenate(key), rows)
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Incidence]") -> "Incidence":
+        """The people of all parts in a row, edges of one key put together."""
+        sizes = {(part.regions, part.windows) for part in parts}
+        if len(sizes) != 1:
+            raise DataError("only hypergraphs of one city can be joined")
+        regions, windows = sizes.pop()
+        first = np.cumsum([0, *(part.people for part in parts)])
+        key = np.concatenate([np.repeat(part.edge_key, part.size) for part in parts])
+        member = np.concatenate(
+            [
+                part.by_edge.index + np.int32(before)
+                for part, before in zip(parts, first[:-1], strict=True)
+            ]
+        )
+        # Stable: the members of an edge stay in the order of the parts.
+        order = np.argsort(key, kind="stable")
+        start = np.flatnonzero(np.diff(key[order], prepend=-1))
+        bounds = np.append(start, len(key)).astype(np.int64)
+        rows = Rows(bounds, member[order].astype(np.int32))
+        return cls(int(first[-1]), regions, windows, key[order][start], rows)
+
     @property
     def edges(self) -> int:
         """Number of edges."""

@@ -75,6 +75,16 @@ class Flows:
         diagonal = sparse.table(home, home, self.stays[day][home], between.shape)
         return sparse.add(between, diagonal)
 
+    def __add__(self, other: "Flows") -> "Flows":
+        """The flows of both groups of people together."""
+        if (self.days, self.regions) != (other.days, other.regions):
+            raise DataError("flows of different cities or days cannot be added")
+        return Flows(
+            sparse.add(self.between, other.between),
+            self.stays + other.stays,
+            self.visitors + other.visitors,
+        )
+
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         arrays: dict[str, NDArray[Any]] = {

@@ -259,6 +259,46 @@ class MobilityModel:
             )
 
 
+@dataclass(frozen=True, eq=False)
+class MobilityTally:
+    """What adds up over people before it becomes a model."""
+
+    joint: sp.csr_array
+    """sum_u pi_u(r|t) p_u(r'|r), (slots a day * regions, regions)."""
+    visits: Floats
+    """sum_u pi_u(r|t), (slots a day, regions)."""
+    observed: Floats
+    """People observed at t, (slots a day, 1)."""
+    moves: sp.csr_array
+    """Moves r to r', counted: (regions, regions)."""
+    people: int
+
+    def __add__(self, other: "MobilityTally") -> "MobilityTally":
+        return MobilityTally(
+            sparse.add(self.joint, other.joint),
+            self.visits + other.visits,
+            self.observed + other.observed,
+            sparse.add(self.moves, other.moves),
+            self.people + other.people,
+        )
+
+    def model(self, regions: Regions, epsilon: float) -> MobilityModel:
+        """The model of everybody tallied."""
+        mean, seen = self.joint.copy(), self.observed > 0
+        mean.data /= self.people
+        shares = np.divide(
+            self.visits, self.observed, out=np.zeros(self.visits.shape), where=seen
+        )
+        return MobilityModel(
+            joint=mean,
+            visits=shares,
+            moves=_row_shares(self.moves),
+            regions=regions,
+            epsilon=epsilon,
+            people=self.people,
+        )
+
+
 def person_model(traces: Traces, person: int) -> PersonModel:
     """The Markov model of one person, from that person's trace alone."""
     if not 0 <= person < traces.people:
@@ -289,6 +329,15 @@ def mobility_model(
     people; ``rng`` chooses the group and is not touched when it is everybody.
     """
     group = _group(traces.people, settings.people_share, rng)
+    tally = tally_mobility(traces, group, progress)
+    return tally.model(traces.regions, settings.epsilon)
+
+
+def tally_mobility(
+    traces: Traces, group: NDArray[np.int64] | None = None, progress: Progress = silent
+) -> MobilityTally:
+    """What these people, all or a ``group``, add to the aggregate model."""
+    group = np.arange(traces.people) if group is None else group
     count, day = len(traces.regions), traces.clock.slots_per_day
     joint = sparse.RunningSum((day * count, count), np.float64)
     moves = sparse.RunningSum((count, count), np.int64)
@@ -303,15 +352,8 @@ def mobility_model(
         moves.add(steps.table(count))
         joint.add(visit_then_move(seen, steps, count))
         progress("mobility model", min(first + block, group.size), group.size)
-    mean = joint.total()
-    mean.data /= group.size
-    return MobilityModel(
-        joint=mean,
-        visits=np.divide(visits, observed, out=visits, where=observed > 0),
-        moves=_row_shares(moves.total()),
-        regions=traces.regions,
-        epsilon=settings.epsilon,
-        people=int(group.size),
+    return MobilityTally(
+        joint.total(), visits, observed, moves.total(), int(group.size)
     )
 
 

@@ -22,6 +22,7 @@ from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
 from epifalcon.federation.settings import (
+    PredictionSettings,
     PrivacySettings,
     StoppingSettings,
     ViewSettings,
@@ -31,7 +32,7 @@ from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
-from epifalcon.studies.methods import FALCONS, PredictionSettings
+from epifalcon.studies.methods import FALCONS
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from epifalcon.baselines.method import Kind, Method, Scores
 from epifalcon.epidemic.known import Known
+from epifalcon.federation.settings import PredictionSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.studies.features import Task, validation_people
 from epifalcon.studies.fitting import Desk, fit
-from epifalcon.studies.methods import PredictionSettings
 
 
 class Falcon(Method):

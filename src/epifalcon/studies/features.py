@@ -9,7 +9,7 @@ has a name: ``macro_cases="all"`` reads everybody's cases, as the authors did.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,14 @@ from epifalcon.epidemic.cases import reported_cases
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import even_folds, hold_back, without
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.federation.preparing import (
+    StateScaling,
+    hypergraph,
+    state_at_home,
+    state_by_fold,
+)
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import (
     MobilityModel,
@@ -31,7 +38,6 @@ from epifalcon.mobility.markov import (
     mobility_model,
 )
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.coupling import state_of_people
 from epifalcon.models.regional import NetworkRegionModel, RegionHistory
 from epifalcon.models.states import (
     FoldHistories,
@@ -44,11 +50,9 @@ from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
-from epifalcon.studies.methods import PredictionSettings
 from epifalcon.types import Floats, PersonIds
 
 _KIND = "features"
-_LEAST_SPREAD = 1e-6
 _TESTS = ("person", "positive", "slot")
 
 
@@ -101,7 +105,7 @@ class Features:
     """(people, width), without the echo of the person's own test."""
     forecast: dict[str, Any] | None
     """How the region model's forecasts were judged."""
-    scaling: "StateScaling | None" = None
+    scaling: StateScaling | None = None
     """What made ``state`` from the mean states of people's places."""
     region: NetworkRegionModel | None = None
     """The region model itself, for people who come later; not read back."""
@@ -132,41 +136,6 @@ class Features:
             return cls(held_back, np.array(stored.arrays["state"]), forecast, scaling)
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
-
-
-@dataclass(frozen=True, eq=False)
-class StateScaling:
-    """Brings people's region states to the size of the rows that they stand beside.
-
-    Raw states differ little between people around a common level, so that the
-    small steps of training hardly see them. Scaled, each column has the same
-    spread and a state the length 1 in the root mean square, which is the most
-    that a clipped row has when it is read.
-    """
-
-    centre: NDArray[np.float32]
-    """(width,)"""
-    factor: NDArray[np.float32]
-    """(width,), 0 for a column that is the same for all."""
-
-    @classmethod
-    def of(cls, state: NDArray[np.float32]) -> "StateScaling":
-        """The scaling of the states of all people, (people, width)."""
-        centre, spread = state.mean(axis=0), state.std(axis=0)
-        varies = spread > _LEAST_SPREAD
-        length = np.where(varies, spread, 1.0) * np.sqrt(max(varies.sum(), 1))
-        return cls(centre, np.where(varies, 1 / length, 0.0).astype(np.float32))
-
-    def apply(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The scaled states, (people, width)."""
-        scaled: NDArray[np.float32] = (state - self.centre) * self.factor
-        return scaled
-
-
-def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
-    """The hypergraph of ``traces`` with the model's windows."""
-    window = HypergraphSettings(window_slots=settings.model.window_slots)
-    return Incidence.of(traces, window)
 
 
 def make_features(
@@ -261,25 +230,6 @@ def _honest_states(
     return _Found(state, fitted.whole.forecast.as_plain(), model)
 
 
-def state_by_fold(
-    whole: NDArray[np.float32],
-    own: Sequence[NDArray[np.float32]],
-    fold: NDArray[np.int64],
-    incidence: Incidence,
-    traces: Traces,
-) -> NDArray[np.float32]:
-    """Each person's mean region state, (people, width), without its own echo.
-
-    From the states ``whole`` (regions, days, width) for people without a test,
-    from ``own[k]``, made without the cases of fold k, for the tested of fold k.
-    """
-    state = _of_people(whole, incidence, traces)
-    for number, hidden in enumerate(own):
-        people = fold == number
-        state[people] = _of_people(hidden, incidence, traces)[people]
-    return state
-
-
 def _leaking_states(
     task: Task, incidence: Incidence, training: Known, progress: Progress
 ) -> _Found:
@@ -288,7 +238,7 @@ def _leaking_states(
     history = RegionHistory(count_flows(task.traces), everybodys_cases(task), "all")
     model = dcrnn_model(task.settings.region)
     fitted = fit_states(model, history, _generator(Streams(task.seed)), progress)
-    state = _of_people(fitted.states.hidden, incidence, task.traces)
+    state = state_at_home(fitted.states.hidden, incidence, task.traces)
     return _Found(state, fitted.forecast.as_plain())
 
 
@@ -300,13 +250,6 @@ def everybodys_cases(task: Task) -> Floats:
             "only the tests are known"
         )
     return task.all_cases
-
-
-def _of_people(
-    hidden: NDArray[np.float32], incidence: Incidence, traces: Traces
-) -> NDArray[np.float32]:
-    mean = state_of_people(torch.tensor(hidden), incidence, traces.clock)
-    return np.asarray(mean.numpy(), np.float32)
 
 
 def _generator(streams: Streams) -> torch.Generator:

@@ -257,36 +257,49 @@ def _scatter_points(
 
 def tradeoff(
     points: Mapping[str, Sequence[Mapping[str, Any]]],
-    axes_of: tuple[str, str],
+    error: str,
+    measures: Sequence[str],
     title: str,
 ) -> Figure:
-    """One line a method: what an attack gets wrong against what prediction gets right.
+    """One panel a measure, one line a method: what an attack gets wrong against it.
 
-    A point has ``copies`` and, for both names in ``axes_of``, (mean, half width).
+    A point has ``copies`` and, for ``error`` and each of ``measures``, (mean, half
+    width).
     """
-    figure = Figure(figsize=(6.4, 4.6), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(5.6 * len(measures), 4.6), layout="constrained")
+    panels = figure.subplots(1, len(measures), squeeze=False)[0]
     marks = ("o", "s", "^", "D", "v")
-    for (name, listed), colour, mark in zip(
-        points.items(), _LINES, marks, strict=False
-    ):
-        (x, wide), (y, high) = (
-            zip(*(point[one] for point in listed), strict=True) for one in axes_of
-        )
-        axes.errorbar(
-            x, y, high, wide, color=colour, marker=mark, capsize=2, label=name
-        )
-        for point, *place in zip(listed, x, y, strict=True):
-            axes.annotate(
-                str(point["copies"]),
-                (place[0], place[1]),
-                xytext=(5, 5),
-                textcoords="offset points",
-                color=colour,
+    for axes, measure in zip(panels, measures, strict=True):
+        for (name, listed), colour, mark in zip(
+            points.items(), _LINES, marks, strict=False
+        ):
+            (x, wide), (y, high) = (
+                zip(*(point[one] for point in listed), strict=True)
+                for one in (error, measure)
             )
-    axes.set_xlabel(axes_of[0])
-    axes.set_ylabel(axes_of[1])
-    axes.set_title(title, **_TITLE)
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.25)
+            axes.errorbar(
+                x, y, high, wide, color=colour, marker=mark, capsize=2, label=name
+            )
+            _mark_copies(axes, listed, (x, y), colour)
+        axes.set_xlabel(error)
+        axes.set_ylabel(measure)
+        axes.grid(alpha=0.25)
+    panels[0].legend(frameon=False)
+    figure.suptitle(title, x=0.01, ha="left")
     return figure
+
+
+def _mark_copies(
+    axes: Axes,
+    listed: Sequence[Mapping[str, Any]],
+    place: tuple[Sequence[float], Sequence[float]],
+    colour: str,
+) -> None:
+    for point, x, y in zip(listed, *place, strict=True):
+        axes.annotate(
+            str(point["copies"]),
+            (x, y),
+            xytext=(5, 5),
+            textcoords="offset points",
+            color=colour,
+        )

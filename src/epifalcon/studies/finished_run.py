@@ -20,12 +20,12 @@ from epifalcon.errors import (
     EpifalconError,
     SettingsError,
 )
+from epifalcon.federation.settings import PredictionSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.studies.comparison_plan import KIND as COMPARISON
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.measurements import MEASURED
 from epifalcon.studies.method_folder import LEDGER, PREDICTION
-from epifalcon.studies.methods import PredictionSettings
 from epifalcon.studies.pipeline import CITY, REPORTED
 from epifalcon.studies.risks import Risks
 from epifalcon.studies.run_folder import METHODS as METHODS_FOLDER

@@ -20,27 +20,25 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.epidemic.splits import without
 from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.federation import checkpoints
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import RoundReport, train
 from epifalcon.federation.note_taking import NoteTaker
 from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.preparing import hypergraph, made_in_the_clear
 from epifalcon.federation.settings import Mode
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces
 from epifalcon.models import region_store
 from epifalcon.models.tensor_files import read_tensors, write_tensors
-from epifalcon.privacy.events import Terms, UnprotectedRelease
 from epifalcon.privacy.ledger import Budget, Ledger
-from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.studies import checkpoints
 from epifalcon.studies.features import (
     Features,
     Task,
     everybodys_cases,
-    hypergraph,
     make_features,
     pseudo_places,
     validation_people,
@@ -282,7 +280,8 @@ def _engine(
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, len(pseudo))
     ledger = _ledger(desk.folder, plan.budget, resumed)
     if resumed is None:
-        ledger.record(*_made_in_the_clear(plan, features, settings.pseudo))
+        has_states = features.state is not None
+        ledger.record(*made_in_the_clear(plan, has_states, settings.pseudo))
     seed = Streams(task.seed).seed_for("falcon training")
     taker = take_notes(settings.view, cohort, settings.model, plan, seed, resumed)
     engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, taker)
@@ -292,45 +291,11 @@ def _engine(
 def _ledger(
     folder: Path | None, budget: Budget, resumed: checkpoints.Checkpoint | None
 ) -> Ledger:
-    """The ledger, with all that was spent before.
-
-    Rounds after the checkpoint are spent too; they are made again with equal
-    noise, so they may be recorded once more.
-    """
     if folder is None:
         return Ledger(budget)
     path = folder / LEDGER
-    if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
-        # None, or a first line that a crash cut off: nothing had left by then.
-        path.unlink(missing_ok=True)
-        return Ledger.open(path, budget=budget)
-    head, done = Ledger(budget).head, 0
-    if resumed is not None:
-        head, done = resumed.engine.ledger_head, resumed.engine.round
     with _advice(_NO_LEDGER, path):
-        return Ledger.open(path, budget=budget, head=head, replay_from=done)
-
-
-def _made_in_the_clear(
-    plan: PrivacyPlan, features: Features, pseudo: PseudoSettings
-) -> list[UnprotectedRelease]:
-    """Receipts of what is made from people's data before the rounds, without noise."""
-    made = []
-    if features.state is not None:
-        made.append(("region model", "cases by region and day, and flows"))
-    if plan.copies:
-        made.append(("mobility model", "visits and moves of all people, added up"))
-    if plan.copies and pseudo.reads_cases:
-        made.append(("pseudo domains", "reported cases by region and day"))
-    return [
-        UnprotectedRelease(
-            terms=Terms(
-                channel=channel, releases=plan.releases, relation=plan.relation
-            ),
-            what=what,
-        )
-        for channel, what in made
-    ]
+        return checkpoints.ledger_of(path, budget, resumed)
 
 
 def _keep(

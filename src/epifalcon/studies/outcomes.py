@@ -12,11 +12,12 @@ from epifalcon import store
 from epifalcon.baselines.catalogue import entry
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.evaluation.metrics import Metrics, evaluate
+from epifalcon.federation.settings import PredictionSettings
 from epifalcon.progress import Progress
 from epifalcon.studies import fitting, rivals
 from epifalcon.studies.features import Task, validation_people
 from epifalcon.studies.fitting import Desk, Prediction, fit
-from epifalcon.studies.methods import FALCONS, PredictionSettings
+from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.run_folder import Begun
 from epifalcon.types import PersonIds, Probabilities
 

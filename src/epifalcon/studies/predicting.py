@@ -22,6 +22,7 @@ from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState
 from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.preparing import StateScaling, hypergraph, state_by_fold
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models import region_store
@@ -30,14 +31,7 @@ from epifalcon.privacy.events import Release, UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.studies.features import (
-    Features,
-    StateScaling,
-    Task,
-    hypergraph,
-    pseudo_places,
-    state_by_fold,
-)
+from epifalcon.studies.features import Features, Task, pseudo_places
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model, spent_figures
 from epifalcon.studies.method_folder import FEATURES, REGION

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.note_taking import NoteSettings, NoteTaker, draw_sample
 from epifalcon.federation.notes import Notes, PublicTerms
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.federation.settings import ViewSettings
 from epifalcon.models.settings import FalconSettings
-from epifalcon.studies.checkpoints import Checkpoint
 from epifalcon.types import Plain
 
 VIEW = "view"

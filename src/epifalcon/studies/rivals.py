@@ -15,8 +15,8 @@ from epifalcon.baselines.started import begun_by, share_infected
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.federation.checkpoints import require_same, verified
 from epifalcon.progress import Progress
-from epifalcon.studies.checkpoints import require_same, verified
 from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.run_folder import Begun
 from epifalcon.types import PersonIds, Probabilities

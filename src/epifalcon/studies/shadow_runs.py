@@ -20,10 +20,10 @@ from epifalcon.checks import unit_interval, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.attacks.membership import Shadows
+from epifalcon.federation.checkpoints import require_same, verified
 from epifalcon.progress import silent
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
-from epifalcon.studies.checkpoints import require_same, verified
 from epifalcon.types import Mask, PersonIds, Probabilities
 
 _KIND = "shadow-run"

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
+from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.engine import Engine, predict
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
-from epifalcon.studies.checkpoints import Checkpoint
 from epifalcon.studies.looks import Look
 from epifalcon.types import Mask, PersonIds, Probabilities
 

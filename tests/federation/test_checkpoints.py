@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.federation import checkpoints
+from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.engine import EngineState
-from epifalcon.studies import checkpoints
-from epifalcon.studies.checkpoints import Checkpoint
 from tests.faults import disk, full_from
 
 ORIGIN = store.Origin.now({"model": {"width": 2}}, seed=7)

@@ -8,7 +8,7 @@ whole or not at all and are numbered by round; the newest two are kept.
 import contextlib
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.engine import EngineState
 from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
+from epifalcon.privacy.events import Release
+from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.types import Plain
 
 _KIND = "checkpoint"
@@ -75,28 +77,59 @@ def newest(folder: Path, origin: store.Origin) -> Checkpoint | None:
     found = _listed(folder)
     if not found:
         return None
-    place = found[-1]
-    with _advice(place, found[:-1]):
-        manifest = verified(place)
-        if manifest["kind"] != _KIND or manifest["schema"] != 1:
-            raise DataError(
-                f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
-                f"expected {_KIND!r} of schema 1"
-            )
-        require_same(place, manifest, origin)
-        tensors = read_tensors(place / _TENSORS)
-        try:
-            meta = manifest["meta"]
-            engine = EngineState(
-                int(meta["round"]),
-                tensors_under(tensors, "engine/"),
-                str(meta["ledger_head"]),
-            )
-            return Checkpoint(
-                engine, tensors_under(tensors, "watcher/"), meta["remembered"]
-            )
-        except KeyError as error:
-            raise CorruptFileError(f"{place}: the record lacks {error}") from None
+    with _advice(found[-1], found[:-1]):
+        return _read(found[-1], origin)
+
+
+def at(folder: Path, number: int, origin: store.Origin) -> Checkpoint | None:
+    """The newest checkpoint of at most ``number`` rounds, checked as ``newest`` is."""
+    early = [place for place in _listed(folder) if _round(place) <= number]
+    return _read(early[-1], origin) if early else None
+
+
+def _read(place: Path, origin: store.Origin) -> Checkpoint:
+    manifest = verified(place)
+    if manifest["kind"] != _KIND or manifest["schema"] != 1:
+        raise DataError(
+            f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
+            f"expected {_KIND!r} of schema 1"
+        )
+    require_same(place, manifest, origin)
+    tensors = read_tensors(place / _TENSORS)
+    try:
+        meta = manifest["meta"]
+        engine = EngineState(
+            int(meta["round"]),
+            tensors_under(tensors, "engine/"),
+            str(meta["ledger_head"]),
+        )
+        return Checkpoint(
+            engine, tensors_under(tensors, "watcher/"), meta["remembered"]
+        )
+    except KeyError as error:
+        raise CorruptFileError(f"{place}: the record lacks {error}") from None
+
+
+def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
+    """The ledger in ``path`` with all that was spent before, or a new one.
+
+    Rounds after the checkpoint are spent too; they are made again with equal
+    noise, so they may be recorded once more.
+    """
+    if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
+        # None, or a first line that a crash cut off: nothing had left by then.
+        path.unlink(missing_ok=True)
+        return Ledger.open(path, budget=budget)
+    head, done = Ledger(budget).head, 0
+    if resumed is not None:
+        head, done = resumed.engine.ledger_head, resumed.engine.round
+    return Ledger.open(path, budget=budget, head=head, replay_from=done)
+
+
+def record_once(ledger: Ledger, releases: Sequence[Release]) -> None:
+    """Record what leaves once; after a new start the same values leave again."""
+    known = set(ledger.releases)
+    ledger.record(*(one for one in releases if one not in known))
 
 
 def verified(place: Path) -> dict[str, Any]:
@@ -137,11 +170,12 @@ def remove_all(folder: Path) -> None:
 
 def _listed(folder: Path) -> list[Path]:
     """By round, the oldest first; names of other shape are not ours."""
-    found = {}
-    for place in folder.iterdir():
-        if (named := _NAME.fullmatch(place.name)) is not None:
-            found[int(named[1])] = place
-    return [found[number] for number in sorted(found)]
+    ours = [place for place in folder.iterdir() if _NAME.fullmatch(place.name)]
+    return sorted(ours, key=_round)
+
+
+def _round(place: Path) -> int:
+    return int(place.name.removeprefix("checkpoint-"))
 
 
 @contextlib.contextmanager

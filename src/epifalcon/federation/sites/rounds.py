@@ -1,0 +1,231 @@
+"""A cohort's side of the rounds, a message at a time.
+
+``client`` and ``carrying`` have the arithmetic; this holds what lies between two
+messages: the pass that waits for its reply, and what the server told.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from epifalcon.errors import DataError
+from epifalcon.federation import client
+from epifalcon.federation.client import Cohort, Home
+from epifalcon.federation.engine import advance, class_weights, probabilities
+from epifalcon.federation.messages import (
+    Broadcast,
+    Closing,
+    GradientUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.server import Model
+from epifalcon.federation.sites.carrying import (
+    ByGroup,
+    ByPerson,
+    ByPlace,
+    Carrier,
+    Told,
+)
+from epifalcon.models.micro import (
+    Exchange,
+    LinearUse,
+    PassResult,
+    scoring_pass,
+    training_pass,
+)
+from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.gaussian import NoiseKey
+from epifalcon.types import Floats, Mask, Probabilities
+
+Sent = dict[str, Tensor]
+"""An upload by the names of its parts."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """A pass that waits for what comes back for ``exchange``."""
+
+    number: int
+    kind: str | None
+    """None for a training pass, else how its channels are called."""
+    work: Generator[Exchange, Tensor, Any]
+    entry: LinearUse | None
+    exchange: Exchange
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A training pass that has ended and waits for the close of its round."""
+
+    number: int
+    result: PassResult
+    upload: GradientUpload
+
+
+class CohortRounds:
+    """One cohort in a run; with ``rows`` each person's row leaves by itself."""
+
+    home: Home
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seeds: RunSeeds,
+        rows: bool = False,
+    ) -> None:
+        self.cohort, self.settings, self.plan = cohort, settings, plan
+        self.home = client.first_home(cohort, settings, seeds)
+        self._seeds = seeds
+        self._carrier = _carrier(cohort, plan, rows)
+        self._presence: PresenceUpload | None = None
+        self._told: Told | None = None
+        self._pass: _Pass | None = None
+        self._trained: Trained | None = None
+        self._scored: Tensor | None = None
+        self._model: Model | None = None
+
+    def announce(self) -> tuple[PresenceUpload, Sent]:
+        """The places claimed and how many are there; what else rows need to travel."""
+        self._presence = client.announce(self.cohort, self.plan, self._seeds)
+        return self._presence, self._carrier.announced()
+
+    def settle(self, counts: Floats, shared: Mask) -> None:
+        """Take what the server told of the announced places, in their order."""
+        if self._presence is None:
+            raise DataError("nothing was announced yet")
+        keys = self._presence.keys
+        if len(counts) != len(keys) or len(shared) != len(keys):
+            raise DataError(
+                f"counts of {len(counts)} and marks of {len(shared)} places, "
+                f"{len(keys)} were announced"
+            )
+        if not (np.isfinite(counts).all() and (counts >= 1).all()):
+            raise DataError("a count of people is less than 1 or no number")
+        inc = self.cohort.incidence
+        around = client.settle(inc, counts[inc.places_in(keys)], self.settings)
+        self._told = Told(keys, counts, shared, around)
+
+    def begin(self, call: Broadcast) -> Sent:
+        """Begin a training pass, dropping one that was not closed."""
+        self._pass = self._trained = None
+        self.take_model(call.parameters)
+        run = self.settings, self._seeds, call.round
+        around = self._require_told().around
+        inputs, entry = client.training_inputs(
+            self.cohort, self.home, around, run, call.parameters
+        )
+        weights = class_weights(self.settings)
+        work = training_pass(call.parameters, inputs, self.plan.way, weights)
+        return self._first(call.round, None, work, entry)
+
+    def begin_scoring(self, call: Broadcast) -> Sent:
+        """Begin a forward pass; ``scores`` are then those of the pass."""
+        self._pass = self._scored = None
+        self.take_model(call.parameters)
+        around = self._require_told().around
+        inputs = client.scoring_inputs(
+            self.cohort, self.home, around, self.settings, call.parameters
+        )
+        work = scoring_pass(call.parameters, inputs, self.plan.way)
+        return self._first(call.round, "scoring", work, None)
+
+    def go_on(self, came: Tensor) -> Sent | GradientUpload | None:
+        """Go on with what came back: the next upload, or what ends a pass.
+
+        A training pass ends with the gradients, a scoring pass with nothing.
+        """
+        waiting = self._pass
+        if waiting is None:
+            raise DataError("no pass waits for a reply")
+        told = self._require_told()
+        received = self._carrier.received(waiting.exchange, came, told)
+        exchange, result = advance(waiting.work, received)
+        if exchange is not None:
+            return self._send(waiting, exchange)
+        self._pass = None
+        if waiting.kind is not None:
+            self._scored = result
+            return None
+        return self._end(waiting, cast(PassResult, result))
+
+    def close(self, closing: Closing) -> None:
+        """Take the step of the round that has ended; any other is refused."""
+        trained = self._trained
+        if trained is None or trained.number != closing.round:
+            raise DataError(f"no pass of round {closing.round} waits for its close")
+        run = self.settings, self._seeds, self.plan.way.exchanged
+        self.home = client.close_round(
+            self.cohort, self.home, trained.result, closing, run
+        )
+        self._trained = None
+
+    def scores(self, fresh: bool) -> Probabilities:
+        """Probability of infection of the cohort, (people,), by the last model told.
+
+        From the scoring pass that has just ended, or from what the last closed
+        round left at home.
+        """
+        if self._model is None:
+            raise DataError("no model was told yet")
+        received = self._scored if fresh else self.home.received
+        state = self.cohort.state
+        return probabilities(self._model, self.settings, self.plan, received, state)
+
+    def take_model(self, parameters: dict[str, Tensor]) -> None:
+        """Take parameters to score with."""
+        self._model = Model(parameters, {})
+
+    @property
+    def loss(self) -> float:
+        """Sum of the losses of the pass that has ended; for nobody but the cohort."""
+        if self._trained is None:
+            raise DataError("no training pass has ended")
+        return self._trained.result.loss
+
+    def _first(
+        self,
+        number: int,
+        kind: str | None,
+        work: Generator[Exchange, Tensor, Any],
+        entry: LinearUse | None,
+    ) -> Sent:
+        exchange, _ = advance(work, None)
+        if exchange is None:
+            raise DataError("a pass without any exchange")
+        return self._send(_Pass(number, kind, work, entry, exchange), exchange)
+
+    def _send(self, before: _Pass, exchange: Exchange) -> Sent:
+        self._pass = _Pass(
+            before.number, before.kind, before.work, before.entry, exchange
+        )
+        channel = f"{before.kind or exchange.kind}/{exchange.layer}"
+        key = NoiseKey(self._seeds.noise, self.plan.terms(channel, before.number))
+        return self._carrier.sent(exchange, key, self._require_told())
+
+    def _end(self, waiting: _Pass, result: PassResult) -> GradientUpload:
+        uses = client.all_uses(result, waiting.entry)
+        where = self._seeds, waiting.number
+        upload = client.gradient_upload(
+            self.cohort, uses, result.weight, self.plan, where
+        )
+        self._trained = Trained(waiting.number, result, upload)
+        return upload
+
+    def _require_told(self) -> Told:
+        if self._told is None:
+            raise DataError("the counts of people were not told yet")
+        return self._told
+
+
+def _carrier(cohort: Cohort, plan: PrivacyPlan, rows: bool) -> Carrier:
+    if plan.upload is not None:
+        return ByPlace(cohort, plan, rows)
+    if rows:
+        return ByPerson(cohort.incidence)
+    return ByGroup(cohort.incidence)

@@ -1,0 +1,203 @@
+"""The server's side of the conversation: ask all sites, accept what fits, go on.
+
+Every answer is checked before it is used: heading, types, shapes, numbers, norms.
+An answer that fails is refused, counted and named, and its site sits out the rest
+of the round, as does a site that did not answer in time. Fewer sites than agreed
+end the run in a way that can be gone on with.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Literal, Protocol, TypeVar
+
+from torch import Tensor
+
+from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
+from epifalcon.types import Plain
+
+T = TypeVar("T")
+ERROR = "error"
+"""In what a site tells: why it could not do as asked, in words without data."""
+
+
+class Transport(Protocol):
+    """Carries calls to sites and answers back, whatever the network is."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites, as the network knows them."""
+
+    def ask(
+        self, calls: Mapping[str, bytes], seconds: float
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Send each site its call; answers by site, and why others failed.
+
+        All at once, waiting ``seconds`` at most. The names of the answers are
+        those that the network vouches for, not what a message says.
+        """
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that went wrong with one site."""
+
+    site: str
+    round: int
+    phase: str
+    kind: Literal["silent", "refused", "failed"]
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Payload:
+    """What a call says beside its heading."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    told: Plain = field(default_factory=dict)
+
+
+@dataclass
+class Traffic:
+    """Bytes and seconds of the calls so far."""
+
+    sent: int = 0
+    received: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+
+class Switchboard:
+    """Asks the sites of one run; ``present`` names those still with it, in order."""
+
+    present: list[str]
+    troubles: list[Trouble]
+    traffic: Traffic
+
+    def __init__(self, transport: Transport, run: str, rules: SiteRules) -> None:
+        self.run, self.rules = run, rules
+        self.present = sorted(transport.sites)
+        self.troubles = []
+        self.traffic = Traffic()
+        self._transport = transport
+        self._sitting_out: set[str] = set()
+        self._missed: Counter[str] = Counter()
+        self._require_enough()
+
+    @property
+    def attending(self) -> list[str]:
+        """The sites that take part in the rest of this round."""
+        return [site for site in self.present if site not in self._sitting_out]
+
+    def new_round(self) -> bool:
+        """Let everybody take part again; True where a site was given up for good.
+
+        That happens to a site that missed ``most_missed`` rounds in a row.
+        """
+        for site in self.present:
+            self._missed[site] = (
+                self._missed[site] + 1 if site in self._sitting_out else 0
+            )
+        kept = [
+            one for one in self.present if self._missed[one] < self.rules.most_missed
+        ]
+        lost = len(kept) < len(self.present)
+        self.present = kept
+        self._sitting_out.clear()
+        self._require_enough()
+        return lost
+
+    def keep_only(self, sites: Iterable[str]) -> None:
+        """Go on without the others: they were not there when it began."""
+        kept = set(sites)
+        self.present = [site for site in self.present if site in kept]
+        self._require_enough()
+
+    def ask(
+        self,
+        moment: tuple[str, int],
+        payloads: Mapping[str, Payload],
+        read: Callable[[str, Parcel], T],
+    ) -> dict[str, T]:
+        """Call the sites of ``payloads``; what ``read`` makes of each good answer.
+
+        ``moment`` is phase and round. ``read`` is given site and answer, and
+        refuses an answer by a ``DataError``.
+        """
+        phase, number = moment
+        began = perf_counter()
+        headings = {site: Heading(self.run, site, number, phase) for site in payloads}
+        calls = {
+            site: pack(Parcel(headings[site], one.tensors, one.told))
+            for site, one in payloads.items()
+        }
+        answers, failures = self._transport.ask(calls, self.rules.answer_seconds)
+        accepted: dict[str, T] = {}
+        for site in calls:
+            if site not in answers:
+                why = failures.get(site, "no answer")
+                self._sit_out(Trouble(site, number, phase, "silent", why))
+                continue
+            try:
+                accepted[site] = self._accept(site, answers[site], headings[site], read)
+            except DataError as error:
+                self._sit_out(Trouble(site, number, phase, "refused", str(error)))
+        self.traffic.sent += sum(map(len, calls.values()))
+        self.traffic.received += sum(map(len, answers.values()))
+        self.traffic.calls += 1
+        self.traffic.seconds += perf_counter() - began
+        self._require_enough()
+        return accepted
+
+    def report(self) -> dict[str, Any]:
+        """All troubles, for the run's report."""
+        kinds = Counter((one.site, one.kind) for one in self.troubles)
+        return {
+            "sites": list(self.present),
+            "counts": {
+                site: {
+                    kind: count for (who, kind), count in kinds.items() if who == site
+                }
+                for site in sorted({site for site, _ in kinds})
+            },
+            "troubles": [asdict(one) for one in self.troubles],
+        }
+
+    def _accept(
+        self,
+        site: str,
+        answer: bytes,
+        heading: Heading,
+        read: Callable[[str, Parcel], T],
+    ) -> T:
+        if len(answer) > self.rules.most_answer_mb * 2**20:
+            raise DataError(
+                f"an answer of {len(answer):,} bytes, at most "
+                f"{self.rules.most_answer_mb} MB are taken"
+            )
+        parcel = unpack(answer)
+        parcel.heading.require(heading)
+        if ERROR in parcel.told:
+            # Words of a stranger: short, and one line.
+            said = " ".join(str(parcel.told[ERROR]).split())[:200]
+            raise DataError(f"the site says: {said}")
+        return read(site, parcel)
+
+    def _sit_out(self, trouble: Trouble) -> None:
+        self._sitting_out.add(trouble.site)
+        self.troubles.append(trouble)
+
+    def _require_enough(self) -> None:
+        there, least = len(self.attending), max(self.rules.least_sites, 1)
+        if there >= least:
+            return
+        last = "".join(
+            f"; {one.site} in round {one.round}, {one.phase}: {one.why}"
+            for one in self.troubles[-3:]
+        )
+        raise TooFewSitesError(
+            f"{there} sites take part, at least {least} are needed{last}"
+        )

@@ -1,0 +1,230 @@
+"""What must be known of all people before the rounds, added up over sites.
+
+A site counts; the server adds up and never sees a person. These sums leave without
+noise: the ledger lists each of them as a release without protection.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
+from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.federation.preparing import Division, Household
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.mobility import sparse
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.mobility.markov import MobilityTally, tally_mobility
+from epifalcon.models.regional import RegionHistory
+from epifalcon.models.states import dcrnn_model, states_by_fold
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTally:
+    """What one site, or all together, counted; None for what is not needed."""
+
+    flows: Flows | None = None
+    cases: tuple[CaseTally, ...] = ()
+    """Of all tested people, then of those outside each fold."""
+    mobility: MobilityTally | None = None
+    reported: CaseTally | None = None
+    """Counts of cases, for pseudo traces that follow them."""
+
+    def __add__(self, other: "SiteTally") -> "SiteTally":
+        if len(self.cases) != len(other.cases):
+            raise DataError("sites counted cases for different numbers of folds")
+        cases = zip(self.cases, other.cases, strict=True)
+        return SiteTally(
+            _sum(self.flows, other.flows),
+            tuple(one + another for one, another in cases),
+            _sum(self.mobility, other.mobility),
+            _sum(self.reported, other.reported),
+        )
+
+
+def needs_region_model(settings: PredictionSettings) -> bool:
+    """Whether region states are made."""
+    return settings.macro_cases != "none"
+
+
+def needs_pseudo_traces(settings: PredictionSettings) -> bool:
+    """Whether people hide among pseudo traces."""
+    return settings.privacy.mode != "off" and settings.pseudo.pseudo_copies > 0
+
+
+def count(
+    home: Household,
+    division: Division,
+    settings: PredictionSettings,
+    progress: Progress = silent,
+) -> SiteTally:
+    """What the site adds; only what the settings need is counted."""
+    flows, cases, mobility, reported = None, [], None, None
+    training, traces = division.training, home.traces
+    if needs_region_model(settings):
+        flows = count_flows(traces, progress)
+        wanted = settings.region.cases
+        cases = [tally_cases(training, traces, wanted)]
+        for number in range(settings.region.folds):
+            others = (division.fold >= 0) & (division.fold != number)
+            cases.append(tally_cases(training.of_people(others), traces, wanted))
+    if needs_pseudo_traces(settings):
+        mobility = tally_mobility(traces, progress=progress)
+        if settings.pseudo.reads_cases:
+            reported = tally_cases(training, traces, COUNTS)
+    return SiteTally(flows, tuple(cases), mobility, reported)
+
+
+def total(tallies: Sequence[SiteTally]) -> SiteTally:
+    """Of all sites, in their order."""
+    return reduce(add, tallies)
+
+
+def fit_region_states(
+    tally: SiteTally,
+    clock: Clock,
+    settings: PredictionSettings,
+    seed: int,
+    progress: Progress = silent,
+) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """States (1 + folds, regions, days, width), and how forecasts were judged.
+
+    The first are made from all reported cases, the others without those of one
+    fold each.
+    """
+    if tally.flows is None or not tally.cases:
+        raise DataError("a region model needs flows and cases")
+    whole, *others = _histories(tally.flows, tally.cases, clock, settings.region.cases)
+    model = dcrnn_model(settings.region)
+    seed_of_model = Streams(seed).seed_for("region model")
+    generator = torch.Generator().manual_seed(seed_of_model)
+    fitted = states_by_fold(model, whole, others, generator, progress=progress)
+    states = [fitted.whole.states.hidden, *(one.hidden for one in fitted.folds)]
+    return np.stack(states), dict(fitted.whole.forecast.as_plain())
+
+
+def _histories(
+    flows: Flows, cases: Sequence[CaseTally], clock: Clock, settings: CaseSettings
+) -> list[RegionHistory]:
+    told = [
+        one.told(clock.slots_per_day, settings, None if not at else cases[0].tested)
+        for at, one in enumerate(cases)
+    ]
+    return [
+        RegionHistory(flows, one.by_region_and_day, one.source, one.measure)
+        for one in told
+    ]
+
+
+def pack(tally: SiteTally) -> dict[str, Tensor]:
+    """As tensors by name."""
+    arrays: dict[str, NDArray[Any]] = {}
+    if tally.flows is not None:
+        arrays |= sparse.pack("flows/between", tally.flows.between)
+        arrays["flows/stays"] = tally.flows.stays
+        arrays["flows/visitors"] = tally.flows.visitors
+    for number, one in enumerate(tally.cases):
+        arrays |= _pack_cases(f"cases/{number}", one)
+    if tally.reported is not None:
+        arrays |= _pack_cases("reported", tally.reported)
+    if (mobility := tally.mobility) is not None:
+        arrays |= sparse.pack("mobility/joint", mobility.joint)
+        arrays |= sparse.pack("mobility/moves", mobility.moves)
+        arrays["mobility/visits"] = mobility.visits
+        arrays["mobility/observed"] = mobility.observed
+        arrays["mobility/people"] = np.array([mobility.people])
+    return {name: _tensor(one) for name, one in arrays.items()}
+
+
+def unpack(
+    tensors: dict[str, Tensor], regions: int, clock: Clock, folds: int
+) -> SiteTally:
+    """What ``pack`` packed, every shape and sign checked."""
+    arrays = {name: one.numpy() for name, one in tensors.items()}
+    days, per_day = clock.days, clock.slots_per_day
+    flows = mobility = reported = None
+    cases: list[CaseTally] = []
+    table = (regions, days)
+    try:
+        if "flows/stays" in arrays:
+            shape = (days * regions, regions)
+            between = sparse.unpack("flows/between", arrays, shape)
+            stays = _counted(arrays["flows/stays"], (days, regions))
+            visitors = _counted(arrays["flows/visitors"], (days, regions))
+            flows = Flows(_counted_table(between), stays, visitors)
+            cases = [_cases(f"cases/{k}", arrays, table) for k in range(1 + folds)]
+        if "reported/cases" in arrays:
+            reported = _cases("reported", arrays, table)
+        if "mobility/visits" in arrays:
+            mobility = _mobility(arrays, regions, per_day)
+    except (KeyError, ValueError, IndexError, CorruptFileError) as error:
+        raise DataError(f"a tally is not whole: {error}") from None
+    return SiteTally(flows, tuple(cases), mobility, reported)
+
+
+def _mobility(
+    arrays: dict[str, NDArray[Any]], regions: int, per_day: int
+) -> MobilityTally:
+    joint = sparse.unpack("mobility/joint", arrays, (per_day * regions, regions))
+    moves = sparse.unpack("mobility/moves", arrays, (regions, regions))
+    return MobilityTally(
+        _counted_table(joint),
+        _counted(arrays["mobility/visits"], (per_day, regions)),
+        _counted(arrays["mobility/observed"], (per_day, 1)),
+        _counted_table(moves),
+        int(_counted(arrays["mobility/people"], (1,))[0]),
+    )
+
+
+def _pack_cases(name: str, tally: CaseTally) -> dict[str, NDArray[Any]]:
+    return {
+        f"{name}/cases": tally.cases,
+        f"{name}/visits": tally.visits,
+        f"{name}/numbers": np.array([tally.unplaced, tally.tested]),
+    }
+
+
+def _cases(
+    name: str, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
+) -> CaseTally:
+    cases, visits = (
+        _counted(arrays[f"{name}/{part}"], shape) for part in ("cases", "visits")
+    )
+    unplaced, tested = _counted(arrays[f"{name}/numbers"], (2,)).tolist()
+    return CaseTally(cases, visits, int(unplaced), int(tested))
+
+
+def _counted(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if array.shape != shape:
+        raise DataError(f"a tally has the shape {array.shape}, expected {shape}")
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise DataError("a tally holds a number below 0, or none at all")
+    return array
+
+
+def _counted_table(matrix: Any) -> Any:  # noqa: ANN401
+    _counted(matrix.data, matrix.data.shape)
+    return matrix
+
+
+def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401
+    if one is None or other is None:
+        if one is not other:
+            raise DataError("sites counted different things")
+        return None
+    return one + other
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    wide = np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64
+    return torch.from_numpy(np.array(array, wide))

@@ -1,0 +1,108 @@
+"""Messages as bytes: a heading that says whose and for when, then tensors.
+
+The bytes are safetensors with the heading in its metadata: nothing in them can be
+executed, and every length is checked before anything is read. Both sides check
+every heading, so an answer for another run, round, phase or site is refused.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from epifalcon.errors import DataError
+from epifalcon.types import Plain
+
+PROTOCOL = 1
+"""Number of the conversation that both sides must speak."""
+_MOST_HEADING_BYTES = 2**20
+_LENGTH = struct.Struct("<Q")
+_KINDS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """To which moment of which run a message belongs."""
+
+    run: str
+    site: str
+    """Of the site, for calls to it as for answers of it."""
+    round: int
+    phase: str
+    protocol: int = PROTOCOL
+
+    def require(self, expected: "Heading") -> None:
+        """Raise ``DataError`` with the first thing that is not as expected."""
+        for name, wanted in asdict(expected).items():
+            if (found := getattr(self, name)) != wanted:
+                raise DataError(f"{name} is {found!r}, expected {wanted!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """One message: its heading, tensors by name, and plain values."""
+
+    heading: Heading
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    told: Plain = field(default_factory=dict)
+
+    def tensor(self, name: str) -> Tensor:
+        """A tensor that must be there."""
+        if name not in self.tensors:
+            raise DataError(f"the message lacks {name!r}")
+        return self.tensors[name]
+
+    def value(self, name: str) -> Any:  # noqa: ANN401
+        """A plain value that must be there."""
+        if name not in self.told:
+            raise DataError(f"the message lacks {name!r}")
+        return self.told[name]
+
+
+def pack(parcel: Parcel) -> bytes:
+    """The bytes of a message."""
+    whole = {name: one.contiguous() for name, one in parcel.tensors.items()}
+    heading = {
+        "heading": json.dumps(asdict(parcel.heading)),
+        "told": json.dumps(parcel.told, allow_nan=False),
+    }
+    return safetensors.torch.save(whole, heading)
+
+
+def unpack(data: bytes) -> Parcel:
+    """Read what ``pack`` made; anything else is a ``DataError``."""
+    try:
+        told = _metadata(data)
+        heading = Heading(**json.loads(told["heading"]))
+        plain = json.loads(told["told"])
+        tensors = safetensors.torch.load(data)
+    except DataError:
+        raise
+    except SafetensorError as error:
+        raise DataError(f"not a message: {error}") from None
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise DataError("not a message: its heading cannot be read") from None
+    if not isinstance(plain, dict):
+        raise DataError("not a message: its plain values have no names")
+    for name, one in tensors.items():
+        if one.dtype not in _KINDS:
+            raise DataError(f"{name} is of {one.dtype}, which no message holds")
+    return Parcel(heading, tensors, plain)
+
+
+def _metadata(data: bytes) -> dict[str, str]:
+    """The metadata of safetensors, which its reader of bytes does not hand out."""
+    if len(data) < _LENGTH.size:
+        raise DataError(f"not a message: {len(data)} bytes")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > min(len(data) - _LENGTH.size, _MOST_HEADING_BYTES):
+        raise DataError("not a message: its heading is longer than it may be")
+    header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+    found: dict[str, str] = header["__metadata__"]
+    return found
