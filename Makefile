@@ -24,7 +24,7 @@ demo: install ## a small city, an outbreak, Falcon beside its rivals; demo/repor
 		--beside hgnn --beside soft-dct-ratio --out demo --overwrite
 
 test: install ## run all tests
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 test-slow: install ## run the slow studies' tests
 	$(BIN)/python -m pytest -m slow

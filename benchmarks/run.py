@@ -25,8 +25,9 @@ NAMES = (
     "hbp",
     "hbp-million",
     "localisation",
+    "federation",
 )
-WITH_PRESET = ("round", "round-all", "hbp")
+WITH_PRESET = ("round", "round-all", "hbp", "federation")
 WITH_PEOPLE = ("million", "hbp-million")
 
 

@@ -27,19 +27,32 @@ Shell completion: `epifalcon --install-completion`.
 | 4 | privacy budget: nothing was released |
 | 5 | corrupt file: something that epifalcon wrote has changed since |
 | 6 | cannot write: the place exists, is not ours, or is not writable |
+| 7 | too few sites: what was done is kept and can be gone on with |
 """
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    group = typer.main.get_command(app)
     parts = [HEAD]
-    for name, command in group.commands.items():
+    for name, command in _commands(typer.main.get_command(app)):
         text = inspect.cleandoc(command.help or "")
         parts.append(f"\n## epifalcon {name}\n\n{_example(text)}\n")
         rows = [_row(option) for option in command.params if option.name != "help"]
         parts.append("| option | meaning |\n| --- | --- |\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+def _commands(
+    group: typer.core.TyperGroup,
+) -> list[tuple[str, typer.core.TyperCommand]]:
+    """Every command with its whole name, those of a group one by one."""
+    found = []
+    for name, command in group.commands.items():
+        if isinstance(command, typer.core.TyperGroup):
+            found += [(f"{name} {inner}", one) for inner, one in _commands(command)]
+        else:
+            found.append((name, command))
+    return found
 
 
 def _example(text: str) -> str:

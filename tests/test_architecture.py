@@ -74,7 +74,7 @@ def commands() -> set[str]:
         f"src/epifalcon/app/{node.args[0].value.id}.py {node.args[0].attr}"
         for node in ast.walk(main)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func).startswith("app.command(")
+        and "app.command(" in ast.unparse(node.func)
         and isinstance(node.args[0], ast.Attribute)
         and isinstance(node.args[0].value, ast.Name)
     }

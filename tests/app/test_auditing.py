@@ -19,7 +19,7 @@ WORDS = (
     *(word for one in QUICK for word in ("--set", one)),
     *("--set", "pseudo.pseudo_copies=3"),
 )
-FEW = releases.AuditSettings(canaries=300, canary_people=200, rounds=2)
+FEW = releases.AuditSettings(canaries=300, canary_people=60, rounds=2)
 MODES = {
     "paper": ("--mode", "paper", "--set", "privacy.upload_sigma=0.05"),
     "local": ("--mode", "local"),
@@ -82,7 +82,11 @@ def test_json_tells_attacks_claims_and_what_is_bare(epifalcon, made, mode):
     assert (told["epsilon_lower_bound"] is None) == (mode == "off")
     assert bool(told["releases"]) == (mode != "off")
     if mode != "off":
-        assert told["epsilon_lower_bound"] <= told["epsilon_claimed"]
+        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
+        assert told["epsilon_claimed_there"] <= told["epsilon_claimed"]
+        assert told["epsilon_test"] < told["epsilon_replace"]
+        assert told["epsilon_claimed"] < told["epsilon_replace"]
+        assert told["unprotected"][-1].startswith("downloads: ")
         assert any(one.startswith("places: ") for one in told["unprotected"])
     assert any(one.startswith("counts: ") for one in told["unprotected"]) == (
         mode != "local"
@@ -152,6 +156,41 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
     assert "upload/0" in said.err
     # The evidence is kept.
     assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
+
+
+@pytest.mark.parametrize(
+    "fault", ["a bias without noise", "a wide clip", "late rounds"]
+)
+def test_small_faults_end_with_code_4_too(epifalcon, made, monkeypatch, fault):
+    from epifalcon.federation import client
+    from epifalcon.privacy import perturb
+
+    mean, clip, noised = client.private_mean, perturb.clip_rows, perturb.add_keyed
+
+    def bare(clipped, *given):
+        sent = mean(clipped, *given)
+        sent.value["head.bias"] = clipped.gradients["head.bias"] / clipped.people
+        return sent
+
+    def tired(value, sigma, rows, key):
+        return noised(value, 0.0 if key.terms.round >= 4 else sigma, rows, key)
+
+    run = made("local")
+    if fault == "a bias without noise":
+        monkeypatch.setattr(client, "private_mean", bare)
+    elif fault == "a wide clip":
+        monkeypatch.setattr(perturb, "clip_rows", lambda one, c: clip(one, 1.3 * c))
+    else:
+        monkeypatch.setattr(perturb, "add_keyed", tired)
+    said = epifalcon("audit", run)
+    assert said.code == 4
+    told = {
+        "a bias without noise": "in head.bias",
+        "a wide clip": "1.3 clips long",
+        "late rounds": "upload/0, test strength, each upload: noise repeats",
+    }
+    assert told[fault] in said.err
+    assert "stands" in said.out
 
 
 def test_a_run_that_recorded_nothing(epifalcon, run_town, tmp_path):

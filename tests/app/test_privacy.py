@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from tests.app.runs import strict
@@ -22,7 +24,24 @@ def test_a_wish_is_answered_by_a_sigma(epifalcon):
     assert told["sigma"] == pytest.approx(18.92, abs=0.01)
     assert told["person"] == pytest.approx(8)
     said = epifalcon(*words).out
-    assert "needs sigma 18.92, 189 times the clip" in said
+    assert "needs sigma 18.924, 189 times the clip" in said
+
+
+@pytest.mark.parametrize("wish", ["8", "1", "0.3", "200", "1e-6"])
+def test_the_sigma_printed_keeps_the_wish(epifalcon, wish):
+    words = "privacy", "--rounds", "5"
+    said = epifalcon(*words, "--target-epsilon", wish).out
+    sigma = re.search(r"needs sigma ([0-9.e+]+),", said).group(1)
+    told = strict(epifalcon(*words, "--sigma", sigma, "--json").out)
+    assert told["person"] <= float(wish)
+    assert told["person"] == pytest.approx(float(wish), rel=1e-3)
+
+
+def test_only_relations_that_can_be_kept_are_offered(epifalcon):
+    said = epifalcon("privacy", "--sigma", "1", "--relation", "foo")
+    assert said.code == 2
+    assert "add-remove" not in said.err
+    assert epifalcon("privacy", "--sigma", "1", "--relation", "replace").code == 0
 
 
 def test_people_read_a_table_of_at_most_80_columns(epifalcon):

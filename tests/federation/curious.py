@@ -3,9 +3,10 @@
 import numpy as np
 import torch
 
-from epifalcon.federation.messages import GradientUpload, LocationUpload
+from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
 from epifalcon.federation.note_taking import NoteSettings, NoteTaker
 from epifalcon.federation.notes import PublicTerms
+from epifalcon.federation.view import SERVER
 
 
 def terms_of(**changes) -> PublicTerms:
@@ -74,6 +75,47 @@ def taken(
     """Notes of all rounds."""
     who = People(terms, people, seed)
     taker = NoteTaker(np.arange(people), terms, settings)
+    for number in range(terms.rounds):
+        for cohort, message in who.round(number):
+            taker.saw(cohort, message)
+    return taker, who
+
+
+class StatusPeople(People):
+    """People who send the row of their status, negative, positive or unknown.
+
+    Columns are drawn anew for each round, as if steps were large.
+    """
+
+    def __init__(self, terms: PublicTerms, people: int, seed: int = 0) -> None:
+        super().__init__(terms, people, seed)
+        self.status = self.rng.integers(0, 3, people)
+
+    def upload(self, person: int, number: int, channel: str) -> LocationUpload:
+        hidden = self.rng.random() < self.terms.mask_share
+        self.sent = self.column[2 if hidden else self.status[person]]
+        return super().upload(person, number, channel)
+
+    def row(self) -> np.ndarray:
+        return self.sent
+
+    def broadcast(self, number: int) -> Broadcast:
+        weight = self.rng.standard_normal((3, self.terms.width))
+        length = np.linalg.norm(weight, axis=1, keepdims=True)
+        self.column = (self.terms.upload_clip * weight / length).astype(np.float32)
+        return Broadcast(number, {"input.weight": torch.from_numpy(weight.T.copy())})
+
+    def round(self, number: int) -> list[tuple[int, object]]:
+        first = SERVER, self.broadcast(number)
+        return [first, *super().round(number)]
+
+
+def taken_of_statuses(
+    terms: PublicTerms, people: int, seed: int = 0
+) -> tuple[NoteTaker, StatusPeople]:
+    """Notes of all rounds of people with a status input."""
+    who = StatusPeople(terms, people, seed)
+    taker = NoteTaker(np.arange(people), terms)
     for number in range(terms.rounds):
         for cohort, message in who.round(number):
             taker.saw(cohort, message)

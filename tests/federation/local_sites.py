@@ -58,7 +58,7 @@ def sites_of(
     answering = {name: Answering(RUN, name) for name in names}
     sites = {}
     for name, cohort in zip(names, cohorts, strict=True):
-        rows = rules.uploads == "rows"
+        rows = rules.sends_rows(plan.mode)
         rounds = CohortRounds(cohort, settings, plan, RunSeeds(seed), rows)
         people = np.flatnonzero(cohort.status >= 0).astype(np.int32)[:2]
         watched = Watched(people, cohort.status[people] == 1)

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from epifalcon.federation.note_kernels import add_by_window, note_round, posterior
+from epifalcon.federation.note_kernels import (
+    add_by_window,
+    note_known_round,
+    note_round,
+    posterior,
+)
 
 
 def dense_notes(rows, window, weight, noise, spread):
@@ -82,3 +87,50 @@ def test_in_wide_windows_each_claim_stands_for_itself():
     weight = np.empty(4)
     posterior(evidence, np.array([0, 4]), -np.log(9), False, weight)
     assert np.allclose(weight, special.expit(evidence - np.log(9)))
+
+
+def dense_known(rows, window, weight, known):
+    """Evidence by the formulas in full: which row, by the other windows; then this."""
+    noise, column, spread, before = known
+    unit, made = np.eye(rows.shape[1]), np.zeros(len(rows))
+    for claim, row in enumerate(rows):
+        others = window != window[claim]
+        certain = (weight[others] ** 2).sum()
+        total = weight[others] @ rows[others]
+        chance = np.array(before)
+        if certain:
+            for status, one in enumerate(column):
+                around = (noise * certain + certain**2 * spread[status]) * unit
+                told = stats.multivariate_normal(certain * one, around)
+                chance[status] += told.logpdf(total)
+        chance -= special.logsumexp(chance)
+        true = [
+            stats.multivariate_normal(one, (noise + extra) * unit).logpdf(row)
+            for one, extra in zip(column, spread, strict=True)
+        ]
+        pseudo = stats.multivariate_normal(np.zeros(len(unit)), noise * unit)
+        made[claim] = special.logsumexp(chance + true) - pseudo.logpdf(row)
+    return made
+
+
+@pytest.mark.parametrize("extra", [0.0, 0.004])
+@pytest.mark.parametrize("size", [[3, 1, 4], [5], [2, 3, 1, 1, 6]], ids=len)
+def test_a_round_of_known_rows_is_noted_as_the_formulas_say(size, extra):
+    rng = np.random.default_rng(len(size))
+    start = np.concatenate([[0], np.cumsum(size)])
+    window = np.repeat(np.arange(len(size)), size)
+    rows = rng.normal(0.02, 0.1, (start[-1], 4))
+    weight, column = rng.random(start[-1]), rng.normal(0, 0.1, (3, 4))
+    spread = extra * np.array([1.0, 0.5, 2.0])
+    known = 0.01, column, spread, np.log([0.2, 0.1, 0.7])
+    kept, norms = np.zeros((3, len(rows))), np.zeros(len(rows), np.float32)
+    met = np.zeros((3, len(rows)))
+    sums = np.zeros((2, len(size), 4))
+    add_by_window(rows, start, weight, sums)
+    for times in (1, 2):
+        note_known_round(rows, start, weight, known, sums, (*kept, norms, met))
+        expected = times * dense_known(rows, window, weight, known)
+        assert np.allclose(kept[2], expected, rtol=1e-8, atol=1e-10)
+        assert np.allclose(met, times * column @ rows.T)
+    other, _ = noted(rows, start, weight, 0.01, 0.002)
+    assert np.allclose(kept[:2], 2 * other[:2])

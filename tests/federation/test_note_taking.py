@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation.messages import Broadcast, LocationUpload
+from epifalcon.federation.messages import Broadcast, LocationUpload, PresenceUpload
 from epifalcon.federation.note_taking import (
     NoteSettings,
     NoteTaker,
@@ -12,7 +12,13 @@ from epifalcon.federation.note_taking import (
 )
 from epifalcon.federation.notes import Notes
 from epifalcon.federation.view import SERVER, Crowd
-from tests.federation.curious import People, gradient, taken, terms_of
+from tests.federation.curious import (
+    People,
+    gradient,
+    taken,
+    taken_of_statuses,
+    terms_of,
+)
 
 TWO = ("upload/0", "upload/1")
 
@@ -131,6 +137,15 @@ def test_memory_is_known_before_and_refused():
     taker, _ = taken(terms, 10)
     held = sum(one.nbytes for one in taker.notes().arrays().values())
     assert 0.7 * planned < held <= planned
+    shown = terms_of(rounds=50, mask_share=0.5)
+    known = taken_of_statuses(shown, 10)[0].notes()
+    held = sum(
+        one.nbytes
+        for name, one in known.arrays().items()
+        if not name.startswith("parameter.")
+    )
+    assert 0.7 * planned_bytes(10, shown, settings) < held
+    assert held <= planned_bytes(10, shown, settings)
     with pytest.raises(SettingsError, match=r"notes of 10 people take up to .* bytes"):
         NoteTaker(np.arange(10), terms, NoteSettings(most_bytes=planned - 1))
     NoteTaker(np.arange(10), terms, NoteSettings(most_bytes=planned))
@@ -148,10 +163,29 @@ def test_counts_stand_beside_the_claims():
     terms = terms_of(rounds=1)
     taker, who = taken(terms, 2)
     assert np.isnan(taker.notes().counts).all()
+    assert np.isnan(taker.notes().presence).all()
     taker.saw(SERVER, Crowd(who.keys, who.keys + 0.5, who.keys * 2))
     notes = taker.notes()
     assert np.array_equal(notes.counts, notes.key + 0.5)
     assert np.array_equal(notes.claimed, notes.key * 2)
+
+
+def test_what_devices_say_of_their_own_places_is_kept_and_gone_on_with():
+    terms = terms_of(rounds=2, presence_sigma=2.0)
+    who, taker = People(terms, 3), NoteTaker([0, 2], terms)
+    told = [PresenceUpload(who.keys, who.keys + 0.25 * one) for one in range(3)]
+    for cohort, message in enumerate(told):
+        taker.saw(cohort, message)
+    assert len(taker.notes().presence) == 0
+    for cohort, message in who.round(0):
+        taker.saw(cohort, message)
+    notes = taker.notes()
+    assert np.array_equal(notes.presence, np.append(who.keys, who.keys + 0.5))
+    taker = NoteTaker.resume(Notes.of(notes.arrays(), notes.meta()))
+    assert np.array_equal(taker.notes().presence, notes.presence)
+    taker.saw(0, PresenceUpload(who.keys[1:], told[0].counts[1:]))
+    with pytest.raises(DataError, match="other places"):
+        taker.notes()
 
 
 def test_a_message_of_several_people_is_taken_apart():

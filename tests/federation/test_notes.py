@@ -24,14 +24,23 @@ def test_notes_come_back_from_disk_bit_by_bit(tmp_path):
     assert same(Notes.load(tmp_path / "notes"), notes)
 
 
-def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("schema", [1, 99])
+def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch, schema):
     with pytest.raises(DataError, match="no such folder"):
         Notes.load(tmp_path / "notes")
-    monkeypatch.setattr(notes_module, "_SCHEMA", 2)
+    monkeypatch.setattr(notes_module, "_SCHEMA", schema)
     some_notes().save(tmp_path / "notes", Origin())
     monkeypatch.undo()
-    with pytest.raises(DataError, match="schema 2 of 'server-notes'"):
+    with pytest.raises(DataError, match=f"schema {schema} of 'server-notes'"):
         Notes.load(tmp_path / "notes")
+
+
+def test_notes_out_of_an_older_checkpoint_are_refused():
+    """Checkpoints have no schema of their own for what rides in them."""
+    notes = some_notes()
+    older = {name: one for name, one in notes.arrays().items() if name != "met"}
+    with pytest.raises(CorruptFileError, match=r"another version.*met"):
+        Notes.of(older, notes.meta())
 
 
 def test_notes_that_were_changed_are_refused(tmp_path):
@@ -59,6 +68,8 @@ def test_claims_are_grouped_by_person_and_window():
         ("key", lambda one: one[::-1].copy()),
         ("person", lambda one: one + 1),
         ("strength", lambda one: one[:1]),
+        ("presence", lambda one: one[1:]),
+        ("status", lambda one: one[:1]),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(name, change):
@@ -80,12 +91,23 @@ def test_terms_are_those_of_the_plan():
     assert terms.parameters == 2 * 60 + 14
     assert terms.most_claims == 6 * 7
     assert PublicTerms(**json.loads(json.dumps(vars(terms)))) == terms
+    assert (terms.mask_share, terms.statuses) == (None, 0)
+    shown = settings_of(input="status", mask_share=0.3, input_dropout=0.1)
+    terms = PublicTerms.of(whole, shown, plan_of(shown, 2, **wish))
+    assert (terms.mask_share, terms.input_dropout, terms.statuses) == (0.3, 0.1, 3)
     off = PublicTerms.of(whole, settings, plan_of(settings, mode="off"))
     assert (off.upload_clip, off.upload_sigma, off.copies) == (None, 0.0, 0)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"regions": 0}, {"upload_sigma": -1.0}, {"upload_clip": 0.0}]
+    "wrong",
+    [
+        {"regions": 0},
+        {"upload_sigma": -1.0},
+        {"upload_clip": 0.0},
+        {"mask_share": 1.5},
+        {"input_dropout": -0.1},
+    ],
 )
 def test_impossible_terms_are_refused(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):

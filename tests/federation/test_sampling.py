@@ -13,6 +13,7 @@ from epifalcon.federation.notes import Notes, PublicTerms
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.federation.view import Crowd, RecordedView
 from tests.federation.small_world import city, plan_of, settings_of
+from tests.federation.test_note_taking import same
 
 SAMPLE = np.array([0, 3, 4, 7, 20])  # nobody saw person 4
 PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
@@ -70,8 +71,9 @@ def test_engines_agree_without_noise(mode, window_slots, path):
     mine, theirs = one.arrays(), other.arrays()
     assert set(mine) == set(theirs)
     for name, array in mine.items():
-        scale = max(1.0, np.abs(array).max(initial=0))
-        assert np.abs(array - theirs[name]).max(initial=0) < 1e-6 * scale, name
+        scale = 1e-6 * max(1.0, np.abs(np.nan_to_num(array)).max(initial=0))
+        other = theirs[name]
+        assert np.allclose(array, other, rtol=0, atol=scale, equal_nan=True), name
 
 
 @each_engine
@@ -147,6 +149,22 @@ def test_local_counts_carry_noise_of_every_claim():
     assert len(clean) == 0
 
 
+@each_engine
+def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own(kind):
+    made = world(LOCAL)
+    sigma, scaled = made[2].presence.sigma, []
+    for seed in range(6):
+        notes = noted(kind, made, 1, seed)
+        true = np.isin(notes.code, true_codes(made[0], notes))
+        scaled.append((notes.presence - true) / sigma)
+    scaled = np.concatenate(scaled)
+    assert abs(scaled.mean()) < 4 / np.sqrt(len(scaled))
+    assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
+    # Totals only, where a device alone would say what is true.
+    for mode in ("off", "paper"):
+        assert np.isnan(noted(kind, world(MODES[mode]), 1).presence).all()
+
+
 def true_counts(whole, notes):
     claims = whole.claims
     return np.array([(claims.true & (claims.place == key)).sum() for key in notes.key])
@@ -196,8 +214,7 @@ def test_watching_resumes_bit_by_bit(kind):
     second = engine_of(kind, made, taker)
     second.restore(state)
     train(second)
-    mine, theirs = whole.arrays(), taker.notes().arrays()
-    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    assert same(taker.notes(), whole)
 
 
 def test_threads_change_no_bit(monkeypatch):
@@ -206,8 +223,7 @@ def test_threads_change_no_bit(monkeypatch):
     monkeypatch.setattr("epifalcon.hypergraph.compiled._WORTH_THREADS", 0)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     together = noted("vectorised", made)
-    mine, theirs = alone.arrays(), together.arrays()
-    assert all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    assert same(alone, together)
 
 
 def test_the_fast_engine_asks_for_a_sample():

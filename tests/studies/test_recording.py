@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.preparing import hypergraph
 from epifalcon.federation.settings import ViewSettings
+from epifalcon.mobility.traces import Traces
+from epifalcon.studies import recording
 from epifalcon.studies.features import Task
 from epifalcon.studies.fitting import Desk, fit
-from epifalcon.studies.recording import VIEW, read_notes
+from epifalcon.studies.recording import VIEW, read_notes, require_room
 from tests.studies import town
 
 RECORDED = replace(town.with_mode("paper"), view=ViewSettings(people=9))
@@ -56,3 +60,30 @@ def test_notes_too_large_are_refused_before_anything_is_released(tmp_path):
     wide = replace(RECORDED, view=ViewSettings(people=10**6, most_mb=1))
     with pytest.raises(SettingsError, match=r"view\.most_mb=1"):
         trained(wide, tmp_path / "run")
+
+
+@pytest.mark.parametrize("mode", ["off", "paper", "local"])
+def test_room_is_asked_for_before_the_run_as_in_it(mode, tmp_path, monkeypatch):
+    traces, seen = town.traces(), replace(town.with_mode(mode), view=ViewSettings())
+    copies = 0 if mode == "off" else seen.pseudo.pseudo_copies
+    releases = releases_of(traces.clock)
+    plan = PrivacyPlan.of(seen.privacy, seen.model, releases, copies)
+    first = Traces(traces.by_slot[:, :1], traces.clock, traces.regions)
+    one = hypergraph(first, seen)
+    require_room(seen, one, traces.people, plan)
+    asked, real = [], recording.NoteTaker
+
+    def spy(sample, terms, limits):
+        asked.append((len(sample), terms, limits))
+        return real(sample, terms, limits)
+
+    monkeypatch.setattr(recording, "NoteTaker", spy)
+    watched = replace(seen, view=ViewSettings(people=9))
+    require_room(watched, one, traces.people, plan)
+    trained(watched, tmp_path / "run")
+    before, during = asked
+    assert before == during
+    huge = replace(seen, view=ViewSettings(people=10**6, most_mb=1))
+    huge = replace(huge, model=replace(seen.model, rounds=10**6, width=64))
+    with pytest.raises(SettingsError, match=r"view\.most_mb=1"):
+        require_room(huge, one, 10**6, plan)

@@ -1,7 +1,7 @@
 """The command ``epifalcon``: every command, and what happens to its errors.
 
 Exit codes: 0 done; 1 an error of our own; 2 usage or settings; 3 bad data;
-4 privacy budget; 5 corrupt file; 6 cannot write.
+4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites.
 """
 
 import os
@@ -17,6 +17,7 @@ from epifalcon.app import (
     auditing,
     city,
     comparing,
+    federating,
     importing,
     inspecting,
     listing,
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 2 usage or settings, 3 bad data, 4 privacy budget, "
-    "5 corrupt file, 6 cannot write.",
+    "5 corrupt file, 6 cannot write, 7 too few sites.",
 )
 app.command("run")(run.run)
 app.command("predict")(predicting.predict)
@@ -49,6 +50,20 @@ app.command("outbreak")(outbreak.outbreak)
 app.command("import")(importing.import_)
 app.command("inspect")(inspecting.inspect)
 app.command("presets")(presets.presets)
+federate_app = typer.Typer(
+    help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+federate_app.command("rehearse")(federating.rehearse)
+federate_app.command("provision")(federating.provision)
+federate_app.command("serve")(federating.serve)
+federate_app.command("join")(federating.join)
+federate_app.command("submit")(federating.submit)
+federate_app.command("status")(federating.status)
+federate_app.command("stop")(federating.stop)
+federate_app.command("deal")(federating.deal)
+app.add_typer(federate_app, name="federate")
 
 
 _INTERRUPTED = 130

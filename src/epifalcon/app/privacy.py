@@ -1,5 +1,6 @@
 """``epifalcon privacy``: what uploads cost, and how much noise a promise needs."""
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +60,8 @@ def privacy(
     if (sigma is None) == (target_epsilon is None):
         raise SettingsError("give either --sigma or --target-epsilon")
     one_of(UNITS, unit=unit)
+    # The third relation cannot be kept from a server that sees each upload.
+    one_of(("zero-out", "replace"), relation=relation)
     chosen: Unit = unit  # type: ignore[assignment]
     uploads = Uploads(
         clip=clip,
@@ -74,7 +77,7 @@ def privacy(
         sigma = uploads.sigma_for(target_epsilon, chosen)
         screen.say(
             f"Epsilon {target_epsilon:g} for one {unit} at delta {delta:g} needs "
-            f"sigma {sigma:.4g}, {sigma / clip:.3g} times the clip."
+            f"sigma {_at_least(sigma)}, {sigma / clip:.3g} times the clip."
         )
     cost = uploads.cost(float(sigma or 0.0))
     found = uploads.checked(cost.sigma, chosen) if check else None
@@ -102,9 +105,18 @@ def _show(screen: Screen, uploads: "Uploads", cost: "Cost") -> None:
     rows.append([formula, f"{uploads.rounds:,}", shown_epsilon(cost.paper_formula)])
     title = (
         f"Epsilon at delta {uploads.delta:g} ({uploads.relation}), "
-        f"sigma {cost.sigma:.4g}, clip {uploads.clip:g}"
+        f"sigma {_at_least(cost.sigma)}, clip {uploads.clip:g}"
     )
     screen.table(title, ["what is hidden", "releases", "epsilon"], rows)
+
+
+def _at_least(sigma: float) -> str:
+    """Five digits, never rounded down: less noise would not keep the promise."""
+    told = f"{sigma:.5g}"
+    if sigma == 0 or float(told) >= sigma:
+        return told
+    step = 10.0 ** (math.floor(math.log10(sigma)) - 4)
+    return f"{float(told) + step:.5g}"
 
 
 def _figures(

@@ -108,3 +108,125 @@ def note_round(
             correlation[claim] += along
             evidence[claim] += by_energy * square + met / both - base
             norms[claim] = math.sqrt(square)
+
+
+@compiled
+def note_known_round(
+    rows: NDArray[np.floating],
+    start: Ends,
+    weight: Floats,
+    known: tuple[float, Floats, Floats, Floats],
+    sums: Floats,
+    kept: tuple[Floats, Floats, Floats, NDArray[np.float32], Floats],
+) -> None:
+    """The same where the row is one of a few known ones (``known_rows``).
+
+    ``known`` is sigma^2, the rows (statuses, width), the variance of a coordinate
+    around each, and the log-chance of each before the round; ``kept`` has at its
+    end the products with each row, (statuses, claims). The evidence is the exact
+    log ratio of a true claim and a pseudo one, the row being chosen by the uploads
+    of the other windows.
+    """
+    row = known[1]
+    energy, correlation, evidence, norms, met = kept
+    width, claims, statuses = rows.shape[1], len(weight), len(row)
+    plain, weighted = sums[0].sum(axis=0), sums[1].sum(axis=0)
+    squares = (weight * weight).sum()
+    flat, rest = np.empty(width), np.empty(width)
+    chance, along = np.empty(statuses), np.empty(statuses)
+    for window in range(len(start) - 1):
+        first, last = start[window], start[window + 1]
+        others = max(claims - (last - first), 1)
+        certain = squares
+        for claim in range(first, last):
+            certain -= weight[claim] * weight[claim]
+        for column in range(width):
+            flat[column] = (plain[column] - sums[0, window, column]) / others
+            rest[column] = weighted[column] - sums[1, window, column]
+        fit_rows(rest, max(certain, 0.0), known, chance)
+        for claim in range(first, last):
+            square, level = measure(rows[claim], flat, row, along)
+            energy[claim] += square
+            correlation[claim] += level
+            norms[claim] = math.sqrt(square)
+            met[:, claim] += along
+            evidence[claim] += _true_against_pseudo(square, along, known, chance)
+
+
+@compiled
+def measure(
+    upload: NDArray[np.floating], flat: Floats, row: Floats, along: Floats
+) -> tuple[float, float]:
+    """Square of an upload and product with ``flat``; those with each row of ``row``.
+
+    The latter are written into ``along``, (statuses,).
+    """
+    square, level = 0.0, 0.0
+    along[:] = 0.0
+    for column in range(len(upload)):
+        value = upload[column]
+        square += value * value
+        level += value * flat[column]
+        for status in range(len(row)):
+            along[status] += value * row[status, column]
+    return square, level
+
+
+@compiled
+def fit_rows(
+    total: Floats,
+    certain: float,
+    known: tuple[float, Floats, Floats, Floats],
+    fits: Floats,
+) -> None:
+    """Log-chance of each known row given a weighted sum of uploads, up to a constant.
+
+    ``total`` (width,) is ``certain`` times the row, with noise of sigma^2 times
+    ``certain`` in every coordinate.
+    """
+    noise, row, spread, before = known
+    width = len(total)
+    for status in range(len(row)):
+        both = noise + certain * spread[status]
+        # The square of (total - certain row) over certain; its part in total^2
+        # alone is the same for all where spreads are.
+        met, length, square = 0.0, 0.0, 0.0
+        for column in range(width):
+            met += total[column] * row[status, column]
+            length += row[status, column] * row[status, column]
+            square += total[column] * total[column]
+        fits[status] = before[status] + (met - certain * length / 2) / both
+        if certain > 0 and spread[status] > 0:
+            gained = square / (2 * certain) * (1 / noise - 1 / both)
+            fits[status] += gained - width / 2 * math.log(both / noise)
+
+
+@compiled
+def _true_against_pseudo(
+    square: float,
+    along: Floats,
+    known: tuple[float, Floats, Floats, Floats],
+    chance: Floats,
+) -> float:
+    """Log ratio of an upload that holds one of the rows, by their log-chances."""
+    noise, row, spread, _ = known
+    width, most, highest = row.shape[1], -np.inf, -np.inf
+    for status in range(len(row)):
+        most = max(most, chance[status])
+    fits, total = np.empty(len(row)), 0.0
+    for status in range(len(row)):
+        total += math.exp(chance[status] - most)
+        both = noise + spread[status]
+        length = 0.0
+        for column in range(width):
+            length += row[status, column] * row[status, column]
+        fits[status] = (along[status] - length / 2) / both - width / 2 * math.log(
+            both / noise
+        )
+        fits[status] += square / 2 * (1 / noise - 1 / both)
+        fits[status] += chance[status] - most
+        highest = max(highest, fits[status])
+    found = 0.0
+    for status in range(len(row)):
+        found += math.exp(fits[status] - highest)
+    return highest + math.log(found) - math.log(total)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,20 @@ from numpy.typing import NDArray
 from epifalcon.checks import whole
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import note_kernels
-from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
+from epifalcon.federation.known_rows import KnownRows, own_status, shown_chances
+from epifalcon.federation.messages import (
+    Broadcast,
+    GradientUpload,
+    LocationUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.note_pages import Page, PageSize, Total, assumed
 from epifalcon.federation.notes import Notes, PublicTerms, Singles
 from epifalcon.federation.view import Crowd, Seen
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
-_LEAST_NOISE = 1e-3
-"""Of the clip: what an attacker assumes where there is none, to have odds at all."""
+_FIRST = "upload/0"
 _LEAST_STRENGTH = 1e-6
 _LEAST_CERTAINTY = 1e-9
 
@@ -46,32 +52,6 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
     rng = Streams(seed).numpy("server notes")
     drawn = rng.choice(people, min(people, count), replace=False)
     return np.sort(drawn).astype(np.int64)
-
-
-@dataclass(eq=False)
-class _Page:
-    """What is kept of one person; ``Notes`` says what each array means."""
-
-    key: NDArray[np.int64]
-    start: NDArray[np.int64]
-    norms: Singles
-    energy: Floats
-    correlation: Floats
-    evidence: Floats
-    strength: Floats
-    rows: Singles
-    certainty: Singles
-    done: list[int]
-    """Rounds noted, by channel."""
-
-
-@dataclass(eq=False)
-class _Total:
-    """A person's gradients, added up."""
-
-    sums: dict[str, Floats] = field(default_factory=dict)
-    energy: float = 0.0
-    done: int = 0
 
 
 class NoteTaker:
@@ -105,10 +85,15 @@ class NoteTaker:
                 "row_rounds, or raise most_bytes"
             )
         self._row_every = _row_every(terms, self.settings)
-        self._pages: dict[int, _Page] = {}
-        self._totals = {int(number): _Total() for number in self.sample}
+        kept = _kept_rounds(terms, self._row_every)
+        self._size = PageSize(norms=self.settings.norm_rounds, rows=kept)
+        self._pages: dict[int, Page] = {}
+        self._totals = {int(number): Total() for number in self.sample}
         self._crowd: Crowd | None = None
+        self._presence: dict[int, PresenceUpload] = {}
         self._parameters: dict[str, Singles] = {}
+        self._known: KnownRows | None = None
+        self._gram = np.zeros((terms.statuses,) * 3)
 
     def saw(self, cohort: int, message: Seen) -> None:
         """Note what concerns the sample; messages of others are let go."""
@@ -118,11 +103,20 @@ class NoteTaker:
             self._gradient(cohort, message)
         elif isinstance(message, Crowd):
             self._crowd = message
+        elif isinstance(message, PresenceUpload):
+            if cohort in self._totals:
+                self._presence[cohort] = message
         elif isinstance(message, Broadcast):
-            self._parameters = {
-                name: one.numpy().astype(np.float32)
-                for name, one in message.parameters.items()
-            }
+            self._broadcast(message)
+
+    def _broadcast(self, message: Broadcast) -> None:
+        self._parameters = {
+            name: one.numpy().astype(np.float32)
+            for name, one in message.parameters.items()
+        }
+        if self.terms.mask_share is not None:
+            self._known = KnownRows.of(message.parameters, self.terms)
+            self._gram += self._known.gram(self.terms.mask_share)
 
     def _uploads(self, message: LocationUpload) -> None:
         if message.channel not in self.terms.channels:
@@ -147,7 +141,7 @@ class NoteTaker:
     ) -> None:
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = self._new_page(keys)
+            page = self._pages[number] = Page.of(keys, self.terms, self._size)
         channel = self.terms.channels.index(message.channel)
         _require_next(number, message.channel, message.round, page.done[channel])
         if not np.array_equal(page.key, keys):
@@ -158,22 +152,21 @@ class NoteTaker:
         weight = self._weights(page)
         sums = np.zeros((2, len(page.start) - 1, rows.shape[1]))
         note_kernels.add_by_window(rows, page.start, weight, sums)
-        noise, spread = self._model(page.strength[channel])
-        slot = min(message.round, self.settings.norm_rounds)
-        norms = page.norms[channel, slot]
-        note_kernels.note_round(
-            rows,
-            page.start,
-            weight,
-            (noise, spread),
-            sums,
-            (page.energy[channel], page.correlation[channel], page.evidence, norms),
-        )
+        given = rows, page.start, weight
+        norms = page.norms[channel, min(message.round, self.settings.norm_rounds)]
+        kept = page.energy[channel], page.correlation[channel], page.evidence, norms
+        if message.channel == _FIRST and self.terms.statuses:
+            if self._known is None:
+                raise DataError("uploads came before the parameters of their round")
+            _note_known(page, self._known, self.terms, given, (sums, kept))
+        else:
+            model = self._model(page.strength[channel])
+            note_kernels.note_round(*given, model, sums, kept)
         certain = float((weight * weight).sum())
         self._keep_row(page, (channel, message.round), sums[1].sum(axis=0), certain)
         page.done[channel] += 1
 
-    def _weights(self, page: _Page) -> Floats:
+    def _weights(self, page: Page) -> Floats:
         weight = np.empty(len(page.key))
         prior = -math.log(max(self.terms.copies, _LEAST_CERTAINTY))
         note_kernels.posterior(
@@ -183,19 +176,19 @@ class NoteTaker:
 
     def _model(self, strength: Floats) -> tuple[float, float]:
         """sigma^2, and what a coordinate of the row has as its variance so far."""
-        clip, sigma = _assumed(self.terms)
+        clip, sigma = assumed(self.terms)
         least, most = _LEAST_STRENGTH * clip**2, clip**2
         square = min(max(strength[0] / strength[1], least), most)
         return sigma**2, square / self.terms.width
 
     def _keep_row(
-        self, page: _Page, where: tuple[int, int], total: Floats, certain: float
+        self, page: Page, where: tuple[int, int], total: Floats, certain: float
     ) -> None:
         """The row as the weighted uploads give it, and what it says of its norm."""
         channel, number = where
         if certain < _LEAST_CERTAINTY:
             return
-        _, sigma = _assumed(self.terms)
+        _, sigma = assumed(self.terms)
         # |total|^2 is (certain |v|)^2 and noise; certain^2 is the inverse variance.
         square = float(total @ total) - self.terms.width * sigma**2 * certain
         page.strength[channel] += square, certain**2
@@ -203,32 +196,6 @@ class NoteTaker:
         if rest == 0 and place < page.rows.shape[1]:
             page.rows[channel, place] = total / certain
             page.certainty[channel, place] = certain
-
-    def _new_page(self, keys: NDArray[np.int64]) -> _Page:
-        terms, claims = self.terms, len(keys)
-        if claims > terms.most_claims:
-            raise DataError(
-                f"{claims} claims of a person, expected at most {terms.most_claims}"
-            )
-        window = keys // terms.regions
-        first = np.flatnonzero(np.diff(window, prepend=-1))
-        channels, kept = len(terms.channels), _kept_rounds(terms, self._row_every)
-        clip, sigma = _assumed(terms)
-        # As sure of the norm as if it lay anywhere up to the clip.
-        surety = 8 * terms.width * (sigma / clip) ** 4
-        return _Page(
-            key=keys.copy(),
-            start=np.append(first, claims),
-            # One place more: where norms of later rounds go, which nobody reads.
-            norms=np.zeros((channels, self.settings.norm_rounds + 1, claims), "f4"),
-            energy=np.zeros((channels, claims)),
-            correlation=np.zeros((channels, claims)),
-            evidence=np.zeros(claims),
-            strength=np.tile([surety * clip**2, surety], (channels, 1)),
-            rows=np.zeros((channels, kept, terms.width), "f4"),
-            certainty=np.zeros((channels, kept), "f4"),
-            done=[0] * channels,
-        )
 
     def _gradient(self, number: int, message: GradientUpload) -> None:
         total = self._totals.get(number)
@@ -245,8 +212,9 @@ class NoteTaker:
 
     def notes(self) -> Notes:
         """What was noted so far, copied; all people must be as far as each other."""
-        pages = [self._page_of(int(number)) for number in self.sample]
-        totals = [self._totals[int(number)] for number in self.sample]
+        listed = [(int(number), self._page_of(int(number))) for number in self.sample]
+        pages = [page for _, page in listed]
+        totals = [self._totals[number] for number, _ in listed]
         done = {rounds for page in pages if len(page.key) for rounds in page.done}
         done |= {total.done for total in totals}
         if len(done) > 1:
@@ -279,6 +247,12 @@ class NoteTaker:
             gradient_energy=np.array([total.energy for total in totals]),
             counts=counts,
             claimed=claimed,
+            presence=_joined(
+                [_said(page, self._presence.get(one)) for one, page in listed]
+            ),
+            status=np.stack([page.status for page in pages]),
+            met=_joined([page.met for page in pages]),
+            gram=self._gram.copy(),
             parameters=dict(self._parameters),
         )
 
@@ -292,32 +266,33 @@ class NoteTaker:
         ):
             raise SettingsError("the notes were begun with other settings")
         bounds = np.searchsorted(notes.person, np.arange(len(notes.people) + 1))
-        channels = len(notes.terms.channels)
         for place, number in enumerate(notes.people.tolist()):
             mine = slice(bounds[place], bounds[place + 1])
             if mine.start < mine.stop:
-                page = taker._pages[number] = taker._new_page(notes.key[mine])
-                page.norms[:, :-1] = notes.norms[:, :, mine]
-                for name in ("energy", "correlation", "evidence"):
-                    getattr(page, name)[:] = getattr(notes, name)[..., mine]
-                page.strength[:] = notes.strength[place]
-                page.rows[:] = notes.rows[:, :, place]
-                page.certainty[:] = notes.certainty[:, :, place]
-                page.done = [notes.rounds] * channels
+                keys = notes.key[mine]
+                page = Page.of(keys, notes.terms, taker._size)
+                page.fill(notes, place, mine)
+                taker._pages[number] = page
+                told = notes.presence[mine].copy()
+                if not np.isnan(told).any():
+                    taker._presence[number] = PresenceUpload(keys.copy(), told)
             sums = {name: one[place].copy() for name, one in notes.gradients.items()}
             energy = float(notes.gradient_energy[place])
-            taker._totals[number] = _Total(sums, energy, notes.rounds)
+            taker._totals[number] = Total(sums, energy, notes.rounds)
         taker._parameters = {
             name: np.array(one) for name, one in notes.parameters.items()
         }
+        taker._gram = notes.gram.copy()
         key, first = np.unique(notes.key, return_index=True)
         taker._crowd = Crowd(key, notes.counts[first], notes.claimed[first])
         return taker
 
-    def _page_of(self, number: int) -> _Page:
+    def _page_of(self, number: int) -> Page:
         """The person's page; an empty one for who claims no place."""
         page = self._pages.get(number)
-        return self._new_page(np.zeros(0, np.int64)) if page is None else page
+        if page is not None:
+            return page
+        return Page.of(np.zeros(0, np.int64), self.terms, self._size)
 
     def _crowd_at(self, key: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
         if self._crowd is None:
@@ -326,14 +301,42 @@ class NoteTaker:
         return self._crowd.counts[place], self._crowd.claims[place]
 
 
+def _note_known(
+    page: Page,
+    rows: KnownRows,
+    terms: PublicTerms,
+    given: tuple[NDArray[np.floating], NDArray[np.int64], Floats],
+    kept: tuple[Floats, tuple[Floats, Floats, Floats, Singles]],
+) -> None:
+    """A round in which the row is one of those that were broadcast."""
+    mask, (_, sigma) = float(terms.mask_share or 0.0), assumed(terms)
+    weight, (sums, places) = given[2], kept
+    known = sigma**2, rows.row, rows.spread, shown_chances(page.status, mask)
+    note_kernels.note_known_round(*given, known, sums, (*places, page.met))
+    fits, alike = np.empty(terms.statuses), np.zeros(terms.statuses)
+    total, certain = sums[1].sum(axis=0), float((weight * weight).sum())
+    note_kernels.fit_rows(total, certain, (*known[:3], alike), fits)
+    page.status += own_status(fits, mask)
+
+
+def _said(page: Page, told: PresenceUpload | None) -> Floats:
+    """What a device said of each of its claims, NaN if nothing."""
+    if told is None or not len(page.key):
+        return np.full(len(page.key), np.nan)
+    if not np.array_equal(told.keys, page.key):
+        raise DataError("a device tells of other places than it claims")
+    return np.asarray(told.counts, float)
+
+
 def planned_bytes(people: int, terms: PublicTerms, settings: NoteSettings) -> int:
     """The most that notes of ``people`` people take; as much again while copied."""
     channels = len(terms.channels)
     norms = 4 * (settings.norm_rounds + 1)
-    claim = channels * (8 + 8 + norms) + 8 * 3 + 8 * 3
+    claim = channels * (8 + 8 + norms) + 8 * 4 + 8 * 3 + 8 * terms.statuses
     kept = _kept_rounds(terms, _row_every(terms, settings))
     rows = channels * (kept * (4 * terms.width + 4) + 16)
-    return people * (terms.most_claims * claim + rows + 8 * terms.parameters)
+    each = terms.most_claims * claim + rows + 8 * (terms.parameters + terms.statuses)
+    return people * each + 8 * terms.statuses**3
 
 
 def _row_every(terms: PublicTerms, settings: NoteSettings) -> int:
@@ -342,12 +345,6 @@ def _row_every(terms: PublicTerms, settings: NoteSettings) -> int:
 
 def _kept_rounds(terms: PublicTerms, every: int) -> int:
     return -(-terms.rounds // every)
-
-
-def _assumed(terms: PublicTerms) -> tuple[float, float]:
-    """Clip and noise that the odds are computed with."""
-    clip = 1.0 if terms.upload_clip is None else terms.upload_clip
-    return clip, max(terms.upload_sigma, _LEAST_NOISE * clip)
 
 
 def _require_next(number: int, channel: str, came: int, due: int) -> None:

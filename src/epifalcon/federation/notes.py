@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import non_negative, positive, whole
+from epifalcon.checks import non_negative, positive, unit_interval, whole
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.hypergraph.incidence import EdgeKeys
-from epifalcon.models.micro import initial_parameters
+from epifalcon.models.micro import STATUSES, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.types import Counts, Floats, Plain
 
 _KIND = "server-notes"
-_SCHEMA = 1
+_SCHEMA = 2
 _SUMS, _NEWEST = "gradient.", "parameter."
 
 Singles = NDArray[np.float32]
@@ -56,6 +56,10 @@ class PublicTerms:
     gradient_sigma: float
     presence_sigma: float
     """Noise of each claim in the counts."""
+    mask_share: float | None = None
+    """Of a status input: how often a known status is hidden. None where each person
+    has a row of its own."""
+    input_dropout: float = 0.0
 
     def __post_init__(self) -> None:
         whole(1, regions=self.regions, windows=self.windows, width=self.width)
@@ -69,6 +73,9 @@ class PublicTerms:
         for name in ("upload_clip", "gradient_clip"):
             if (clip := getattr(self, name)) is not None:
                 positive(**{name: clip})
+        unit_interval(input_dropout=self.input_dropout)
+        if self.mask_share is not None:
+            unit_interval(mask_share=self.mask_share)
         object.__setattr__(self, "channels", tuple(self.channels))
 
     @classmethod
@@ -95,12 +102,19 @@ class PublicTerms:
             gradient_clip=None if gradient is None else gradient.clip,
             gradient_sigma=0.0 if gradient is None else gradient.sigma,
             presence_sigma=0.0 if presence is None else presence.sigma,
+            mask_share=settings.mask_share if settings.input == "status" else None,
+            input_dropout=settings.input_dropout,
         )
 
     @property
     def single(self) -> bool:
         """Whether just one claim of a person in a window is true."""
         return self.window_slots == 1
+
+    @property
+    def statuses(self) -> int:
+        """Rows that a status input knows, 0 without one."""
+        return 0 if self.mask_share is None else STATUSES
 
     @property
     def most_claims(self) -> int:
@@ -157,12 +171,25 @@ class Notes:
     """(claims,) how many are truly at the place, as the server was told."""
     claimed: Counts
     """(claims,) how many claim the place."""
+    presence: Floats
+    """(claims,) 1 or 0 for being there, as the person's device sent it with noise;
+    NaN where only totals are told."""
+    status: Floats
+    """(people, statuses) log-likelihood of the person's first-layer uploads if it is
+    negative, positive, or of unknown status, up to a constant (``known_rows``)."""
+    met: Floats
+    """(statuses, claims) product of the first-layer upload with the row of each
+    status, as broadcast for the round, summed over rounds."""
+    gram: Floats
+    """(statuses, statuses, statuses) what ``met`` is to be compared with: products of
+    the status rows among themselves, and for a negative and a positive person what
+    hiding the status adds to their spread, each summed over rounds."""
     parameters: dict[str, Singles]
     """The newest that were broadcast."""
 
     def __post_init__(self) -> None:
         claims, people = len(self.key), len(self.people)
-        for name in ("person", "evidence", "counts", "claimed"):
+        for name in ("person", "evidence", "counts", "claimed", "presence"):
             self._require(name, (claims,))
         channels = len(self.terms.channels)
         for name in ("energy", "correlation"):
@@ -173,6 +200,10 @@ class Notes:
         self._require("certainty", (channels, kept, people))
         self._require("rows", (channels, kept, people, self.terms.width))
         self._require("gradient_energy", (people,))
+        statuses = self.terms.statuses
+        self._require("status", (people, statuses))
+        self._require("met", (statuses, claims))
+        self._require("gram", (statuses,) * 3)
         if claims and not 0 <= self.person.min() <= self.person.max() < people:
             raise DataError(f"person must lie between 0 and {people - 1}")
         if (np.diff(self.code) <= 0).any():
@@ -227,20 +258,28 @@ class Notes:
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "Notes":
-        """What ``arrays`` and ``meta`` gave, bit by bit."""
+        """What ``arrays`` and ``meta`` gave, bit by bit.
+
+        ``CorruptFileError`` if they are not of notes as this version takes them.
+        """
         plain = {
             name: one
             for name, one in arrays.items()
             if not name.startswith((_SUMS, _NEWEST))
         }
-        return cls(
-            terms=PublicTerms(**meta["terms"]),
-            rounds=meta["rounds"],
-            row_every=meta["row_every"],
-            gradients=_named(arrays, _SUMS),
-            parameters=_named(arrays, _NEWEST),
-            **plain,
-        )
+        try:
+            return cls(
+                terms=PublicTerms(**meta["terms"]),
+                rounds=meta["rounds"],
+                row_every=meta["row_every"],
+                gradients=_named(arrays, _SUMS),
+                parameters=_named(arrays, _NEWEST),
+                **plain,
+            )
+        except (KeyError, TypeError) as error:
+            raise CorruptFileError(
+                f"the record is odd or of another version: {error}"
+            ) from None
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
@@ -262,8 +301,8 @@ class Notes:
         stored = store.read(folder, _KIND, schema=_SCHEMA)
         try:
             return cls.of(dict(stored.arrays), stored.meta)
-        except (KeyError, TypeError) as error:
-            raise CorruptFileError(f"{folder}: the record is odd: {error}") from None
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{folder}: {error}") from None
 
 
 def _named(arrays: dict[str, NDArray[Any]], prefix: str) -> dict[str, Any]:

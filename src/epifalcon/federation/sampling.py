@@ -109,8 +109,8 @@ class Sampling:
     def crowd(self, uploads: Sequence[PresenceUpload] | None = None) -> None:
         """Show how many are, and claim to be, at the places that the sample claims.
 
-        From the cohorts' ``uploads``; where none were made, from the true counts,
-        with the noise that theirs would have.
+        Totals come from the cohorts' ``uploads``; where none were made, from the
+        true counts, with the noise that theirs would have.
         """
         keys = self._keys()
         claims = np.zeros(len(keys), np.int64)
@@ -131,6 +131,20 @@ class Sampling:
             sigma = self._plan.presence.sigma * np.sqrt(claims)
             counts += sigma * rng.standard_normal(len(keys))
         self._view.saw(SERVER, Crowd(keys, counts, claims))
+        self._presences()
+
+    def _presences(self) -> None:
+        """Show what each device says of its own places, where that carries noise.
+
+        Without noise a device alone would say outright which of its claims are
+        true; counts then are taken to leave in totals only.
+        """
+        if self._plan.presence is None:
+            return
+        for devices in self._devices:
+            for one in devices.each:
+                told = client.announce(one, self._plan, self._seeds)
+                self._view.saw(int(one.people[0]), told)
 
     def _keys(self) -> EdgeKeys:
         """All keys that anybody of the sample claims, ascending."""

@@ -7,24 +7,21 @@ only to judge them.
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from epifalcon.baselines.method import Scene
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
-from epifalcon.evaluation.attacks import diagnosis, membership, uploads
+from epifalcon.evaluation.attacks import membership, uploads
 from epifalcon.evaluation.attacks.guessing import true_claims
-from epifalcon.evaluation.attacks.rehearsal import learn
-from epifalcon.evaluation.audit.releases import (
-    AuditRow,
-    AuditSettings,
-    audit_releases,
-)
+from epifalcon.evaluation.audit.neighbours import OtherPromises
+from epifalcon.evaluation.audit.releases import AuditSettings, audit_releases
+from epifalcon.evaluation.audit.verdicts import AuditRow
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.federation.notes import Notes
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import ViewSettings
+from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
+from epifalcon.studies.diagnosing import diagnoses, ranking
 from epifalcon.studies.features import public_mobility
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import finished_ledger, spent_figures
@@ -33,8 +30,8 @@ from epifalcon.studies.place_attacks import (
     Places,
     Tried,
     judged,
+    learn_attacks,
     people_of,
-    rehearse,
 )
 from epifalcon.studies.privacy_card import Attack, PrivacyCard
 from epifalcon.studies.recording import read_notes
@@ -44,11 +41,9 @@ _UPLOADS = {
     "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
     "energy": ("upload energy", "squared norms over all rounds"),
     "consistency": ("consistency (EM)", "the row that comes back at all true places"),
-    "counts": ("counts", "how many are at a place, of how many who claim it"),
+    "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
     "uploads and counts": ("uploads and counts", "consistency and counts together"),
 }
-_RESULT = "who is positive, in pairs with a negative"
-_TESTED = "who was tested, in pairs with an untested"
 _SHADOWS = "shadows"
 
 
@@ -84,12 +79,14 @@ def audit(
     ledger = finished_ledger(run.place)
     notes = read_notes(run.place)
     claims = uploads.claims_of(notes, run.traces.clock)
+    learnt = learn_attacks(run.experiment, notes.terms.copies, run.seed, progress)
     places = Places(
         claims=claims,
         model=public_mobility(run.traces, run.seed, progress),
-        passes=learn(rehearse(run.experiment, notes.terms.copies, run.seed, progress)),
+        claimed=notes.claimed,
+        **vars(learnt),
     )
-    tried = [*_upload_scores(notes), *places.tried(uploads.combined(notes))]
+    tried = [*_upload_scores(notes), *places.tried(notes)]
     true = true_claims(claims, people_of(run.traces, notes.people))
     attacks = [judged(one, claims, true, wish.seed) for one in tried]
     return PrivacyCard(
@@ -101,10 +98,11 @@ def audit(
         spent=spent_figures(run.settings.privacy.mode, ledger),
         attacks=(
             *attacks,
-            *_diagnoses(run, notes),
+            *diagnoses(run, notes, places.likely()),
             *_inferences(run, wish.shadow_runs, progress),
         ),
         releases=_canaries(run, notes, wish, progress),
+        other=_other_promises(run, notes, ledger),
         settings_toml=run.experiment.to_toml(),
     )
 
@@ -114,36 +112,6 @@ def _upload_scores(notes: Notes) -> list[Tried]:
         Tried(name, title, what, uploads.ATTACKS[name](notes))
         for name, (title, what) in _UPLOADS.items()
     ]
-
-
-def _diagnoses(run: FinishedRun, notes: Notes) -> list[Attack]:
-    """Who is positive and who was tested, told from gradients and from rows."""
-    status = run.known.status[notes.people]
-    made = []
-    for told in (diagnosis.from_gradients(notes), diagnosis.from_rows(notes)):
-        judged = diagnosis.judge(told, status)
-        made += [
-            _ranking(f"result from {told.name}", _RESULT, judged.positive),
-            _ranking(f"tested from {told.name}", _TESTED, judged.tested),
-        ]
-    return made
-
-
-def _ranking(name: str, what: str, auc: Interval) -> Attack:
-    """An attack that ranks people is wrong in a share of the pairs."""
-
-    def wrong(value: float | None) -> float | None:
-        return None if value is None else float(np.clip(1 - value, 0, 1))
-
-    return Attack(
-        name=name,
-        title=name,
-        what=what,
-        error=wrong(auc.estimate),
-        low=wrong(auc.high),
-        high=wrong(auc.low),
-        random=0.5,
-    )
 
 
 def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]:
@@ -182,18 +150,32 @@ def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]
 
 def _inferred(name: str, what: str, found: membership.Figures) -> Attack:
     auc, tpr = found.auc, found.tpr
-    made = _ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
+    made = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
     return replace(made, tpr_at_1_percent=tpr.mean)
 
 
 def _canaries(
     run: FinishedRun, notes: Notes, wish: AuditWish, progress: Progress
 ) -> tuple[AuditRow, ...]:
-    settings = run.settings
-    plan = PrivacyPlan.of(
-        settings.privacy,
-        settings.model,
-        releases_of(run.traces.clock),
-        notes.terms.copies,
+    """Rounds are chosen among those that the run had."""
+    model = replace(run.settings.model, rounds=max(1, notes.rounds))
+    plan = _plan(run, notes)
+    return audit_releases(plan, model, wish.seed, wish.canaries, progress)
+
+
+def _other_promises(
+    run: FinishedRun, notes: Notes, ledger: Ledger
+) -> OtherPromises | None:
+    plan = _plan(run, notes)
+    if plan.mode == "off":
+        return None
+    return OtherPromises.of(
+        ledger.releases, run.settings.model, plan.way.exchanged, ledger.budget.delta
     )
-    return audit_releases(plan, settings.model, wish.seed, wish.canaries, progress)
+
+
+def _plan(run: FinishedRun, notes: Notes) -> PrivacyPlan:
+    settings, releases = run.settings, releases_of(run.traces.clock)
+    return PrivacyPlan.of(
+        settings.privacy, settings.model, releases, notes.terms.copies
+    )

@@ -52,7 +52,12 @@ from epifalcon.studies.method_folder import (
     REGION,
     WEIGHTS,
 )
-from epifalcon.studies.recording import checkpointed, keep_notes, take_notes
+from epifalcon.studies.recording import (
+    checkpointed,
+    keep_notes,
+    require_room,
+    take_notes,
+)
 from epifalcon.studies.watching import PROBABILITY, Watcher
 from epifalcon.types import Plain, Probabilities
 
@@ -155,7 +160,8 @@ def require_possible(task: Task) -> None:
     clock = traces.clock
     validation_people(task)
     # One person shows as well as all whether windows fit the slots.
-    hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
+    first = Traces(traces.by_slot[:, :1], clock, traces.regions)
+    one = hypergraph(first, settings)
     tested = int(task.known.tested.sum())
     if settings.macro_cases == "reported" and settings.region.folds > tested // 2:
         raise SettingsError(
@@ -167,7 +173,8 @@ def require_possible(task: Task) -> None:
     if settings.macro_cases == "all":
         everybodys_cases(task)
     copies = settings.pseudo.pseudo_copies
-    PrivacyPlan.of(settings.privacy, settings.model, releases_of(clock), copies)
+    plan = PrivacyPlan.of(settings.privacy, settings.model, releases_of(clock), copies)
+    require_room(settings, one, traces.people, plan)
 
 
 def spent_figures(mode: Mode, ledger: Ledger) -> dict[str, Any]:

@@ -4,16 +4,34 @@ The attacker knows what is public: the mobility model, and how pseudo traces are
 made, which it rehearses on a city of its own.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epifalcon.evaluation.attacks import uploads
 from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.evaluation.attacks.guessing import localisation_error, name_best
+from epifalcon.evaluation.attacks.guessing import (
+    localisation_error,
+    name_best,
+    true_claims,
+)
 from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
 from epifalcon.evaluation.attacks.recurrence import recurrence
-from epifalcon.evaluation.attacks.rehearsal import Pass, Rehearsal, combined
+from epifalcon.evaluation.attacks.rehearsal import (
+    Pass,
+    Rehearsal,
+    combined,
+    learn,
+)
+from epifalcon.evaluation.attacks.sets import (
+    SetBelief,
+    by_sets,
+    learn_sets,
+    slots_of_set,
+)
+from epifalcon.federation.notes import Notes
 from epifalcon.mobility.markov import MobilityModel
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo.catalogue import generate
@@ -23,10 +41,11 @@ from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.features import public_mobility
 from epifalcon.studies.pipeline import make_city
 from epifalcon.studies.privacy_card import Attack
-from epifalcon.types import Floats, Mask
+from epifalcon.types import Counts, Floats, Mask
 
-_REHEARSED = 500
-"""People of the attacker's own city, at most."""
+_LIVING, _REHEARSED = 2000, 500
+"""People of the attacker's own city, at most, and how many of them it attacks."""
+_LEAST_LOG = -50.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +70,36 @@ class Places:
     model: MobilityModel
     passes: tuple[Pass, ...]
     """Learnt on a rehearsal."""
+    sets: SetBelief = field(default_factory=SetBelief)
+    """The same for the attack by sets."""
+    by_sets: bool = False
+    """Whether equal claim sets are judged together in what all is put into: see
+    ``Learnt``."""
+    claimed: Counts | None = None
+    """(claims,) how many people claim the place, these and all others; None if that
+    is not counted."""
 
-    def tried(self, uploads: Floats | None = None) -> list[Tried]:
-        """Every attack on places; with the log-likelihood of ``uploads``, all."""
-        profile = Profile.of(self.model)
+    @cached_property
+    def profile(self) -> Profile:
+        """How people move, laid out for attacks."""
+        return Profile.of(self.model)
+
+    def likely(self, notes: Notes | None = None) -> Floats:
+        """Chances of the claims by what was rehearsed best: (claims,).
+
+        With ``notes``, by all that the server saw; without, by places alone.
+        """
+        if self.by_sets:
+            told = None
+            if notes is not None:
+                told = uploads.by_sets(notes, slots_of_set(self.claims))
+            return by_sets(self.claims, self.profile, self.sets, told, self.claimed)
+        told = None if notes is None else uploads.combined(notes)
+        return combined(self.claims, self.profile, self.passes, told)
+
+    def tried(self, notes: Notes | None = None) -> list[Tried]:
+        """Every attack on places; with ``notes`` of uploads also all together."""
+        profile = self.profile
         found = [
             Tried(
                 "moves",
@@ -75,12 +120,55 @@ class Places:
                 "both, weighed on a city of the attacker's own",
                 combined(self.claims, profile, self.passes),
             ),
+            Tried(
+                "moves by sets",
+                "moves by sets",
+                "moves, slots with equal claims having equal truths",
+                by_sets(self.claims, profile, self.sets, claimed=self.claimed),
+            ),
         ]
-        if uploads is not None:
-            score = combined(self.claims, profile, self.passes, uploads)
-            what = "uploads, counts, moves and recurrence"
+        if self.claimed is not None:
+            usual = np.maximum(profile.log_visits(self.claims), _LEAST_LOG)
+            what = "how many usually are at a place, of how many who claim it"
+            score = usual - np.log(np.maximum(self.claimed, 1))
+            found.insert(0, Tried("claimants", "claimants", what, score))
+        if notes is not None:
+            what = "uploads, counts and "
+            what += "moves by sets" if self.by_sets else "moves and recurrence"
+            score = self.likely(notes)
             found.append(Tried("everything", "everything together", what, score))
         return found
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What an attacker brings along from cities of its own."""
+
+    passes: tuple[Pass, ...]
+    sets: SetBelief
+    by_sets: bool
+    """Whether the attack by sets was less wrong than that by moves and recurrence,
+    in another city than both had been learnt in."""
+
+
+def learn_attacks(
+    experiment: Experiment, copies: int, seed: int, progress: Progress = silent
+) -> Learnt:
+    """Learn the attacks in one city of the attacker's own, and choose in a second."""
+    streams = Streams(seed)
+    own = rehearse(experiment, copies, seed, progress)
+    passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
+    other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
+    claims, profile = other.candidates, Profile.of(other.model)
+    truth = true_claims(claims, other.traces)
+    errors = [
+        localisation_error(name_best(claims, likely), claims, truth).error
+        for likely in (
+            combined(claims, profile, passes),
+            by_sets(claims, profile, sets, claimed=other.claimed),
+        )
+    ]
+    return Learnt(passes, sets, errors[1] < errors[0])
 
 
 def rehearse(
@@ -88,10 +176,12 @@ def rehearse(
 ) -> Rehearsal:
     """A city of the attacker's own, with pseudo traces made as the run's are.
 
-    Where cases were reported is not rehearsed: the attacker's city has none.
+    As large as the run's up to 2,000 people, since how far a life stands out hangs
+    on how many others there are; 500 of them are attacked. Where cases were
+    reported is not rehearsed: the attacker's city has none.
     """
     streams = Streams(seed)
-    people = min(experiment.city.people, _REHEARSED)
+    people = min(experiment.city.people, _LIVING)
     own = replace(experiment, city=replace(experiment.city, people=people))
     traces = make_city(own, streams.seed_for("rehearsal"), progress)
     model = public_mobility(traces, streams.seed_for("rehearsal"), progress)
@@ -99,8 +189,18 @@ def rehearse(
     wanted = replace(experiment.pseudo, pseudo_copies=copies)
     rng = streams.numpy("rehearsal")
     made = generate(traces, model, cases, wanted, rng, progress)
-    window = experiment.model.window_slots
-    return Rehearsal(Candidates.of_pseudo(made, window), traces, model)
+    everybody = Candidates.of_pseudo(made, experiment.model.window_slots)
+    some = min(people, _REHEARSED)
+    attacked = everybody.of_people(some)
+    claimed = claimants(everybody)[: attacked.claims]
+    some_traces = people_of(traces, np.arange(some))
+    return Rehearsal(attacked, some_traces, model, claimed)
+
+
+def claimants(everybody: Candidates) -> Counts:
+    """How many people claim the place of each claim, the person included: (claims,)."""
+    key = everybody.key
+    return np.asarray(np.bincount(key)[key])
 
 
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:

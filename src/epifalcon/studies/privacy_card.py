@@ -5,25 +5,18 @@ adversary; what no epsilon covers; how wrong attackers were beside blind guessin
 and what canaries show beside the claim.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from epifalcon.evaluation.audit.releases import AuditRow
+from epifalcon.evaluation.audit.neighbours import OtherPromises
+from epifalcon.evaluation.audit.verdicts import AuditRow
+from epifalcon.studies import privacy_words as words
 from epifalcon.studies.report import Page, Table, shown_epsilon
 
 _UNITS = ("visit", "day", "person")
-_NEIGHBOURS = {
-    "zero-out": "that a row was sent at all, against a pseudo place's zero row",
-    "replace": "which row it was, against any other row",
-    "add-remove": "whether the person took part",
-}
-_ADVERSARIES = {
-    "each-upload": "a server that sees every upload of every person, all rounds",
-    "sums": "a server that sees only sums over people",
-}
-_USEFUL = 20.0
-"""An epsilon beyond which a bound rules out nothing that matters."""
+_VAGUE = 0.3
+"""Width of an interval beyond which a share of wrong guesses says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +35,24 @@ class Attack:
     tpr_at_1_percent: float | None = None
     """Of a ranking of members: how many are found at 1 % false alarms."""
 
+    @property
+    def needless(self) -> bool:
+        """Whether there was nothing to guess: a blind guess is never wrong."""
+        return self.random == 0
+
+    @property
+    def vague(self) -> bool:
+        """Whether it was tried on too few people to tell anything."""
+        if self.needless or self.low is None or self.high is None:
+            return False
+        return self.high - self.low > _VAGUE
+
+    @property
+    def gain(self) -> float:
+        """How much less wrong than a blind guess it surely is."""
+        sure = self.error if self.high is None else self.high
+        return self.random - (self.random if sure is None else sure)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyCard:
@@ -58,6 +69,9 @@ class PrivacyCard:
     attacks: tuple[Attack, ...]
     releases: tuple[AuditRow, ...]
     settings_toml: str
+    other: OtherPromises | None = None
+    """For neighbours that the ledger's relation does not compare; None where nothing
+    is promised."""
 
     @property
     def epsilon_claimed(self) -> float | None:
@@ -66,13 +80,19 @@ class PrivacyCard:
         return claimed
 
     @property
-    def epsilon_lower_bound(self) -> float | None:
-        """The most that canaries show at the run's own noise; None without any.
+    def shown(self) -> AuditRow | None:
+        """Where canaries show most at the run's own noise; None without any."""
+        found = [one for one in self.releases if one.strength == "run"]
+        return max(found, key=lambda one: (one.lower_bound, one.claimed), default=None)
 
-        A bound for one visit bounds the person too.
+    @property
+    def epsilon_lower_bound(self) -> float | None:
+        """The most that canaries show: in the rounds, channel and unit of ``shown``.
+
+        It bounds the person's epsilon over the whole run too, but loosely; the claim
+        to compare it with is that of ``shown``.
         """
-        found = [one.lower_bound for one in self.releases if one.strength == "run"]
-        return max(found, default=None)
+        return None if self.shown is None else self.shown.lower_bound
 
     @property
     def findings(self) -> list[str]:
@@ -84,21 +104,35 @@ class PrivacyCard:
         ]
 
     @property
+    def bare(self) -> list[tuple[str, str]]:
+        """Each channel that leaves without any bound, and what leaves."""
+        found = [(one["channel"], one["what"]) for one in self.spent["unprotected"]]
+        return found if self.spent["mode"] == "off" else [*found, words.DOWNLOADS]
+
+    @property
     def unprotected(self) -> list[str]:
         """What leaves without any bound, in words."""
-        return [f"{one['channel']}: {one['what']}" for one in self.spent["unprotected"]]
+        return [f"{channel}: {what}" for channel, what in self.bare]
+
+    @property
+    def caveats(self) -> list[tuple[str, str]]:
+        """What must be read with the figures."""
+        vague = [one.title for one in self.attacks if one.vague]
+        told = words.trial_caveats(self.people, vague)
+        if self.spent["mode"] == "off":
+            return told
+        channels = [channel for channel, _ in self.bare]
+        return [*words.protection_caveats(self.spent["relation"], channels), *told]
 
     @property
     def strongest(self) -> Attack | None:
-        """The attack that gains most over a blind guess."""
-        return min(
-            (one for one in self.attacks if one.error is not None),
-            key=lambda one: (one.error or 0.0) - one.random,
-            default=None,
-        )
+        """The attack that surely gains most over a blind guess."""
+        tried = [one for one in self.attacks if one.error is not None]
+        return max(tried, key=lambda one: one.gain, default=None)
 
     def figures(self) -> dict[str, Any]:
         """The card as JSON tells it."""
+        there, other = self.shown, self.other
         return {
             "run": self.run,
             "method": self.method,
@@ -108,6 +142,11 @@ class PrivacyCard:
             "attacks": [asdict(one) for one in self.attacks],
             "epsilon_claimed": self.epsilon_claimed,
             "epsilon_lower_bound": self.epsilon_lower_bound,
+            "epsilon_claimed_there": None if there is None else there.claimed,
+            "epsilon_lower_bound_of": None if there is None else _place(there),
+            "epsilon_test": _finite(None if other is None else other.test),
+            "epsilon_replace": _finite(None if other is None else other.replace),
+            "odds": words.odds_factor(self.epsilon_claimed),
             "epsilon": self.spent["epsilon"],
             "delta": self.spent["delta"],
             "unit": "person",
@@ -117,58 +156,80 @@ class PrivacyCard:
             "unprotected": self.unprotected,
             "releases": [_release(one) for one in self.releases],
             "findings": self.findings,
+            "caveats": [f"{topic}: {told}" for topic, told in self.caveats],
         }
 
     def sentence(self) -> str:
         """What may be quoted of the run."""
         if self.spent["mode"] == "off":
             return "Nothing is protected: rows, gradients and places leave as they are."
+        told = [self._promised(), *self._of_tests()]
+        if bare := len(self.bare):
+            things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
+            told.append(f"{things} without any bound.")
+        if (best := self.strongest) is not None:
+            told.append(
+                f"The strongest attack tried, {best.title}, was wrong in "
+                f"{_percent(best.error)} of its guesses; a blind guess is in "
+                f"{_percent(best.random)}."
+            )
+        return " ".join(told)
+
+    def _promised(self) -> str:
         epsilon, delta = self.epsilon_claimed, self.spent["delta"]
         if epsilon is None:
-            told = "Some rows left without noise, so that no epsilon holds."
-        elif epsilon > _USEFUL:
-            told = (
+            return "Some rows left without noise, so that no epsilon holds."
+        if epsilon > words.USEFUL:
+            return (
                 f"The noised channels together keep an epsilon of "
                 f"{shown_epsilon(epsilon)} (delta {delta:g}) for a person: far too "
                 "large to rule anything out."
             )
-        else:
-            told = (
-                f"Whatever the noised channels show of a person, over the whole run "
-                f"and to {_listed(self.spent['adversary'], _ADVERSARIES)}, is bounded "
-                f"by epsilon {shown_epsilon(epsilon)} at delta {delta:g}."
-            )
-        bare = len(self.unprotected)
-        if bare:
-            things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
-            told += f" {things} without any bound."
-        if (best := self.strongest) is not None:
-            told += (
-                f" The strongest attack tried, {best.title}, was wrong in "
-                f"{_percent(best.error)} of its guesses; a blind guess is in "
-                f"{_percent(best.random)}."
-            )
-        return told
+        return (
+            f"What the noised channels show of a person, compared with "
+            f"{words.listed(self.spent['relation'], words.COMPARED)}, over the whole "
+            f"run and to "
+            f"{words.listed(self.spent['adversary'], words.ADVERSARIES)}, is bounded "
+            f"by epsilon {shown_epsilon(epsilon)} at delta {delta:g}: "
+            f"{words.odds_words(epsilon)}."
+        )
+
+    def _of_tests(self) -> list[str]:
+        if self.other is None or self.epsilon_claimed is None:
+            return []
+        clear = [name for name, _ in self.bare if name in words.IN_CLEAR]
+        told = (
+            f"Of a test, its result or that there was one, they show epsilon "
+            f"{shown_epsilon(self.other.test)} at most"
+        )
+        if not clear:
+            return [f"{told}."]
+        return [f"{told}; beside them results leave in the clear, added up by region."]
 
     def tables(self) -> list[Table]:
-        """The promise, what is outside it, the attacks, the audit."""
+        """The promise, what is outside it, the attacks, the audit, the caveats."""
         tables = [self._promise(), self._bare(), self._attacked()]
-        return [*tables, self._audited()] if self.releases else tables
+        if self.releases:
+            tables.append(_audited(self.releases))
+        rows = [list(one) for one in self.caveats]
+        return [*tables, Table("To be read with it", ["of", "note"], rows)]
 
     def page(self, made_by: str) -> Page:
         """The card as one HTML page."""
-        bound, best = self.epsilon_lower_bound, self.strongest
+        there, best = self.shown, self.strongest
+        test = None if self.other is None else self.other.test
         return Page(
             title=f"Privacy card: {self.method}, mode {self.spent['mode']}",
             lead=self.sentence(),
             headline=[
                 (shown_epsilon(self.epsilon_claimed), "epsilon claimed for a person"),
-                ("-" if bound is None else f"{bound:.3g}", "epsilon shown at least"),
+                (shown_epsilon(test), "epsilon of a test's result"),
+                _headline(there),
                 (
                     _percent(best.error if best else None),
                     "wrong guesses, strongest attack",
                 ),
-                (str(len(self.unprotected)), "things that leave without a bound"),
+                (str(len(self.bare)), "things that leave without a bound"),
             ],
             pictures=[],
             tables=self.tables(),
@@ -181,18 +242,22 @@ class PrivacyCard:
         rows = [
             [f"one {unit}", shown_epsilon(spent["epsilon"][unit])] for unit in _UNITS
         ]
+        if self.other is not None:
+            rows += [
+                ["a test: its result, or none", shown_epsilon(self.other.test)],
+                ["one person against another", shown_epsilon(self.other.replace)],
+            ]
         rows += [
             ["delta", f"{spent['delta']:g}"],
-            ["hidden is", _listed(spent["relation"], _NEIGHBOURS)],
-            ["from", _listed(spent["adversary"], _ADVERSARIES)],
+            ["for a person this means", words.odds_words(self.epsilon_claimed)],
+            ["hidden is", words.listed(spent["relation"], words.NEIGHBOURS)],
+            ["from", words.listed(spent["adversary"], words.ADVERSARIES)],
             ["rounds", f"{self.rounds:,}"],
         ]
         return Table("The promise: epsilon of all noised channels", ["of", "is"], rows)
 
     def _bare(self) -> Table:
-        rows = [[one["channel"], one["what"]] for one in self.spent["unprotected"]]
-        if self.spent["mode"] != "off":
-            rows.append(["downloads", "the places asked for are those claimed"])
+        rows = [list(one) for one in self.bare]
         return Table("Not protected", ["channel", "what leaves"], rows)
 
     def _attacked(self) -> Table:
@@ -200,9 +265,9 @@ class PrivacyCard:
             [
                 one.title,
                 _percent(one.error),
-                f"{_percent(one.low)} to {_percent(one.high)}",
+                _interval(one),
                 _percent(one.random),
-                one.what,
+                "nothing to guess: in the clear" if one.needless else one.what,
             ]
             for one in self.attacks
         ]
@@ -212,47 +277,99 @@ class PrivacyCard:
             rows,
         )
 
-    def _audited(self) -> Table:
-        rows = [
-            [
-                one.channel,
-                one.way,
-                one.strength,
-                one.unit,
-                shown_epsilon(one.claimed),
-                "infinite" if one.lower_bound > 1e12 else f"{one.lower_bound:.3g}",
-                "; ".join(one.findings) or "stands",
-            ]
-            for one in self.releases
+
+def _audited(releases: tuple[AuditRow, ...]) -> Table:
+    places = dict.fromkeys((one.channel, one.way) for one in releases)
+    rows = []
+    for channel, way in places:
+        found = {
+            one.strength: one
+            for one in releases
+            if (one.channel, one.way) == (channel, way)
+        }
+        first = next(iter(found.values()))
+        verdict = [
+            f"{strength}: {word}"
+            for strength, one in found.items()
+            for word in one.findings
         ]
-        return Table(
-            f"Canaries through {self.releases[0].rounds} rounds of every private "
-            "release",
-            ["channel", "seen as", "noise", "unit", "claimed", "at least", "verdict"],
-            rows,
+        rows.append(
+            [
+                channel,
+                way,
+                first.unit,
+                str(len(first.rounds)),
+                *_claim_and_bound(found.get("run")),
+                *_claim_and_bound(found.get("test")),
+                f"{found['bare'].longest:.3f}" if "bare" in found else "-",
+                "; ".join(verdict) or "stands",
+            ]
         )
+    return Table(
+        "Canaries: epsilon claimed for so many rounds of a channel, and shown at "
+        "least; with the run's noise, and with a test's",
+        [
+            *("channel", "seen as", "unit", "rounds", "claimed", "shown"),
+            *("test claimed", "test shown", "longest, clips", "verdict"),
+        ],
+        rows,
+    )
 
 
 def _release(row: AuditRow) -> dict[str, Any]:
     return {
-        **{
-            name: getattr(row, name)
-            for name in ("channel", "way", "strength", "unit", "sigma", "rounds")
-        },
-        "claimed": row.claimed,
+        **_place(row),
+        **{name: getattr(row, name) for name in ("strength", "sigma", "claimed")},
         "lower_bound": row.lower_bound,
         "one_run_bound": row.one_run_bound,
+        "longest": row.longest if math.isfinite(row.allowed) else None,
         "confidence": row.confidence,
         "canaries": row.canaries,
         "findings": list(row.findings),
     }
 
 
+def _place(row: AuditRow) -> dict[str, Any]:
+    """What the figures of a row speak of."""
+    return {
+        "channel": row.channel,
+        "way": row.way,
+        "unit": row.unit,
+        "rounds": list(row.rounds),
+    }
+
+
+def _claim_and_bound(row: AuditRow | None) -> tuple[str, str]:
+    if row is None:
+        return "-", "-"
+    bound = "infinite" if row.lower_bound > 1e12 else f"{row.lower_bound:.3g}"
+    return shown_epsilon(row.claimed), bound
+
+
+def _headline(row: AuditRow | None) -> tuple[str, str]:
+    if row is None:
+        return "-", "epsilon shown by canaries"
+    claimed, bound = _claim_and_bound(row)
+    rounds = "1 round" if len(row.rounds) == 1 else f"{len(row.rounds)} rounds"
+    return (
+        f"{bound} of {claimed}",
+        (
+            f"epsilon shown, of that claimed for one {row.unit} in {rounds} of "
+            f"{row.channel}"
+        ),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _interval(attack: Attack) -> str:
+    if attack.needless or attack.low is None:
+        return "-"
+    told = f"{_percent(attack.low)} to {_percent(attack.high)}"
+    return f"{told}, too few" if attack.vague else told
+
+
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
-
-
-def _listed(names: str, words: dict[str, str]) -> str:
-    """The words of one name, or of several that a total was made of."""
-    found: Sequence[str] = [one.strip() for one in names.split(" and ")]
-    return "; ".join(words.get(one, one) for one in found) or "-"

@@ -6,7 +6,9 @@ beside the prediction in the end, for ``studies.auditing`` to read.
 
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon import store
@@ -16,7 +18,8 @@ from epifalcon.federation.client import Cohort
 from epifalcon.federation.note_taking import NoteSettings, NoteTaker, draw_sample
 from epifalcon.federation.notes import Notes, PublicTerms
 from epifalcon.federation.plan import PrivacyPlan
-from epifalcon.federation.settings import ViewSettings
+from epifalcon.federation.settings import PredictionSettings, ViewSettings
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.settings import FalconSettings
 from epifalcon.types import Plain
 
@@ -36,12 +39,39 @@ def take_notes(
     """The note-taker of a training, where ``resumed`` left it; None if unwanted."""
     if not wanted.people:
         return None
-    settings = NoteSettings(people=wanted.people, most_bytes=wanted.most_mb * 2**20)
     if resumed is not None:
-        return NoteTaker.resume(_kept(resumed), settings)
+        return NoteTaker.resume(_kept(resumed), _limits(wanted))
     sample = draw_sample(len(cohort.people), wanted.people, seed)
+    return _taker(wanted, sample, PublicTerms.of(cohort, model, plan))
+
+
+def require_room(
+    settings: PredictionSettings, one: Incidence, people: int, plan: PrivacyPlan
+) -> None:
+    """Refuse notes that ``take_notes`` would refuse, before anything is made.
+
+    ``one`` is the hypergraph of any one person; ``people`` are in the city.
+    """
+    if not settings.view.people:
+        return
+    state = None
+    if settings.macro_cases != "none":
+        state = torch.zeros((1, settings.region.network.hidden_width))
+    untested = np.full(1, -1, np.int8)
+    cohort = Cohort(np.zeros(1, np.int64), one, untested, state)
+    sample = np.arange(min(people, settings.view.people))
+    _taker(settings.view, sample, PublicTerms.of(cohort, settings.model, plan))
+
+
+def _limits(wanted: ViewSettings) -> NoteSettings:
+    return NoteSettings(people=wanted.people, most_bytes=wanted.most_mb * 2**20)
+
+
+def _taker(
+    wanted: ViewSettings, sample: NDArray[np.int64], terms: PublicTerms
+) -> NoteTaker:
     try:
-        return NoteTaker(sample, PublicTerms.of(cohort, model, plan), settings)
+        return NoteTaker(sample, terms, _limits(wanted))
     except SettingsError as error:
         raise SettingsError(
             f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: {error}"

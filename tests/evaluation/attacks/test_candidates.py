@@ -81,3 +81,14 @@ def test_days_are_compared_only_where_windows_fit_into_them():
     some = Candidates.of_pseudo(made(days=2), 8)
     with pytest.raises(SettingsError, match="must divide the day"):
         _ = some.windows_per_day
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_keys_and_the_claims_of_the_first_people(width):
+    found = Candidates.of_pseudo(made(4), width)
+    person, key = claims.flat(found)
+    np.testing.assert_array_equal(found.key, key)
+    few = found.of_people(2)
+    assert few.people == 2
+    np.testing.assert_array_equal(few.key, key[person < 2])
+    np.testing.assert_array_equal(few.size, found.size[:2])

@@ -87,6 +87,71 @@ def test_all_of_the_heads_gradient_tells_more_than_its_bias():
     assert np.mean(gained) > 0.03
 
 
+def test_energy_tells_tests_whose_gradients_cancel():
+    """Rounds up and rounds down, as with a result that the model comes to know."""
+    rng = np.random.default_rng(0)
+    notes = taken(terms_of(rounds=1, gradient_sigma=0.01), 300)[0].notes()
+    status = rng.choice([-1, 0, 1], 300, p=[0.5, 0.3, 0.2])
+    count, noise = 60 * notes.terms.parameters, 0.01**2
+    energy = noise * rng.chisquare(count, 300) + (status >= 0) * 60 * 0.006**2
+    sums = {"head.weight": (300, 2, 5), "head.bias": (300, 2)}
+    told = replace(
+        notes,
+        rounds=60,
+        gradient_energy=energy,
+        gradients={
+            name: 0.01 * np.sqrt(60) * rng.standard_normal(shape)
+            for name, shape in sums.items()
+        },
+    )
+    judged = judge(diagnosis.from_gradients(told), status)
+    exact = judge(Diagnosis("energy", energy, energy), status)
+    assert exact.tested.estimate > 0.8
+    assert judged.tested.estimate > exact.tested.estimate - 0.08
+    alike = replace(told, gradient_energy=noise * rng.chisquare(count, 300))
+    assert abs(judge(diagnosis.from_gradients(alike), status).tested.estimate - 0.5) < (
+        0.1
+    )
+
+
+def test_gradients_add_to_other_evidence_what_they_know():
+    """Much, little, and hardly anything."""
+    rng = np.random.default_rng(2)
+    gained = []
+    for sigma in (0.5, 3.0, 100.0):
+        notes, status = made_notes(600, rng, sigma)
+        terms = replace(notes.terms, gradient_sigma=sigma)
+        found = diagnosis.from_gradients(replace(notes, terms=terms, rounds=100))
+        rows = np.zeros((600, 3))
+        rows[np.arange(600), np.take([2, 0, 1], status + 1)] = 1.0
+        alone = Diagnosis.of("rows", rows + rng.standard_normal(rows.shape))
+        both = judge(diagnosis.both(alone, found), status)
+        gained.append(both.positive.estimate - judge(alone, status).positive.estimate)
+        assert both.name == "rows and gradients"
+    assert gained[0] > 0.1
+    assert min(gained[1:]) > -0.005
+
+
+def test_people_held_back_for_validation_are_judged_apart():
+    status = np.array([1, 1, 0, 0, -1, -1, 1, 0], np.int8)
+    held_back = np.array([False] * 6 + [True] * 2)
+    # Their devices send what those of untested people do.
+    sent = np.where(held_back, -1, status)
+    told = Diagnosis("told", sent.astype(float), (sent >= 0).astype(float))
+    mixed = judge(told, status)
+    apart = judge(told, status, held_back)
+    assert (mixed.tested.estimate, mixed.held_back) == (pytest.approx(5 / 6), 0)
+    assert mixed.positive.estimate < 1
+    assert (apart.tested.estimate, apart.positive.estimate) == (1, 1)
+    assert apart.held_back == 2
+
+
+def test_attacks_without_likelihoods_cannot_be_added():
+    told = Diagnosis("told", np.zeros(2), np.zeros(2))
+    with pytest.raises(DataError, match="no likelihoods"):
+        diagnosis.both(told, Diagnosis.of("rows", np.zeros((2, 3))))
+
+
 def test_the_direction_is_that_of_the_linear_model():
     notes = taken(terms_of(rounds=1, width=3), 1)[0].notes()
     rng = np.random.default_rng(0)

@@ -160,6 +160,44 @@ def test_counts_name_the_place_where_everybody_who_claims_is():
         uploads.counts(notes)
 
 
+def test_what_a_device_says_of_its_own_places_is_read_exactly():
+    rng = np.random.default_rng(0)
+    terms = terms_of(rounds=1, windows=60, presence_sigma=1.5)
+    taker, who = taken(terms, 40)
+    notes, true = taker.notes(), who.true.ravel()
+    said = true + 1.5 * rng.standard_normal(len(true))
+    told = replace(notes, presence=said, counts=np.zeros(len(true)))
+    exact = stats.norm.logpdf(said, 1, 1.5) - stats.norm.logpdf(said, 0, 1.5)
+    np.testing.assert_allclose(uploads.counts(told), exact, rtol=1e-12)
+    np.testing.assert_allclose(
+        uploads.combined(told), uploads.consistency(told) + exact, rtol=1e-12
+    )
+    found = judge(uploads.counts(told), told, true)
+    assert found.error < found.random - 0.1
+
+
+def test_where_presence_is_noise_alone_nothing_is_known():
+    rng = np.random.default_rng(1)
+    taker, who = taken(terms_of(rounds=1, windows=60, presence_sigma=1.5), 40)
+    notes = taker.notes()
+    noise = 1.5 * rng.standard_normal(len(notes.key))
+    told = replace(notes, presence=noise)
+    found = judge(uploads.counts(told), told, who.true.ravel())
+    assert found.error == pytest.approx(found.random, abs=4 * np.sqrt(0.19 / 2400))
+
+
+def test_for_sets_exact_totals_count_once_and_noise_adds_up():
+    notes = small_notes()
+    slots = np.repeat([3, 1], 12)
+    told = replace(notes, counts=np.tile([0.5, 1, 2, 3], 6), claimed=np.full(24, 4))
+    rows, totals = uploads.consistency(told), uploads.counts(told)
+    np.testing.assert_allclose(uploads.by_sets(told, slots), rows + totals / slots)
+    said = replace(told, presence=np.ones(24))
+    np.testing.assert_allclose(
+        uploads.by_sets(said, slots), rows + uploads.presence(said)
+    )
+
+
 def test_what_was_not_kept_cannot_be_used():
     notes, _ = wide_notes(0.1, windows=3, rounds=2)
     with pytest.raises(DataError, match="first 2 rounds"):

@@ -25,7 +25,8 @@ def test_without_noise_a_canary_scores_one_clip_or_nothing(way, relation, out, k
     expected = np.where(seen.included, 1.0, out)
     assert np.allclose(seen.scores, expected, atol=1e-5)
     assert seen.middle == (1 + out) / 2
-    assert not seen.blank.any()
+    assert not seen.blank["rows"].any()
+    assert np.allclose(seen.lengths, np.abs(expected), atol=1e-5)
     assert (seen.unit, seen.channel) == ("visit", f"{kind}/0")
 
 
@@ -38,7 +39,8 @@ def test_with_noise_scores_spread_as_claimed(way):
     assert abs(rest.mean()) < 5 * 2 / np.sqrt(rest.size)
     # Fresh in every round: the sum over rounds spreads by the root of their number.
     assert abs(rest.sum(axis=0).std() - 4) < 5 * 4 / np.sqrt(2 * rest.shape[1])
-    assert abs(seen.blank.std() - 0.2) < 5 * 0.2 / np.sqrt(2 * seen.blank.size)
+    blank = seen.blank["rows"]
+    assert abs(blank.std() - 0.2) < 5 * 0.2 / np.sqrt(2 * blank.size)
 
 
 def test_counts_are_ones_and_zeros_with_noise():
@@ -46,12 +48,12 @@ def test_counts_are_ones_and_zeros_with_noise():
     quiet = replace(plan, presence=UploadMechanism(1.0, 1e-9))
     seen = visits(quiet).counts()
     assert np.allclose(seen.scores[0], seen.included, atol=1e-6)
-    assert np.allclose(seen.blank, 0, atol=1e-6)
+    assert np.allclose(seen.blank["presence"], 0, atol=1e-6)
     opposed = replace(quiet, relation="replace")
     assert np.array_equal(visits(opposed).counts().included, seen.included)
-    loud = visits(plan).counts()
+    loud = visits(plan).counts().blank["presence"]
     sigma = plan.presence.sigma
-    assert abs(loud.blank.std() - sigma) < 5 * sigma / np.sqrt(2 * loud.blank.size)
+    assert abs(loud.std() - sigma) < 5 * sigma / np.sqrt(2 * loud.size)
 
 
 def test_coins_are_fair_and_of_the_seed():

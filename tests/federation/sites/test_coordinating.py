@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from epifalcon import store
 from epifalcon.errors import DataError, SettingsError, TooFewSitesError
@@ -12,7 +14,7 @@ from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
 from epifalcon.federation.engine import predict
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites.coordinating import Conduct, SitesRun
+from epifalcon.federation.sites.coordinating import Conduct, SitesRun, area_under_curve
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
 from epifalcon.federation.sites.run import LEDGER, RISKS, Order, SiteRun
@@ -27,10 +29,6 @@ KINDS = {
     "paper": PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1),
     "local": PrivacySettings(mode="local", epsilon=20.0),
 }
-
-
-def judge(scores, infected):
-    return float(auc(curve(scores, infected)))
 
 
 class Transport:
@@ -95,15 +93,15 @@ def homes():
 
 def order(kind="off", rounds=6, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
-    settings = replace(town.FALCON, model=model, privacy=KINDS[kind])
-    return Order(settings=settings, rules=SiteRules(**rules), seed=3)
+    wanted = replace(town.FALCON, model=model, privacy=KINDS[kind])
+    return Order(settings=wanted, rules=SiteRules(**rules), seed=3)
 
 
 def run_of(folder, wanted, run="first", transport=None, **conduct):
     transport = transport or Transport(folder, run)
     conduct = Conduct(scores=True, **conduct)
     place = folder / "server" / run
-    return SitesRun(transport, place, wanted, conduct, judge), transport
+    return SitesRun(transport, place, wanted, conduct), transport
 
 
 @pytest.mark.parametrize("uploads", ["sums", "rows"])
@@ -141,8 +139,8 @@ def test_server_and_sites_have_the_receipts_of_one_process(folder, kind):
         found = ledger_at(folder / place).releases
         assert tuple(one for one in found if one in expected) == expected
         clear = {one.terms.channel for one in found if one not in expected}
-        # In mode local there is no region model: cases would leave in the clear.
-        region = {"region model"} if kind == "paper" else set()
+        # In mode local neither cases nor results leave in the clear.
+        region = {"region model", "validation"} if kind == "paper" else set()
         assert clear == {"mobility model", "pseudo domains", "uploads"} | region
 
 
@@ -202,7 +200,7 @@ def test_scores_stay_at_the_sites_unless_given(folder):
         path.write_text(path.read_text().replace("give_scores = true", ""))
     wanted = order(least_sites=3)
     transport = Transport(folder, "first")
-    run = SitesRun(transport, folder / "server" / "first", wanted, Conduct(), judge)
+    run = SitesRun(transport, folder / "server" / "first", wanted, Conduct())
     run.go()
     assert not run.scores
     asked = SitesRun(
@@ -210,7 +208,6 @@ def test_scores_stay_at_the_sites_unless_given(folder):
         folder / "server" / "second",
         wanted,
         Conduct(scores=True),
-        judge,
     )
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
         asked.go()
@@ -248,6 +245,18 @@ def test_everybodys_cases_are_refused(folder):
     wanted = replace(wanted, settings=replace(wanted.settings, region=region))
     with pytest.raises(SettingsError, match="no site knows all cases"):
         run_of(folder, wanted)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
+@settings(deadline=None, derandomize=True)
+def test_the_area_under_the_curve_is_that_of_the_metrics(people):
+    scores = np.array([score / 5 for score, _ in people])
+    infected = np.array([result for _, result in people], np.bool_)
+    found = area_under_curve(scores, infected)
+    if infected.all() or not infected.any():
+        assert found is None
+    else:
+        assert found == pytest.approx(float(auc(curve(scores, infected))))
 
 
 def gap(parameters, engine):

@@ -1,6 +1,6 @@
 """The places that people claim, as a server sees them: true among pseudo ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -156,6 +156,21 @@ class Candidates:
     def size(self) -> Counts:
         """Claims of each person in each window: (people, windows)."""
         return np.diff(self.start).reshape(self.people, self.windows)
+
+    @property
+    def key(self) -> NDArray[np.int64]:
+        """Number of each claim's place, window * regions + region: (claims,)."""
+        window = np.tile(np.arange(self.windows), self.people)
+        return np.asarray(
+            np.repeat(window, np.diff(self.start)) * self.regions + self.region
+        )
+
+    def of_people(self, count: int) -> "Candidates":
+        """The claims of the first ``count`` people."""
+        start = self.start[: count * self.windows + 1].copy()
+        return replace(
+            self, people=count, start=start, region=self.region[: start[-1]].copy()
+        )
 
     def where(
         self, person: NDArray[np.integer[Any]], key: NDArray[np.integer[Any]]

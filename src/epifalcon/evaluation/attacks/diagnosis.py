@@ -1,12 +1,14 @@
-"""Who was tested, and with which result? Attacks on gradients and drifting rows.
+"""Who was tested, and with which result? Attacks on gradients and on rows.
 
 The paper names the sign of the update as a risk and does not try it. A tested
 person's gradient points to its own result: that of the head's logits is p - y,
-negative on the side of the result. And a person's row is moved by nothing but
+negative on the side of the result. A person's own row is moved by nothing but
 that gradient, round by round, so that it drifts along a direction which the
-broadcast parameters give away.
+broadcast parameters give away. And the row of a status input *is* the status: one
+of three rows that the server broadcasts itself (``statuses``).
 
-Both are functions of ``Notes`` alone; scores are judged apart (``judge``).
+All are functions of ``Notes`` and public knowledge; scores are judged apart
+(``judge``).
 """
 
 from dataclasses import dataclass
@@ -16,10 +18,11 @@ from numpy.typing import NDArray
 
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
+from epifalcon.evaluation.attacks import head_gradients, mixture
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.uncertainty import Interval, auc_interval
 from epifalcon.federation.notes import Notes
-from epifalcon.types import Floats
+from epifalcon.types import Floats, Mask
 
 _FIRST = "upload/0"
 _PART = 3
@@ -36,6 +39,16 @@ class Diagnosis:
     """(people,) that its test was positive."""
     tested: Floats
     """(people,) that it was tested at all."""
+    likely: Floats | None = None
+    """(people, 3) the log-likelihood if it is negative, positive, untested, where the
+    attack has one to be added to others."""
+
+    @classmethod
+    def of(cls, name: str, likely: Floats) -> "Diagnosis":
+        """By log-likelihoods (people, 3); both results are as likely beforehand."""
+        negative, positive, untested = likely.T
+        tested = np.logaddexp(negative, positive) - untested
+        return cls(name, positive - negative, tested, likely)
 
 
 @dataclass(frozen=True)
@@ -50,24 +63,38 @@ class Judged:
     """AUC of positive against negative among the tested."""
     tested: Interval
     """AUC of tested against untested."""
+    held_back: int = 0
+    """Tested people left out, since nothing of their tests entered the training."""
 
 
 def from_gradients(notes: Notes) -> Diagnosis:
-    """From each person's noised gradients of the head, summed over rounds.
+    """From each person's noised gradients: the head's sum, and the energy of all.
 
-    The head's gradient is (p - y) times [h || 1] with h of one sign (relu), for
-    both logits alike up to the sign, and 0 for untested people. All people's h
-    point much the same way, which the people together give away: the first
-    singular direction of their sums. A person's sum along it is then - for a
-    positive and + for a negative.
+    The log-likelihoods of ``head_gradients`` along the direction that people's
+    gradients share, and of the energy over all parameters and rounds, which is
+    larger for tested people whichever way their gradients point. Untested people
+    have noise around 0, the tested have it around centres; no signal is larger than
+    the clip allows.
     """
-    if "head.weight" not in notes.gradients:
-        raise DataError("the notes hold no gradients")
-    weight, bias = notes.gradients["head.weight"], notes.gradients["head.bias"]
-    sums = np.concatenate([weight[:, 1] - weight[:, 0], bias[:, 1:] - bias[:, :1]], 1)
-    _, _, directions = np.linalg.svd(sums, full_matrices=False)
-    along = sums @ (directions[0] * (1.0 if directions[0].sum() >= 0 else -1.0))
-    return Diagnosis("gradients", -along, np.abs(along))
+    told = head_gradients.read(notes)
+    if told.stands_out:
+        by_sum = mixture.fit(told.along, told.most, (1.0, -1.0))
+    else:
+        by_sum = mixture.at(told.along, (0.0, told.usual, -told.usual))
+    by_energy = mixture.fit(*_energy(notes), sides=(1.0,))
+    likely = np.column_stack([by_sum[:, 1:], by_sum[:, 0]])
+    likely += np.column_stack([by_energy[:, 1], by_energy[:, 1], by_energy[:, 0]])
+    return Diagnosis.of("gradients", likely)
+
+
+def both(one: Diagnosis, other: Diagnosis) -> Diagnosis:
+    """Two attacks on different messages together; each must have likelihoods.
+
+    Noise is drawn for each message by itself, so their log-likelihoods add up.
+    """
+    if one.likely is None or other.likely is None:
+        raise DataError(f"{one.name} and {other.name} have no likelihoods to add")
+    return Diagnosis.of(f"{one.name} and {other.name}", one.likely + other.likely)
 
 
 def from_rows(notes: Notes) -> Diagnosis:
@@ -111,15 +138,37 @@ def logit_direction(notes: Notes) -> Floats:
     return np.asarray(found / length if length else found)
 
 
-def judge(diagnosis: Diagnosis, status: NDArray[np.int8]) -> Judged:
-    """Compare with the truth: ``status`` (people,) is 1, 0, or -1 for untested."""
-    same_length(positive=diagnosis.positive, status=status)
-    tested = status >= 0
+def judge(
+    diagnosis: Diagnosis, status: NDArray[np.int8], held_back: Mask | None = None
+) -> Judged:
+    """Compare with the truth: ``status`` (people,) is 1, 0, or -1 for untested.
+
+    ``held_back`` (people,) marks tested people whose tests only validation saw.
+    Their devices send what those of untested people do, so that they are neither:
+    they are left out, and counted.
+    """
+    apart = np.zeros(len(status), np.bool_) if held_back is None else held_back
+    same_length(positive=diagnosis.positive, status=status, held_back=apart)
+    tested, judged = (status >= 0) & ~apart, ~apart
     return Judged(
         diagnosis.name,
         _auc(diagnosis.positive[tested], status[tested] == 1),
-        _auc(diagnosis.tested, tested),
+        _auc(diagnosis.tested[judged], tested[judged]),
+        int(np.count_nonzero(apart)),
     )
+
+
+def _energy(notes: Notes) -> tuple[Floats, float]:
+    """How far squared gradients exceed their noise, in units of its spread.
+
+    And the farthest that they can.
+    """
+    rounds = max(notes.rounds, 1)
+    count = rounds * max(notes.terms.parameters, 1)
+    unit = head_gradients.noise(notes) ** 2 * np.sqrt(2 * count)
+    beyond = notes.gradient_energy - count * notes.terms.gradient_sigma**2
+    most = rounds * head_gradients.largest(notes) ** 2
+    return np.asarray(beyond / unit), float(most / unit)
 
 
 def _auc(score: Floats, truth: NDArray[np.bool_]) -> Interval:

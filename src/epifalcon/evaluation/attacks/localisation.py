@@ -113,13 +113,7 @@ def forward_backward(
     the result is a person's moves for each thread. Equal input gives equal bits
     on any number of threads.
     """
-    profile.require_match(candidates)
-    told = np.empty(0)
-    if evidence is not None:
-        told = candidates.about_claims("evidence", evidence)
-        _require_evidence(candidates, told)
-    told.setflags(write=False)
-    rows = Rows(candidates.start, candidates.region, told, _opens(candidates))
+    rows = rows_of(candidates, profile, evidence)
     made = np.empty(candidates.claims)
     parts = -(-candidates.people // _PEOPLE_AT_ONCE)
 
@@ -130,6 +124,17 @@ def forward_backward(
 
     each_part(work, parts, 10 * candidates.claims)
     return made
+
+
+def rows_of(candidates: Candidates, profile: Profile, evidence: Floats | None) -> Rows:
+    """Claims and evidence as kernels take them; ``DataError`` if they do not fit."""
+    profile.require_match(candidates)
+    told = np.empty(0)
+    if evidence is not None:
+        told = candidates.about_claims("evidence", evidence)
+        _require_evidence(candidates, told)
+    told.setflags(write=False)
+    return Rows(candidates.start, candidates.region, told, _opens(candidates))
 
 
 def _require_evidence(candidates: Candidates, evidence: Floats) -> None:

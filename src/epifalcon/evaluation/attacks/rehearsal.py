@@ -36,7 +36,7 @@ from epifalcon.evaluation.attacks.recurrence import (
 from epifalcon.hypergraph.compiled import compiled
 from epifalcon.mobility.markov import MobilityModel
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats, Mask
+from epifalcon.types import Counts, Floats, Mask
 
 SCALES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
 """What the evidence is multiplied by, tried on the rehearsal: neighbouring slots
@@ -54,6 +54,8 @@ class Rehearsal:
     """True here, since the attacker made them."""
     model: MobilityModel
     """Of the rehearsal's own people."""
+    claimed: Counts | None = None
+    """(claims,) how many of the city claim the place; None where not counted."""
 
 
 @dataclass(frozen=True)

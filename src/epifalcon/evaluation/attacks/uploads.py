@@ -16,6 +16,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
 from epifalcon.evaluation.attacks.candidates import Candidates
@@ -85,16 +86,21 @@ def consistency(notes: Notes) -> Floats:
 
 
 def counts(notes: Notes) -> Floats:
-    """How many are at a place, of how many who claim it; no upload is looked at.
+    """Who is at a place, by what counts tell; no upload of a row is looked at.
 
-    The log-odds of n true among m claims. Where counts carry noise, n is first
-    drawn towards what the number of pseudo traces lets expect.
+    Where devices noise their own presence, the server that sees each of them has a
+    1 or 0 with noise for every claim, and totals tell it nothing more: the score is
+    the exact log ratio. Otherwise it has totals, and the score is the log-odds of
+    n true among m claims.
     """
-    terms = notes.terms
+    if not np.isnan(notes.presence).any():
+        return presence(notes)
     if np.isnan(notes.counts).any():
         raise DataError("the notes hold no counts of people at places")
+    terms = notes.terms
     share = 1 / (1 + terms.copies)
     claims = np.maximum(notes.claimed, 1).astype(float)
+    # Where totals carry noise, n is first drawn towards what is to be expected.
     spread, noise = share * (1 - share), terms.presence_sigma**2
     sure = spread / (spread + noise) if spread + noise > 0 else 1.0
     there = claims * share + sure * (notes.counts - claims * share)
@@ -102,9 +108,27 @@ def counts(notes: Notes) -> Floats:
     return np.asarray(np.log(chance) - np.log1p(-chance))
 
 
+def presence(notes: Notes) -> Floats:
+    """The log ratio of 1 against 0 in what a device itself said of its claims."""
+    noise = max(notes.terms.presence_sigma, _LEAST_NOISE) ** 2
+    return np.asarray((notes.presence - 0.5) / noise)
+
+
 def combined(notes: Notes) -> Floats:
     """Consistency and counts together: all that uploads tell, places apart."""
     return consistency(notes) + counts(notes)
+
+
+def by_sets(notes: Notes, slots: NDArray[np.int64]) -> Floats:
+    """The same for an attack that adds evidence up over the slots of a claim set.
+
+    ``slots`` (claims,), in how many slots the set is claimed. Noise is drawn anew
+    for every slot, so what uploads tell adds up; exact totals are of much the same
+    people from slot to slot and enter as their mean.
+    """
+    if np.isnan(notes.presence).any():
+        return consistency(notes) + counts(notes) / slots
+    return combined(notes)
 
 
 ATTACKS: dict[str, Callable[[Notes], Floats]] = {

@@ -6,7 +6,7 @@ single uploads and on that of the fast engine. ``seen`` says what a canary is.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,13 +17,13 @@ from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.seen import (
     BLANKS,
-    LENGTH,
     Seen,
     Way,
     coins,
     factors,
     middle,
-    sign,
+    row_lengths,
+    signs,
 )
 from epifalcon.federation import client
 from epifalcon.federation.client import Cohort
@@ -67,9 +67,10 @@ class CanaryVisits:
     def uploads(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
         """Rows at places, one upload for each claim; ``kind`` as in channel names."""
         channel, rows = f"{kind}/{layer}", self._rows(self._people)
-        scores, blank = [], []
-        for number in rounds:
-            facing = self._facing * sign(number) * LENGTH * self._clip
+        length = row_lengths(self.seed, "visits", self._people) * self._clip
+        found = _Found(kind, layer)
+        for number, sign in signs(rounds):
+            facing = self._facing * sign * length
             exchange = self._exchange(kind, layer, rows * facing[:, None])
             key = NoiseKey(self._seeds.noise, self.plan.terms(channel, number))
             upload = client.location_upload(
@@ -77,10 +78,12 @@ class CanaryVisits:
             )
             came = np.empty((self._people, self._slots, rows.shape[1]))
             came[upload.person, upload.keys] = upload.rows.double().numpy()
-            along = np.einsum("psw,pw->ps", came[:, _BLANK_SLOTS:], rows)
-            scores.append(sign(number) * along.ravel() / self._clip)
-            blank.append(came[:, :_BLANK_SLOTS])
-        return self._seen(channel, "each upload", scores, self._coins.ravel(), blank)
+            canaries = came[:, _BLANK_SLOTS:]
+            along = np.einsum("psw,pw->ps", canaries, rows)
+            found.scores.append(sign * along.ravel() / self._clip)
+            found.lengths.append(_norms(canaries).ravel() / self._clip)
+            found.blank.append(came[:, :_BLANK_SLOTS])
+        return self._seen(found, "each upload", self._coins.ravel(), rounds)
 
     def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
         """What the fast engine hands back to people who are alone at their place.
@@ -89,23 +92,24 @@ class CanaryVisits:
         """
         part = self.plan.way.returned if kind == "return" else self.plan.way.upload
         included = coins(self.seed, "fast engine", (self.visits,))
-        strength = factors(included, self.plan.relation)
-        strength = np.append(strength, np.zeros(3 * BLANKS)) * LENGTH * self._clip
+        strength = factors(included, self.plan.relation) * self._clip
+        strength *= row_lengths(self.seed, "fast engine", self.visits)
+        strength = np.append(strength, np.zeros(3 * BLANKS))
         passage = Passage.of(self._lonely, None, self.plan)
-        rows, scores, blank = self._rows(len(strength)), [], []
-        for number in rounds:
-            made = rows * (strength * sign(number))[:, None]
-            exchange = self._exchange(kind, layer, made)
+        rows, found = self._rows(len(strength)), _Found(kind, layer)
+        for number, sign in signs(rounds):
+            exchange = self._exchange(kind, layer, rows * (strength * sign)[:, None])
             exchange = Exchange(exchange.kind, layer, part.send(exchange.rows))
             came = passage.carry(exchange, self._seeds.noise, (kind, number))
-            found = came.double().numpy()
-            along = (found * rows)[: self.visits].sum(axis=1)
-            scores.append(sign(number) * along / self._clip)
-            rest = found[self.visits :]
+            passed = came.double().numpy()
+            canaries, rest = passed[: self.visits], passed[self.visits :]
+            along = (canaries * rows[: self.visits]).sum(axis=1)
+            found.scores.append(sign * along / self._clip)
+            found.lengths.append(_norms(canaries) / self._clip)
             # Two at a place receive the same mean of two uploads: one is enough.
             pair = rest[BLANKS::2] * math.sqrt(2)
-            blank.append(np.stack([rest[:BLANKS], pair], axis=1))
-        return self._seen(f"{kind}/{layer}", "fast engine", scores, included, blank)
+            found.blank.append(np.stack([rest[:BLANKS], pair], axis=1))
+        return self._seen(found, "fast engine", included, rounds)
 
     def counts(self) -> Seen:
         """Presence at places: 1 at a true place, 0 at a pseudo one; sent once.
@@ -126,28 +130,29 @@ class CanaryVisits:
             channel="counts",
             unit="visit",
             way="each upload",
+            rounds=(0,),
             scores=scores[None],
+            lengths=np.abs(scores[None]),
             included=self._coins.ravel(),
             middle=0.5,
-            blank=blank[None],
+            blank={"presence": blank[None]},
+            size=1,
         )
 
     def _seen(
-        self,
-        channel: str,
-        way: Way,
-        scores: Sequence[Floats],
-        included: Mask,
-        blank: Sequence[Floats],
+        self, found: "_Found", way: Way, included: Mask, rounds: Sequence[int]
     ) -> Seen:
         return Seen(
-            channel=channel,
+            channel=f"{found.kind}/{found.layer}",
             unit="visit",
             way=way,
-            scores=np.stack(scores),
+            rounds=tuple(rounds),
+            scores=np.stack(found.scores),
+            lengths=np.stack(found.lengths),
             included=included,
             middle=middle(self.plan.relation),
-            blank=np.stack(blank),
+            blank={"rows": np.stack(found.blank)},
+            size=self.model.width,
         )
 
     def _exchange(self, kind: str, layer: int, rows: Floats) -> Exchange:
@@ -214,6 +219,21 @@ class CanaryVisits:
         rng = Streams(self.seed).numpy("canary rows")
         rows = rng.standard_normal((people, self.model.width))
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What came of rows at places, round by round."""
+
+    kind: str
+    layer: int
+    scores: list[Floats] = field(default_factory=list)
+    lengths: list[Floats] = field(default_factory=list)
+    blank: list[Floats] = field(default_factory=list)
+
+
+def _norms(rows: Floats) -> Floats:
+    return np.asarray(np.linalg.norm(rows, axis=-1))
 
 
 def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:

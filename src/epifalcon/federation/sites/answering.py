@@ -9,6 +9,7 @@ went wrong is told to the server in words that hold no data.
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from epifalcon.federation.messages import (
     GradientUpload,
 )
 from epifalcon.federation.sites.rounds import CohortRounds
-from epifalcon.federation.sites.switchboard import ERROR, Payload
+from epifalcon.federation.sites.switchboard import BUSY, ERROR, Payload
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
@@ -81,6 +82,7 @@ class Answering:
         heading = call.heading
         if self._last is not None and self._last[0] == heading:
             return self._last[1]
+        began = perf_counter()
         try:
             heading.require(Heading(self.run, self.site, heading.round, heading.phase))
             if heading.round < self._newest:
@@ -90,7 +92,8 @@ class Answering:
             self.failed.append((heading, error))
             return pack(Parcel(heading, {}, {ERROR: in_words(error)}))
         self._newest = heading.round
-        answer = pack(Parcel(heading, made.tensors, made.told))
+        told = {**made.told, BUSY: perf_counter() - began}
+        answer = pack(Parcel(heading, made.tensors, told))
         self._last = heading, answer
         return answer
 

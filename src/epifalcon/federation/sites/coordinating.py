@@ -6,46 +6,42 @@ comes here unless it was asked for and the site gives it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import whole
-from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.errors import EpifalconError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.preparing import (
-    StateMoments,
-    StateScaling,
     in_the_clear,
     made_in_the_clear,
 )
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.engine import Census, SitesEngine
-from epifalcon.federation.sites.run import LEDGER, REVEALED, Order, require_federable
-from epifalcon.federation.sites.switchboard import Payload, Switchboard, Transport
-from epifalcon.federation.sites.tallies import SiteTally
+from epifalcon.federation.sites.gathering import gather, meet
+from epifalcon.federation.sites.run import LEDGER, Order, require_federable
+from epifalcon.federation.sites.switchboard import Payload, Switchboard
+from epifalcon.federation.sites.transport import Transport
 from epifalcon.federation.sites.wire import Parcel
-from epifalcon.mobility.clock import Clock
 from epifalcon.models.tensor_files import tensors_under, write_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, build, json_text
+from epifalcon.settings import json_text
 from epifalcon.types import Floats, Mask, Probabilities
 
 SUMMARY = "summary.json"
 MODEL = "model.safetensors"
-Judge = Callable[[Probabilities, Mask], float]
-"""The AUC of scores against results; ``evaluation`` lies above this layer."""
+PROGRESS = "progress.json"
+SCORES = "scores.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +55,6 @@ class Conduct:
 
     def __post_init__(self) -> None:
         whole(1, keep_every=self.keep_every)
-
-
-@dataclass(frozen=True)
-class _Met:
-    """What a site said to ``hello``."""
-
-    people: int
-    regions: int
-    regions_sha256: str
-    clock: Clock
 
 
 @dataclass(frozen=True)
@@ -91,8 +77,8 @@ class Progressed:
     parameters: dict[str, Tensor] = field(default_factory=dict)
     """Of the best look."""
     since: int = 0
-    seconds: float = 0.0
-    """Of all rounds."""
+    seconds: list[float] = field(default_factory=list)
+    """Of each round."""
 
     def take(self, look: SiteLook, parameters: dict[str, Tensor]) -> bool:
         """Whether ``look`` is the best so far."""
@@ -118,7 +104,6 @@ class SitesRun:
         folder: Path,
         order: Order,
         conduct: Conduct,
-        judge: Judge,
     ) -> None:
         require_federable(order.settings)
         folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +111,6 @@ class SitesRun:
         self.found = Progressed()
         self.scores: dict[str, Probabilities] = {}
         self._folder, self._order, self._conduct = folder, order, conduct
-        self._judge = judge
         self._forecast: dict[str, Any] | None = None
         self._first: dict[str, int] = {}
 
@@ -144,85 +128,44 @@ class SitesRun:
         try:
             self._train(engine, progress)
             self._finish(engine)
-        except TooFewSitesError:
-            self._write_report(engine, perf_counter() - began, finished=False)
+        except EpifalconError as error:
+            self._write_report(engine, perf_counter() - began, str(error))
             raise
         write_tensors(self._folder / MODEL, self.found.parameters)
-        return self._write_report(engine, perf_counter() - began, finished=True)
+        if self.scores:
+            store.replace_text(self._folder / SCORES, _score_table(self.scores))
+        return self._write_report(engine, perf_counter() - began)
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
-        told = {
-            "settings": as_plain(settings),
-            "rules": as_plain(order.rules),
-            "seed": order.seed,
-        }
-        hello = {site: Payload(told=told) for site in board.present}
-        met = board.ask(("hello", 0), hello, _read_hello)
-        clock, regions = _agreed(met)
-        first = _numbers(met, resumed)
-        board.keep_only(first)
-        tally = self._count(first, clock, regions)
-        around, width = self._around(tally, clock, progress)
+        met = meet(board, order, None if resumed is None else resumed.remembered)
+        self._first = met.first
+        around = gather(board, order, met, progress)
+        self._forecast = around.forecast
         number = 0 if resumed is None else resumed.engine.round
-        told_now = Payload(around.tensors, {"round": number})
+        call = Payload(around.tensors, {"round": number})
         ready = board.ask(
-            ("prepare", 0), dict.fromkeys(board.attending, told_now), _nothing
+            ("prepare", 0), dict.fromkeys(board.attending, call), _nothing
         )
         board.keep_only(ready)
         copies = settings.pseudo.pseudo_copies
         plan = PrivacyPlan.of(
             settings.privacy,
             settings.model,
-            releases_of(clock),
+            releases_of(met.clock),
             copies if tallies.needs_pseudo_traces(settings) else 0,
         )
-        ledger = self._ledger(plan, resumed, has_states=width > 0)
-        people = {site: one.people for site, one in met.items()}
-        census = Census(people, width)
+        ledger = self._ledger(plan, resumed, has_states=around.state_width > 0)
+        census = Census(met.people, around.state_width)
         return SitesEngine(board, census, settings.model, plan, order.seed, ledger)
-
-    def _count(self, first: Mapping[str, int], clock: Clock, regions: int) -> SiteTally:
-        settings, board = self._order.settings, self.board
-        self._first = dict(first)
-        calls = {site: Payload(told={"first": one}) for site, one in first.items()}
-        read = partial(
-            _read_tally, regions=regions, clock=clock, folds=settings.region.folds
-        )
-        counted = board.ask(("count", 0), calls, read)
-        board.keep_only(counted)
-        return tallies.total([counted[site] for site in sorted(counted)])
-
-    def _around(
-        self, tally: SiteTally, clock: Clock, progress: Progress
-    ) -> tuple[Payload, int]:
-        """What every site is told of the city, and the width of region states."""
-        settings, board = self._order.settings, self.board
-        public = SiteTally(mobility=tally.mobility, reported=tally.reported)
-        tensors = {f"tally/{name}": one for name, one in tallies.pack(public).items()}
-        if not tallies.needs_region_model(settings):
-            return Payload(tensors), 0
-        states, self._forecast = tallies.fit_region_states(
-            tally, clock, settings, self._order.seed, progress
-        )
-        told = Payload({"states": torch.from_numpy(states)})
-        calls = dict.fromkeys(board.attending, told)
-        moments = board.ask(("states", 0), calls, _read_moments)
-        board.keep_only(moments)
-        whole_city = moments[min(moments)]
-        for site in sorted(moments)[1:]:
-            whole_city = whole_city + moments[site]
-        scaling = StateScaling.of_moments(whole_city)
-        tensors["centre"] = torch.from_numpy(scaling.centre)
-        tensors["factor"] = torch.from_numpy(scaling.factor)
-        return Payload(tensors), int(states.shape[-1])
 
     def _ledger(
         self, plan: PrivacyPlan, resumed: Checkpoint | None, has_states: bool
     ) -> Ledger:
         path, settings = self._folder / LEDGER, self._order.settings
         made = made_in_the_clear(plan, has_states, settings.pseudo)
-        made.append(in_the_clear(plan, "uploads", REVEALED[self._order.rules.uploads]))
+        made += self._order.looks(plan)
+        made.append(in_the_clear(plan, "uploads", self._order.revealed))
         ledger = checkpoints.ledger_of(path, plan.budget, resumed)
         checkpoints.record_once(ledger, made)
         return ledger
@@ -233,14 +176,20 @@ class SitesRun:
         while engine.round < last and found.since < stopping.patience:
             began = perf_counter()
             loss = engine.step()
-            found.seconds += perf_counter() - began
+            found.seconds.append(perf_counter() - began)
             due = engine.round % stopping.check_every == 0 or engine.round == last
             words = ""
             if due and self._looks():
                 words = self._look(engine, loss)
             progress("rounds", engine.round, last, words)
+            self._tell(engine.round, last, words)
             if engine.round % self._conduct.keep_every == 0:
                 self._keep(engine)
+
+    def _tell(self, done: int, last: int, words: str) -> None:
+        """Let whoever looks into the folder see how far the run is."""
+        told = {"round": done, "rounds": last, "told": words}
+        store.replace_text(self._folder / PROGRESS, json_text(told))
 
     def _looks(self) -> bool:
         """Whether validation people are looked at: not where tests are promised."""
@@ -251,9 +200,7 @@ class SitesRun:
         if fresh:
             engine.score()
         scores, infected = engine.look(fresh)
-        auc = None
-        if infected.any() and not infected.all():
-            auc = self._judge(scores, infected)
+        auc = area_under_curve(scores, infected)
         look = SiteLook(engine.round, auc, None if math.isnan(loss) else loss)
         if self.found.take(look, engine.parameters):
             engine.best(engine.round)
@@ -278,7 +225,7 @@ class SitesRun:
         engine.restore(resumed.engine)
         told, found = resumed.remembered, self.found
         found.looks = [SiteLook(*one) for one in told["looks"]]
-        found.since, found.seconds = told["since"], told["seconds"]
+        found.since, found.seconds = told["since"], list(told["seconds"])
         best = [one for one in found.looks if one.round == told["best"]]
         found.best = best[-1] if best else None
         found.parameters = tensors_under(resumed.tensors, "best/")
@@ -300,19 +247,25 @@ class SitesRun:
             }
 
     def _write_report(
-        self, engine: SitesEngine, seconds: float, finished: bool
+        self, engine: SitesEngine, seconds: float, error: str | None = None
     ) -> dict[str, Any]:
         found, traffic = self.found, self.board.traffic
-        rounds = max(engine.round, 1)
+        later = found.seconds[1:] or found.seconds or [0.0]
         summary = {
             "run": self.board.run,
-            "finished": finished,
+            "finished": error is None,
+            "error": error,
             "rounds": engine.round,
             "best_round": None if found.best is None else found.best.round,
             "validation_auc": None if found.best is None else found.best.auc,
             "looks": [[one.round, one.auc, one.loss] for one in found.looks],
             "seconds": seconds,
-            "seconds_per_round": found.seconds / rounds,
+            # The first round also counts people and makes what all others use.
+            "seconds_per_round": sum(later) / len(later),
+            "round_seconds": found.seconds,
+            "calls": traffic.calls,
+            "call_seconds": traffic.seconds,
+            "site_seconds": traffic.site_seconds,
             "bytes_sent": traffic.sent,
             "bytes_received": traffic.received,
             "epsilon": _epsilon(engine),
@@ -324,6 +277,16 @@ class SitesRun:
         return summary
 
 
+def area_under_curve(scores: Probabilities, infected: Mask) -> float | None:
+    """The AUC by ranks, ties half; None where one kind of result is missing."""
+    positive = int(infected.sum())
+    pairs = positive * (len(infected) - positive)
+    if not pairs:
+        return None
+    above = rankdata(scores)[infected].sum() - positive * (positive + 1) / 2
+    return float(above / pairs)
+
+
 def _epsilon(engine: SitesEngine) -> dict[str, float | None]:
     spent = engine.ledger.spent().epsilon()
     protected = engine.plan.mode != "off"
@@ -331,60 +294,6 @@ def _epsilon(engine: SitesEngine) -> dict[str, float | None]:
         unit: value if protected and math.isfinite(value) else None
         for unit, value in spent.items()
     }
-
-
-def _read_hello(site: str, answer: Parcel) -> _Met:
-    del site
-    people, regions = answer.value("people"), answer.value("regions")
-    if not (isinstance(people, int) and isinstance(regions, int)):
-        raise DataError("people and regions must be whole numbers")
-    if people < 1 or regions < 1:
-        raise DataError(f"{people} people in {regions} regions")
-    clock = build(Clock, answer.value("clock"), "clock")
-    return _Met(people, regions, str(answer.value("regions_sha256")), clock)
-
-
-def _agreed(met: Mapping[str, _Met]) -> tuple[Clock, int]:
-    """Clock and number of regions, which must be the same everywhere."""
-    first = met[min(met)]
-    for site, one in sorted(met.items()):
-        for name in ("clock", "regions", "regions_sha256"):
-            if getattr(one, name) != getattr(first, name):
-                raise DataError(
-                    f"{site} has another city than {min(met)}: their "
-                    f"{name.removesuffix('_sha256')} differ"
-                )
-    return first.clock, first.regions
-
-
-def _numbers(met: Mapping[str, _Met], resumed: Checkpoint | None) -> dict[str, int]:
-    """The number of each site's first person, which a run never changes."""
-    if resumed is not None:
-        told = resumed.remembered["first"]
-        return {site: int(told[site]) for site in sorted(met) if site in told}
-    first, numbers = 0, {}
-    for site in sorted(met):
-        numbers[site] = first
-        first += met[site].people
-    return numbers
-
-
-def _read_tally(
-    site: str, answer: Parcel, *, regions: int, clock: Clock, folds: int
-) -> SiteTally:
-    del site
-    return tallies.unpack(dict(answer.tensors), regions, clock, folds)
-
-
-def _read_moments(site: str, answer: Parcel) -> StateMoments:
-    del site
-    total, squared = (answer.tensor(name).numpy() for name in ("total", "squared"))
-    people = answer.value("people")
-    if not isinstance(people, int) or total.shape != squared.shape:
-        raise DataError("sums of region states are not whole")
-    if not (np.isfinite(total).all() and np.isfinite(squared).all()):
-        raise DataError("sums of region states hold NaN or infinity")
-    return StateMoments(people, total, squared)
 
 
 def _read_scores(site: str, answer: Parcel) -> Floats | None:
@@ -397,3 +306,12 @@ def _read_scores(site: str, answer: Parcel) -> Floats | None:
 
 def _nothing(site: str, answer: Parcel) -> None:
     """An answer that says no more than that all is well."""
+
+
+def _score_table(scores: Mapping[str, Probabilities]) -> str:
+    lines = [
+        f"{site},{person},{score!r}"
+        for site, some in sorted(scores.items())
+        for person, score in enumerate(some.tolist())
+    ]
+    return "\n".join(["site,person,probability", *lines]) + "\n"

@@ -183,7 +183,7 @@ class SitesEngine:
     def _count(self, members: list[str]) -> Table:
         """Count people at places anew, and which places several sites claim."""
         presence = {site: self._announced[site].presence for site in members}
-        rows = self.board.rules.uploads == "rows"
+        rows = self.board.rules.sends_rows(self.plan.mode)
         if self.plan.upload is not None:
             return PlaceTable(presence, rows)
         announced = {site: self._announced[site] for site in members}

@@ -20,6 +20,19 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.settings import build, read_toml
 
 SITE_FILE = "site.toml"
+TEMPLATE = """\
+# What this site holds, and what it lets a server do. Nobody else can change it.
+# Paths are relative to this file's folder, or absolute.
+city = ""    # traces, as epifalcon import writes them
+known = ""   # tests, likewise
+
+[policy]
+modes = ["paper", "local"]   # privacy modes that this site takes part in
+# most_epsilon = 8.0         # the weakest promise of mode local that is accepted
+rows = false                 # may rows leave person by person, or only sums?
+validation = true            # may results of validation people leave, without names?
+give_scores = false          # may everybody's scores leave where the server asks?
+"""
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -55,7 +68,7 @@ class SitePolicy:
             raise SettingsError(
                 f"this site takes part up to epsilon {most:g}, not {privacy.epsilon:g}"
             )
-        if rules.uploads == "rows" and not self.rows:
+        if rules.sends_rows(privacy.mode) and not self.rows:
             raise SettingsError("this site sends sums only, no rows of people")
 
 
@@ -79,7 +92,11 @@ class SiteFiles:
     def settings(self) -> SiteSettings:
         """From ``site.toml``; every mistake in it is named."""
         path = self.folder / SITE_FILE
-        return build(SiteSettings, read_toml(path), str(path))
+        found = build(SiteSettings, read_toml(path), str(path))
+        for name in ("city", "known"):
+            if not getattr(found, name):
+                raise SettingsError(f"{path}: {name} is empty: say where it lies")
+        return found
 
     def household(self, settings: SiteSettings, first: int) -> Household:
         """The people of this site, numbered from ``first``; paths may be relative."""

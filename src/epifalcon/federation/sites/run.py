@@ -43,6 +43,7 @@ from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.models.micro import Moments
 from epifalcon.models.region_store import regions_sha256
 from epifalcon.models.tensor_files import tensors_under
+from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain, build
 from epifalcon.streams import Streams
@@ -58,6 +59,25 @@ class Order:
     settings: PredictionSettings
     rules: SiteRules
     seed: int
+
+    @property
+    def sends_rows(self) -> bool:
+        """Whether rows leave person by person."""
+        return self.rules.sends_rows(self.settings.privacy.mode)
+
+    @property
+    def revealed(self) -> str:
+        """What the way of uploading shows a server beside the rows themselves."""
+        if self.sends_rows:
+            return "which of a site's people sent each row, by number"
+        return "sums over a site's people at each place, and which places it claims"
+
+    def looks(self, plan: PrivacyPlan) -> list[UnprotectedRelease]:
+        """Receipt of the looks at validation people; none where tests are promised."""
+        if self.settings.privacy.mode == "local":
+            return []
+        what = "scores and results of validation people, without names"
+        return [in_the_clear(plan, "validation", what)]
 
     @property
     def origin(self) -> store.Origin:
@@ -163,13 +183,16 @@ class SiteRun:
             len(cohort.pseudo),
         )
         seeds = RunSeeds(order.seed, secret)
-        rows = order.rules.uploads == "rows"
-        rounds = CohortRounds(cohort, order.settings.model, plan, seeds, rows)
+        rounds = CohortRounds(
+            cohort, order.settings.model, plan, seeds, order.sends_rows
+        )
         kept = self._kept(int(call.value("round")), order)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, kept)
         self._record_opening(ledger, plan, around)
-        infected = home.known.status[division.held_back] == 1
-        watched = Watched(division.held_back, infected)
+        watched = Watched()
+        if policy.validation:
+            infected = home.known.status[division.held_back] == 1
+            watched = Watched(division.held_back, infected)
         memory = order.settings.stopping.score_memory
         self._rounds = SiteRounds(self.answering, rounds, ledger, watched, memory)
         if kept is not None:
@@ -204,7 +227,9 @@ class SiteRun:
         order, _ = self._told()
         has_states = around.states is not None
         made = made_in_the_clear(plan, has_states, order.settings.pseudo)
-        made.append(in_the_clear(plan, "uploads", REVEALED[order.rules.uploads]))
+        if self._require_site().policy.validation:
+            made += order.looks(plan)
+        made.append(in_the_clear(plan, "uploads", order.revealed))
         checkpoints.record_once(ledger, made)
 
     def _keep(self, call: Parcel) -> Payload:
@@ -257,13 +282,6 @@ class SiteRun:
         if self._rounds is None:
             raise DataError("nothing is prepared")
         return self._rounds
-
-
-REVEALED = {
-    "sums": "sums over a site's people at each place, and which places it claims",
-    "rows": "which of a site's people sent each row, by number",
-}
-"""What either way of uploading shows a server beside the rows themselves."""
 
 
 def _tensors(site: SiteRounds) -> dict[str, torch.Tensor]:

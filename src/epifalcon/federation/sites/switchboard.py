@@ -10,35 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
 from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.transport import Transport
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.types import Plain
 
 T = TypeVar("T")
 ERROR = "error"
 """In what a site tells: why it could not do as asked, in words without data."""
-
-
-class Transport(Protocol):
-    """Carries calls to sites and answers back, whatever the network is."""
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """Names of all sites, as the network knows them."""
-
-    def ask(
-        self, calls: Mapping[str, bytes], seconds: float
-    ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Send each site its call; answers by site, and why others failed.
-
-        All at once, waiting ``seconds`` at most. The names of the answers are
-        those that the network vouches for, not what a message says.
-        """
+BUSY = "busy"
+"""In what a site tells: for how many seconds it worked on the answer."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +54,9 @@ class Traffic:
     received: int = 0
     calls: int = 0
     seconds: float = 0.0
+    """From packing a call to the last answer read."""
+    site_seconds: float = 0.0
+    """Of these, what the slowest site says it worked, call by call."""
 
 
 class Switchboard:
@@ -136,15 +125,19 @@ class Switchboard:
         }
         answers, failures = self._transport.ask(calls, self.rules.answer_seconds)
         accepted: dict[str, T] = {}
+        busy = [0.0]
         for site in calls:
             if site not in answers:
                 why = failures.get(site, "no answer")
                 self._sit_out(Trouble(site, number, phase, "silent", why))
                 continue
             try:
-                accepted[site] = self._accept(site, answers[site], headings[site], read)
+                parcel = self._accept(answers[site], headings[site])
+                accepted[site] = read(site, parcel)
+                busy.append(_seconds(parcel))
             except DataError as error:
                 self._sit_out(Trouble(site, number, phase, "refused", str(error)))
+        self.traffic.site_seconds += max(busy)
         self.traffic.sent += sum(map(len, calls.values()))
         self.traffic.received += sum(map(len, answers.values()))
         self.traffic.calls += 1
@@ -166,13 +159,7 @@ class Switchboard:
             "troubles": [asdict(one) for one in self.troubles],
         }
 
-    def _accept(
-        self,
-        site: str,
-        answer: bytes,
-        heading: Heading,
-        read: Callable[[str, Parcel], T],
-    ) -> T:
+    def _accept(self, answer: bytes, heading: Heading) -> Parcel:
         if len(answer) > self.rules.most_answer_mb * 2**20:
             raise DataError(
                 f"an answer of {len(answer):,} bytes, at most "
@@ -184,7 +171,7 @@ class Switchboard:
             # Words of a stranger: short, and one line.
             said = " ".join(str(parcel.told[ERROR]).split())[:200]
             raise DataError(f"the site says: {said}")
-        return read(site, parcel)
+        return parcel
 
     def _sit_out(self, trouble: Trouble) -> None:
         self._sitting_out.add(trouble.site)
@@ -201,3 +188,8 @@ class Switchboard:
         raise TooFewSitesError(
             f"{there} sites take part, at least {least} are needed{last}"
         )
+
+
+def _seconds(answer: Parcel) -> float:
+    told = answer.told.get(BUSY, 0.0)
+    return float(told) if isinstance(told, int | float) and 0 <= told < 1e9 else 0.0

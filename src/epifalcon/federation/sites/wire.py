@@ -96,6 +96,16 @@ def unpack(data: bytes) -> Parcel:
     return Parcel(heading, tensors, plain)
 
 
+def heading_of(data: bytes) -> Heading:
+    """The heading alone, without reading the tensors."""
+    try:
+        return Heading(**json.loads(_metadata(data)["heading"]))
+    except DataError:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise DataError("not a message: its heading cannot be read") from None
+
+
 def _metadata(data: bytes) -> dict[str, str]:
     """The metadata of safetensors, which its reader of bytes does not hand out."""
     if len(data) < _LENGTH.size:

@@ -1,0 +1,53 @@
+"""A round over 1, 2, 4 and 8 sites at Larger size, against the round in one process.
+
+A real server and real sites over mutual TLS on loopback, all on this machine: the
+sites share its processors, which on machines of their own they would not. Without
+privacy, once with rows (the way ``auto`` takes) and for four sites also with sums.
+Parameters and scores must agree with those of one process before anything is told.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from epifalcon.federation.settings import SiteRules
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.rehearsing import Rehearsal, rehearse, with_rounds
+
+_ROUNDS = 6
+_SITES = (1, 2, 4, 8)
+_MOST_APART = 1e-6
+# The region model is fitted once, by the server alone: no part of a round.
+_WORDS = ("region.macro_cases=none", "model.precision=double")
+
+
+def run(preset: str = "larger-sars") -> dict[str, Any]:
+    """Seconds and bytes of a round by number of sites."""
+    found = {str(sites): _one(preset, sites, "rows") for sites in _SITES}
+    found["4, sums"] = _one(preset, 4, "sums")
+    four = found["4"]
+    return {
+        "name": "federation",
+        "ours": four["seconds"],
+        "peer": four["in_process_seconds"],
+        "ratio": four["in_process_seconds"] / four["seconds"],
+        "unit": "s a round",
+        "times_in_process": four["seconds"] / four["in_process_seconds"],
+        "sites": found,
+    }
+
+
+def _one(preset: str, sites: int, uploads: str) -> dict[str, float]:
+    experiment = with_rounds(Experiment.load(preset, _WORDS), _ROUNDS)
+    rules = SiteRules(uploads=uploads, least_sites=sites)
+    wanted = Rehearsal(experiment=experiment, sites=sites, rules=rules)
+    with tempfile.TemporaryDirectory() as folder:
+        found = rehearse(wanted, Path(folder))
+    if found["max_difference_to_in_process"] > _MOST_APART:
+        raise SystemExit(f"{sites} sites: results differ, nothing to compare")
+    return {
+        "seconds": found["seconds_per_round"],
+        "in_process_seconds": found["in_process_seconds_per_round"],
+        "mb": found["bytes_per_round"] / 1e6,
+        "site_share": found["site_share"],
+    }

@@ -1,0 +1,313 @@
+"""``epifalcon federate``: the same Falcon over sites that keep their own data."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from epifalcon.app import options
+from epifalcon.app.screen import Screen
+from epifalcon.errors import EpifalconError, SettingsError
+
+if TYPE_CHECKING:
+    from epifalcon.federation.nvflare.admin import JobStatus
+    from epifalcon.studies.experiment import Experiment
+
+Rounds = Annotated[
+    int | None,
+    typer.Option("--rounds", help="Rounds, all of them run.", show_default=False),
+]
+Uploads = Annotated[
+    str,
+    typer.Option(
+        "--uploads",
+        help="sums of a site's people, rows of each person, or auto: sums where "
+        "privacy is promised.",
+    ),
+]
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", help="off, paper or local, as in a run.", show_default=False
+    ),
+]
+LeastSites = Annotated[
+    int | None,
+    typer.Option(
+        "--least-sites",
+        help="With fewer sites the run stops and can be gone on with; all unless told.",
+        show_default=False,
+    ),
+]
+AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
+
+
+def rehearse(
+    preset: options.Preset = None,
+    sites: Annotated[int, typer.Option("--sites", help="Site processes.")] = 4,
+    rounds: Rounds = None,
+    mode: Mode = None,
+    uploads: Uploads = "auto",
+    seed: options.Seed = 0,
+    overrides: options.Overrides = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            "--keep",
+            help="New folder for kits, logs and results, which are removed otherwise.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Start a real server and real sites on this machine, train, and compare.
+
+    A simulated city is dealt out to the sites; each holds its own people. The
+    result stands beside that of the same run in one process, in double precision
+    unless told. Everything listens on loopback only and is removed at the end.
+
+    Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
+    """
+    from epifalcon.studies import rehearsing
+
+    screen = Screen(json=as_json, quiet=quiet)
+    words = ["model.precision=double", *_with_mode(mode), *(overrides or ())]
+    experiment = rehearsing.with_rounds(_experiment(preset, words), rounds)
+    wanted = rehearsing.Rehearsal(
+        experiment=experiment, seed=seed, sites=sites, rules=_rules(uploads, sites)
+    )
+    with _folder(keep) as folder, screen.progress() as progress:
+        found = rehearsing.rehearse(wanted, folder, progress)
+    screen.figures(found)
+    _show_rehearsal(screen, found)
+
+
+def provision(
+    plan: Annotated[
+        Path, typer.Argument(help="TOML file that names server and sites.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the kits.")],
+    quiet: options.Quiet = False,
+) -> None:
+    """Write start-up kits for server, sites and administrator, with certificates.
+
+    Example: epifalcon federate provision federation.toml --out kits
+    """
+    from epifalcon.federation.nvflare.deployment import read_deployment
+    from epifalcon.federation.nvflare.falcon import CLASSES
+    from epifalcon.federation.nvflare.kits import provision as write
+    from epifalcon.federation.sites.files import SITE_FILE, TEMPLATE
+
+    deployment = read_deployment(plan)
+    kits = write(deployment, out, classes=CLASSES)
+    for site in deployment.sites:
+        (kits[site] / SITE_FILE).write_text(TEMPLATE)
+    screen = Screen(quiet=quiet)
+    rows = [(name, str(folder)) for name, folder in kits.items()]
+    rows.append(("authority", str(out / "authority")))
+    screen.table("Kits: copy each to its machine alone", ["for", "folder"], rows)
+    screen.say(f"Each site fills in its {SITE_FILE}; keep authority off all machines.")
+
+
+def serve(
+    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
+) -> None:
+    """Be the server, in the foreground, until stopped.
+
+    Example: epifalcon federate serve kits/server
+    """
+    from epifalcon.federation.nvflare.kits import open_kit
+    from epifalcon.federation.nvflare.processes import run_in_foreground
+
+    open_kit(kit, "server")
+    run_in_foreground(kit)
+
+
+def join(
+    kit: Annotated[Path, typer.Argument(help="The site's kit.")],
+    quiet: options.Quiet = False,
+) -> None:
+    """Be a site, in the foreground, until stopped; its data are checked first.
+
+    Example: epifalcon federate join kits/clinic
+    """
+    from epifalcon.federation.nvflare.kits import open_kit
+    from epifalcon.federation.nvflare.processes import run_in_foreground
+    from epifalcon.federation.sites.files import SiteFiles
+
+    open_kit(kit, "site")
+    files = SiteFiles(kit)
+    home = files.household(files.settings(), first=0)
+    screen = Screen(quiet=quiet)
+    screen.say(
+        f"{home.traces.people:,} people, {int(home.known.tested.sum()):,} tested"
+    )
+    run_in_foreground(kit)
+
+
+def submit(
+    kit: AdminKit,
+    run: Annotated[str, typer.Option("--run", help="Name of the run.")],
+    preset: options.Preset = None,
+    rounds: Rounds = None,
+    mode: Mode = None,
+    uploads: Uploads = "auto",
+    least_sites: LeastSites = None,
+    seed: options.Seed = 0,
+    overrides: options.Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was broken off.")
+    ] = False,
+    scores: Annotated[
+        bool,
+        typer.Option("--scores", help="Ask sites for scores, if their policy gives."),
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the end; fails if the run does.")
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Hand a run in to the server; it starts when enough sites are there.
+
+    Example: epifalcon federate submit kits/admin --run first --mode local --wait
+    """
+    from epifalcon.federation.nvflare.admin import connect
+    from epifalcon.federation.nvflare.falcon import job_of
+    from epifalcon.federation.nvflare.kits import open_kit
+    from epifalcon.federation.sites.coordinating import Conduct
+    from epifalcon.federation.sites.files import require_run_name
+    from epifalcon.federation.sites.run import Order, require_federable
+    from epifalcon.settings import as_plain
+    from epifalcon.studies.rehearsing import with_rounds
+
+    require_run_name(run)
+    words = [*_with_mode(mode), *(overrides or ())]
+    experiment = with_rounds(_experiment(preset, words), rounds)
+    require_federable(experiment.prediction)
+    least = least_sites or len(open_kit(kit, "admin").deployment.sites)
+    rules = _rules(uploads, least)
+    order = Order(settings=experiment.prediction, rules=rules, seed=seed)
+    job = job_of(run, as_plain(order), as_plain(Conduct(scores=scores)), least, resume)
+    screen = Screen(json=as_json, quiet=quiet)
+    with connect(kit) as admin:
+        number = admin.submit(job)
+        screen.say(f"Job {number}")
+        there = admin.connected()
+        if len(there) < least:
+            screen.note(f"Waiting for sites: {len(there)} of {least} are connected.")
+        status = admin.wait(number, float("inf")) if wait else admin.job(number)
+    screen.figures({"job": number, "run": run, "status": status.status})
+    if wait:
+        _require_success(status)
+        screen.say(f"{status.status}; results at the server in runs/{run}")
+
+
+def status(kit: AdminKit, as_json: options.Json = False) -> None:
+    """Show the server, the sites that are there or missing, and all runs.
+
+    Example: epifalcon federate status kits/admin
+    """
+    from epifalcon.federation.nvflare.admin import connect
+    from epifalcon.settings import as_plain
+
+    screen = Screen(json=as_json)
+    with connect(kit) as admin:
+        found = admin.status()
+    screen.figures(as_plain(found))
+    sites = [(site, "connected") for site in found.connected]
+    sites += [(site, "missing") for site in found.missing]
+    screen.table("Sites", ["site", "is"], sites)
+    rows = [(one.name, one.status, one.submitted, one.job) for one in found.jobs]
+    screen.table("Runs", ["run", "status", "handed in", "job"], rows)
+
+
+def stop(
+    kit: AdminKit, job: Annotated[str, typer.Argument(help="Number of the job.")]
+) -> None:
+    """Stop a run; what is in its last checkpoint can be gone on with.
+
+    Example: epifalcon federate stop kits/admin JOB
+    """
+    from epifalcon.federation.nvflare.admin import connect
+
+    with connect(kit) as admin:
+        admin.stop(job)
+
+
+def deal(
+    city: Annotated[Path, typer.Argument(help="A run: a folder with city and known.")],
+    out: Annotated[Path, typer.Option("--out", help="New folder for the parts.")],
+    sites: Annotated[int, typer.Option("--sites", help="How many parts.")] = 3,
+) -> None:
+    """Deal the people of a run's city out to sites, to try a federation with.
+
+    Example: epifalcon federate deal town --sites 3 --out parts
+    """
+    from epifalcon.studies.rehearsing import deal as write
+
+    for part in write(city, out, sites):
+        Screen().say(str(part))
+
+
+def _experiment(preset: str | None, words: list[str]) -> "Experiment":
+    from epifalcon.studies.experiment import DEFAULT_PRESET, Experiment
+
+    return Experiment.load(preset or DEFAULT_PRESET, words)
+
+
+def _with_mode(mode: str | None) -> list[str]:
+    return [] if mode is None else [f"privacy.mode={mode}"]
+
+
+def _rules(uploads: str, least_sites: int) -> Any:  # noqa: ANN401
+    from epifalcon.federation.settings import SiteRules
+    from epifalcon.settings import build
+
+    return build(SiteRules, {"uploads": uploads, "least_sites": least_sites})
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="epifalcon-") as scratch:
+            yield Path(scratch)
+        return
+    if keep.exists():
+        raise SettingsError(f"--keep {keep}: exists already; choose a new folder")
+    keep.mkdir(parents=True)
+    yield keep
+
+
+def _require_success(status: "JobStatus") -> None:
+    if not status.succeeded:
+        raise EpifalconError(
+            f"the run ended as {status.status}; the server's kit tells why, in "
+            f"runs/{status.name}/summary.json or in its log.txt"
+        )
+
+
+def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:
+    both = found["metrics"], found["in_process_metrics"]
+    rows = [
+        (name, *(_number(one[name]) for one in both))
+        for name in ("auc", "f1", "accuracy", "dep")
+    ]
+    seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
+    rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
+    rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
+    title = (
+        f"{found['people']:,} people, {found['rounds']} rounds, mode {found['mode']}"
+    )
+    columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
+    screen.table(title, columns, rows)
+    gap = found["max_difference_to_in_process"]
+    screen.say(f"Largest difference of any parameter or score: {gap:.2g}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,133 @@
+"""Servers and sites as processes: in the foreground, or as children of a rehearsal."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from epifalcon.errors import EpifalconError
+from epifalcon.federation.nvflare.kit_files import STATE
+from epifalcon.federation.nvflare.kits import Kit, open_kit
+
+_MODULE = "epifalcon.federation.nvflare.party"
+_PARENT = "EPIFALCON_PARENT"
+_STOP_SECONDS = 8.0
+
+
+def run_in_foreground(folder: Path) -> None:
+    """Become the server or site whose kit ``folder`` is; does not return.
+
+    It runs until SIGTERM or SIGINT, which end it and its jobs.
+    """
+    kit = open_kit(folder, "server", "site")
+    os.execve(sys.executable, _command(kit), _environment(kit))
+
+
+class Party:
+    """A server or site that runs as a child of this process, and ends with it."""
+
+    def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
+        self.kit = open_kit(folder, "server", "site")
+        self.log = self.kit.folder / "console.txt"
+        environment = {**_environment(self.kit), **(extra or {})}
+        environment[_PARENT] = str(os.getpid())
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                _command(self.kit),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Of its own, so that Ctrl-C reaches it by ``stop`` alone.
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def ask_to_stop(self) -> None:
+        """Ask it to end, and do not wait."""
+        if self.running:
+            self.process.send_signal(signal.SIGTERM)
+
+    def stop(self, limit: float = _STOP_SECONDS) -> None:
+        """End it and its jobs; kill what has not ended after ``limit`` seconds."""
+        self.ask_to_stop()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(limit)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it with SIGKILL; its jobs notice and end by themselves."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(
+    folders: Mapping[str, Path], extra: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Party]]:
+    """Start the server and the sites of provisioned kits; stop them at the end.
+
+    ``folders`` as ``provision`` gives them; the administrator's kit needs none.
+    """
+    parties: dict[str, Party] = {}
+    try:
+        for name, folder in folders.items():
+            if name != "admin":
+                parties[name] = Party(folder, extra)
+        yield parties
+    finally:
+        # Sites first, all together: they take leave of a server that still listens.
+        sites = [party for party in parties.values() if party.kit.kind == "site"]
+        for party in sites:
+            party.ask_to_stop()
+        for party in [*sites, *parties.values()]:
+            party.stop()
+
+
+def wait_for_port(party: Party, limit: float) -> None:
+    """Wait until the server listens, or raise with the end of what it printed."""
+    place = (party.kit.deployment.host, party.kit.deployment.admin_port)
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        if not party.running:
+            raise EpifalconError(f"the server ended at once; see {party.log}")
+        with contextlib.suppress(OSError), socket.create_connection(place, 1.0):
+            return
+        time.sleep(0.1)
+    raise EpifalconError(f"the server did not listen within {limit:g} s: {party.log}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on at this moment."""
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in taken:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in taken]
+
+
+def _command(kit: Kit) -> list[str]:
+    return [sys.executable, "-m", _MODULE, str(kit.folder)]
+
+
+def _environment(kit: Kit) -> dict[str, str]:
+    """All temporary files in the kit; error texts out of NVFlare's own log lines."""
+    temporary = kit.folder / STATE / "tmp"
+    temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Proxies would be asked for loopback too; gRPC must not look for any.
+    barred = {"http_proxy", "https_proxy", "grpc_proxy", "all_proxy"}
+    kept = {k: v for k, v in os.environ.items() if k.lower() not in barred}
+    return {
+        **kept,
+        "TMPDIR": str(temporary),
+        "NVFLARE_SECURE_LOGGING": "true",
+        "PYTHONUNBUFFERED": "1",
+    }

@@ -1,0 +1,238 @@
+"""A federation rehearsed on one machine: a real server, real sites, one comparison.
+
+A simulated city is dealt out to sites; server and sites run as processes of their
+own on loopback with throw-away certificates; then the same run is done in one
+process and both are compared.
+"""
+
+import csv
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
+from typing import Any
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.checks import whole
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import EpifalconError
+from epifalcon.evaluation.metrics import evaluate
+from epifalcon.federation.engine import Engine, predict
+from epifalcon.federation.nvflare.admin import Admin, connect
+from epifalcon.federation.nvflare.deployment import Deployment
+from epifalcon.federation.nvflare.falcon import CLASSES, RUNS, job_of
+from epifalcon.federation.nvflare.kits import provision
+from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
+from epifalcon.federation.preparing import Household
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.coordinating import (
+    MODEL,
+    PROGRESS,
+    SCORES,
+    SUMMARY,
+    Conduct,
+)
+from epifalcon.federation.sites.files import SITE_FILE
+from epifalcon.federation.sites.one_process import engine_of, prepare, split
+from epifalcon.federation.sites.run import Order
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.tensor_files import read_tensors
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import as_plain
+from epifalcon.studies import pipeline
+from epifalcon.studies.experiment import Experiment
+from epifalcon.types import Probabilities
+
+RUN = "rehearsal"
+_START_SECONDS = 120.0
+_POLL_SECONDS = 0.5
+_POLICY = "[policy]\ngive_scores = true\nknown_noise = true\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What is to be rehearsed."""
+
+    experiment: Experiment
+    seed: int = 0
+    sites: int = 4
+    rules: SiteRules = field(default_factory=SiteRules)
+    most_seconds: float = 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        whole(1, sites=self.sites)
+
+    @property
+    def order(self) -> Order:
+        """What the server asks of its sites."""
+        return Order(
+            settings=self.experiment.prediction, rules=self.rules, seed=self.seed
+        )
+
+
+def rehearse(
+    wanted: Rehearsal, folder: Path, progress: Progress = silent
+) -> dict[str, Any]:
+    """Carry it out in ``folder``, which must be empty; the figures of both runs."""
+    made = pipeline.prepare("rehearsal", wanted.experiment, wanted.seed, progress)
+    (epidemic,) = pipeline.run_epidemics(wanted.experiment, made.traces, wanted.seed)
+    reported = made.reported(wanted.seed, progress)
+    homes = split(reported, epidemic.labels.known, wanted.sites)
+    names = [f"site-{number + 1:02d}" for number in range(wanted.sites)]
+    summary, place = _federated(wanted, homes, names, folder, progress)
+    scores = _scores(place / SCORES, names)
+    engine, per_round = _in_process(wanted, homes, summary, progress)
+    hidden = epidemic.labels.hidden.open("the rehearsal's result")
+    recall = wanted.experiment.pathogen.extinction_recall
+    both = {"metrics": scores, "in_process_metrics": predict(engine)}
+    told = {
+        name: as_plain(evaluate(found[hidden.person], hidden.infected, recall))
+        for name, found in both.items()
+    }
+    rounds = max(summary["rounds"], 1)
+    return {
+        "sites": wanted.sites,
+        "rounds": summary["rounds"],
+        "people": reported.people,
+        "mode": wanted.experiment.privacy.mode,
+        "uploads": "rows" if wanted.order.sends_rows else "sums",
+        "seconds_per_round": summary["seconds_per_round"],
+        "in_process_seconds_per_round": per_round,
+        "bytes_per_round": (summary["bytes_sent"] + summary["bytes_received"]) / rounds,
+        "site_share": summary["site_seconds"] / max(summary["call_seconds"], 1e-9),
+        "max_difference_to_in_process": _difference(place, engine, scores),
+        **told,
+        "best_round": summary["best_round"],
+        "epsilon": summary["epsilon"],
+        "troubles": summary["sites"]["troubles"],
+    }
+
+
+def _federated(
+    wanted: Rehearsal,
+    homes: list[Household],
+    names: list[str],
+    folder: Path,
+    progress: Progress,
+) -> tuple[dict[str, Any], Path]:
+    """The summary of the run by server and sites, and the server's folder of it."""
+    port, admin_port = free_ports(2)
+    deployment = Deployment(
+        project=RUN,
+        host="localhost",
+        port=port,
+        admin_port=admin_port,
+        sites=tuple(names),
+        minimum_sites=wanted.sites,
+    )
+    progress("start-up kits", 0, 1)
+    kits = provision(deployment, folder / "kits", classes=CLASSES)
+    for name, home in zip(names, homes, strict=True):
+        lay_out_site(kits[name], home, wanted.seed)
+    progress("start-up kits", 1, 1)
+    place = kits["server"] / RUNS / RUN
+    with running(kits) as parties:
+        wait_for_port(parties["server"], _START_SECONDS)
+        with connect(kits["admin"], limit=_START_SECONDS) as admin:
+            admin.wait_for_sites(wanted.sites, _START_SECONDS)
+            order = as_plain(wanted.order)
+            conduct = as_plain(Conduct(scores=True))
+            job = admin.submit(job_of(RUN, order, conduct, wanted.sites))
+            _wait(admin, job, place, wanted.most_seconds, progress)
+    path = place / SUMMARY
+    if not path.exists():
+        raise EpifalconError(f"the server wrote no summary; see the logs in {folder}")
+    summary: dict[str, Any] = json.loads(path.read_text())
+    if not summary["finished"]:
+        raise EpifalconError(f"the run did not finish: {summary['error']}")
+    return summary, place
+
+
+def lay_out_site(folder: Path, home: Household, seed: int) -> None:
+    """A site's data and policy in its kit, as its owner would lay them out."""
+    origin = store.Origin.now({}, seed)
+    home.traces.save(folder / "data" / "city", origin)
+    home.known.save(folder / "data" / "known", origin)
+    text = f'city = "data/city"\nknown = "data/known"\n{_POLICY}'
+    (folder / SITE_FILE).write_text(text)
+
+
+def _wait(
+    admin: Admin, job: str, place: Path, limit: float, progress: Progress
+) -> None:
+    end = monotonic() + limit
+    while not (found := admin.job(job)).finished:
+        if (place / PROGRESS).exists():
+            told = json.loads((place / PROGRESS).read_text())
+            progress("rounds", told["round"], told["rounds"], told["told"])
+        if monotonic() > end:
+            admin.stop(job)
+            raise EpifalconError(f"no end after {limit:g} s: the job was stopped")
+        sleep(_POLL_SECONDS)
+    if not found.succeeded and not (place / SUMMARY).exists():
+        raise EpifalconError(f"the job ended as {found.status}")
+
+
+def _in_process(
+    wanted: Rehearsal,
+    homes: list[Household],
+    summary: dict[str, Any],
+    progress: Progress,
+) -> tuple[Engine, float]:
+    """The engine after the same rounds, and the seconds of one of them."""
+    order = wanted.order
+    engine = engine_of(prepare(homes, order, progress), order)
+    last = summary["best_round"] or summary["rounds"]
+    # The first round also makes what all others use.
+    engine.step()
+    began = perf_counter()
+    while engine.round < last:
+        engine.step()
+        progress("in one process", engine.round, last)
+    return engine, (perf_counter() - began) / max(last - 1, 1)
+
+
+def _scores(path: Path, names: list[str]) -> Probabilities:
+    with path.open(newline="") as file:
+        found = [
+            (row["site"], float(row["probability"])) for row in csv.DictReader(file)
+        ]
+    return np.array([score for name in names for site, score in found if site == name])
+
+
+def _difference(place: Path, engine: Engine, scores: Probabilities) -> float:
+    """The largest difference of any parameter or score."""
+    tensors = engine.state().tensors
+    parameters = read_tensors(place / MODEL)
+    gaps = [
+        float((one - tensors[f"parameter/{name}"]).abs().max())
+        for name, one in parameters.items()
+    ]
+    return max(*gaps, float(np.abs(scores - predict(engine)).max()))
+
+
+def with_rounds(experiment: Experiment, rounds: int | None) -> Experiment:
+    """The experiment with so many rounds, none of them left out by early stopping."""
+    if rounds is None:
+        return experiment
+    stopping = replace(experiment.stopping, patience=max(rounds, 1))
+    return replace(
+        experiment, model=replace(experiment.model, rounds=rounds), stopping=stopping
+    )
+
+
+def deal(city: Path, out: Path, sites: int) -> list[Path]:
+    """Deal the people of a city folder with tests out to ``sites`` folders."""
+    traces = Traces.load(pipeline.city_folder(city))
+    known = Known.load(city / "known")
+    known.require_people_of(traces)
+    homes = split(traces, known, sites)
+    origin = store.Origin.now({}, None)
+    with store.new_directory(out) as scratch:
+        for number, home in enumerate(homes):
+            place = scratch / f"part-{number + 1}"
+            home.traces.save(place / "city", origin)
+            home.known.save(place / "known", origin)
+    return [out / f"part-{number + 1}" for number in range(sites)]

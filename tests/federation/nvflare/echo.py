@@ -1,0 +1,72 @@
+"""A coordinator and a site that only pass bytes, to try the plumbing by itself."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+SECRET = "SECRET-REGION-17"
+ECHO = "tests.federation.nvflare.echo"
+CLASSES = (f"{ECHO}.EchoSite", f"{ECHO}.ScriptedCoordinator")
+
+
+class EchoSite:
+    """Does what the call says: echo, size, sleep, fail, or tell its process."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.folder = Path()
+
+    def open(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+
+    def answer(self, call: bytes) -> bytes:
+        word, _, rest = call.partition(b" ")
+        if word == b"size":
+            return bytes(int(rest))
+        if word == b"sleep":
+            time.sleep(float(rest))
+            return b"slept"
+        if word == b"fail":
+            raise ValueError(SECRET)
+        if word == b"process":
+            return json.dumps([os.getpid(), self.name, str(self.folder)]).encode()
+        return self.name.encode() + b":" + rest
+
+
+class ScriptedCoordinator:
+    """Runs the steps of ``script.jsonl`` as they are added, until the one to end."""
+
+    def __init__(self, patience: float = 120.0) -> None:
+        self.patience = patience
+
+    def coordinate(self, transport, folder: Path) -> None:
+        script, results = folder / "script.jsonl", folder / "results.jsonl"
+        script.write_text("")
+        results.write_text(json.dumps({"sites": transport.sites}) + "\n")
+        done, end = 0, time.monotonic() + self.patience
+        while time.monotonic() < end:
+            for line in script.read_text().splitlines()[done:]:
+                step = json.loads(line)
+                done += 1
+                if step.get("end"):
+                    return
+                told = take(transport, step)
+                with results.open("a") as file:
+                    file.write(json.dumps(told) + "\n")
+            # Asks nobody, but notices that the job was stopped.
+            transport.ask({}, 1.0)
+            time.sleep(0.01)
+        raise TimeoutError("no end in the script")
+
+
+def take(transport, step):
+    calls = {site: call.encode() for site, call in step["calls"].items()}
+    start = time.perf_counter()
+    answers, failures = transport.ask(calls, step["timeout"])
+    shown = {
+        site: answer.decode() if len(answer) < 1000 else len(answer)
+        for site, answer in answers.items()
+    }
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "answers": shown, "failures": failures}

@@ -1,0 +1,167 @@
+"""Kits: real certificates, closed files, nothing allowed that is not needed."""
+
+import json
+import socket
+import stat
+
+import pytest
+from cryptography import x509
+from nvflare.apis.fl_exception import UnsafeComponentError
+from nvflare.apis.workspace import Workspace
+from nvflare.app_common.widgets.component_path_authorizer import (
+    ComponentPathAuthorizer,
+)
+from nvflare.fuel.sec.authz import Authorizer, AuthzContext, Person
+from nvflare.lighter.impl.cert import CertBuilder
+
+from epifalcon.errors import DataError, EpifalconError, WriteError
+from epifalcon.federation.nvflare.deployment import Deployment
+from epifalcon.federation.nvflare.kits import open_kit, provision
+
+ALLOWED = "epifalcon.federation.site.Site"
+DEPLOYMENT = Deployment(
+    project="falcon", host="falcon.example.org", sites=("clinic-a", "clinic-b")
+)
+PARTIES = ("server", "clinic-a", "clinic-b")
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory):
+    out = tmp_path_factory.mktemp("kits") / "out"
+
+    def refuse(*_):
+        raise AssertionError("provisioning must not connect to anything")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", refuse)
+        return provision(DEPLOYMENT, out, classes=(ALLOWED,))
+
+
+def resources(kit):
+    return json.loads((kit / "local" / "resources.json").read_text())
+
+
+def certificate(kit, name):
+    return x509.load_pem_x509_certificate((kit / "startup" / name).read_bytes())
+
+
+def test_there_is_a_kit_for_each_and_it_knows_whose_it_is(kits):
+    assert set(kits) == {*PARTIES, "admin"}
+    found = {name: open_kit(folder) for name, folder in kits.items()}
+    assert {kit.name: kit.kind for kit in found.values()} == {
+        "server": "server",
+        "clinic-a": "site",
+        "clinic-b": "site",
+        "admin": "admin",
+    }
+    assert all(kit.deployment == DEPLOYMENT for kit in found.values())
+
+
+def test_every_certificate_is_signed_by_the_one_root(kits):
+    names = dict.fromkeys(kits, "client.crt") | {"server": "server.crt"}
+    for name, folder in kits.items():
+        root = certificate(folder, "rootCA.pem")
+        own = certificate(folder, names[name])
+        own.verify_directly_issued_by(root)
+    names = certificate(kits["server"], "server.crt").extensions
+    hosts = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert hosts.get_values_for_type(x509.DNSName) == ["falcon.example.org"]
+
+
+def test_the_roots_key_is_kept_apart_and_no_key_is_there_twice(kits):
+    out = kits["server"].parent
+    keys = [
+        path
+        for path in out.rglob("*")
+        if path.is_file() and "PRIVATE KEY" in path.read_text()
+    ]
+    where = sorted(path.relative_to(out).as_posix() for path in keys)
+    assert where == [
+        "admin/startup/client.key",
+        "authority/rootCA.key",
+        "clinic-a/startup/client.key",
+        "clinic-b/startup/client.key",
+        "server/startup/server.key",
+    ]
+    assert len({path.read_text() for path in keys}) == len(keys)
+
+
+def test_only_their_owner_can_read_kits(kits):
+    out = kits["server"].parent
+    for path in (out, *out.rglob("*")):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_nothing_points_outside_the_kit(kits):
+    out = kits["server"].parent
+    for path in out.rglob("*.json"):
+        text = path.read_text()
+        assert "/tmp" not in text, path
+        assert "http" not in text, path
+    assert not list(out.rglob("*.sh"))
+    assert not list(out.rglob("*.default"))
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_only_listed_classes_are_built(kits, party):
+    gate, place = ComponentPathAuthorizer(), Workspace(str(kits[party]))
+    allowed = [ALLOWED, "epifalcon.federation.nvflare.ends.SiteEnd"]
+    for path in allowed:
+        gate.authorize_component_config({"path": path}, workspace=place)
+    refused = ["subprocess.Popen", "nvflare.app_common.np.np_trainer.NPTrainer"]
+    refused += ["epifalcon.federation.nvflare.admin.Admin", ALLOWED + "Other"]
+    for path in refused:
+        with pytest.raises(UnsafeComponentError):
+            gate.authorize_component_config({"path": path}, workspace=place)
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_the_administrator_may_run_jobs_but_bring_no_code(kits, party):
+    policy = json.loads((kits[party] / "local" / "authorization.json").read_text())
+    judge = Authorizer("epifalcon")
+    assert not judge.load_policy(policy)
+
+    def may(right, role="project_admin"):
+        person = Person("admin@epifalcon.local", "epifalcon", role)
+        return judge.authorize(AuthzContext(right, person, person))[0]
+
+    assert may("submit_job")
+    assert may("view")
+    for right in ("byoc", "shell_commands", "operate", "server-predeployed-flwr"):
+        assert not may(right)
+    for role in ("org_admin", "lead", "member"):
+        assert not may("submit_job", role)
+        assert not may("byoc", role)
+
+
+def test_logs_stay_at_their_site(kits):
+    for party in ("clinic-a", "clinic-b"):
+        found = resources(kits[party])
+        assert found["allow_log_streaming"] is False
+        assert "log" not in json.dumps([part["path"] for part in found["components"]])
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, capfd):
+    def fail(*_):
+        raise OSError("no entropy")
+
+    monkeypatch.setattr(CertBuilder, "build", fail)
+    with pytest.raises(EpifalconError, match="no entropy"):
+        provision(DEPLOYMENT, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_kits_are_never_overwritten(kits):
+    with pytest.raises(WriteError):
+        provision(DEPLOYMENT, kits["server"].parent)
+
+
+def test_a_folder_that_is_no_kit_is_refused_in_words(kits, tmp_path):
+    with pytest.raises(DataError, match="no such folder"):
+        open_kit(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="not a start-up kit"):
+        open_kit(tmp_path)
+    with pytest.raises(DataError, match="is the kit of admin, expected that of site"):
+        open_kit(kits["admin"], "site")

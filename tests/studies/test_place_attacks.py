@@ -1,0 +1,139 @@
+"""Attacks on places put together: what is rehearsed, and what is chosen by it."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.evaluation.attacks.guessing import true_claims
+from epifalcon.evaluation.attacks.localisation import Profile
+from epifalcon.evaluation.attacks.rehearsal import combined
+from epifalcon.evaluation.attacks.sets import by_sets
+from epifalcon.federation.note_taking import NoteTaker
+from epifalcon.studies import place_attacks
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.place_attacks import (
+    Places,
+    claimants,
+    judged,
+    learn_attacks,
+    rehearse,
+)
+from tests.evaluation.attacks import claims
+from tests.federation.curious import People, gradient, terms_of
+
+WORDS = ["city.people=120", "city.regions=100", "city.days=7"]
+COPIES = 3
+
+
+@cache
+def experiment(method):
+    return Experiment.load("hamlet", [*WORDS, f"pseudo.method={method}"])
+
+
+@cache
+def places(method):
+    """A town attacked with what was learnt in others."""
+    attacked = rehearse(experiment(method), COPIES, 2)
+    made = Places(
+        claims=attacked.candidates,
+        model=attacked.model,
+        claimed=attacked.claimed,
+        **vars(learn_attacks(experiment(method), COPIES, 1)),
+    )
+    return made, true_claims(attacked.candidates, attacked.traces)
+
+
+def errors(method, **more):
+    made, truth = places(method)
+    tried = replace(made, **more).tried()
+    return {one.name: judged(one, made.claims, truth, 0).error for one in tried}
+
+
+@pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
+def test_what_was_rehearsed_better_is_chosen(method):
+    made, _ = places(method)
+    assert made.by_sets == (method == "recurring")
+    found = errors(method)
+    chosen, other = "moves by sets", "moves and recurrence"
+    if not made.by_sets:
+        chosen, other = other, chosen
+    assert found[chosen] < found[other]
+    profile = Profile.of(made.model)
+    if made.by_sets:
+        wanted = by_sets(made.claims, profile, made.sets, claimed=made.claimed)
+    else:
+        wanted = combined(made.claims, profile, made.passes)
+    np.testing.assert_array_equal(made.likely(), wanted)
+
+
+def test_learning_is_the_same_every_time():
+    one, other = (learn_attacks(experiment("walk"), 1, 7) for _ in range(2))
+    assert one == other
+
+
+def test_how_many_claim_a_place_is_told_where_it_is_counted():
+    assert errors("recurring")["claimants"] < 0.7
+    assert "claimants" not in errors("recurring", claimed=None)
+
+
+def noted(made, truth, sigma, presence):
+    """Notes of uploads with much noise, and of presences if wanted."""
+    claims_ = made.claims
+    terms = terms_of(
+        regions=claims_.regions,
+        windows=claims_.windows,
+        copies=COPIES,
+        rounds=2,
+        upload_sigma=sigma,
+        presence_sigma=presence,
+    )
+    who = People(terms, 1)
+    taker = NoteTaker(np.arange(claims_.people), terms)
+    person, key = claims.flat(claims_)
+    for number in range(terms.rounds):
+        for one in range(claims_.people):
+            mine = person == one
+            who.keys, who.true = key[mine], {one: truth[mine]}
+            taker.saw(one, who.upload(one, number, "upload/0"))
+            taker.saw(one, gradient(number))
+    notes = taker.notes()
+    said = truth + presence * who.rng.standard_normal(len(truth))
+    return replace(notes, presence=said)
+
+
+@pytest.mark.parametrize("method", ["recurring", "walk"])
+def test_everything_is_stronger_than_its_parts(method):
+    made, truth = places(method)
+    alone = errors(method)
+    notes = noted(made, truth, 0.2, 3.0)
+    found = {one.name: judged(one, made.claims, truth, 0) for one in made.tried(notes)}
+    together = found["everything"]
+    assert together.error < min(alone.values())
+    word = "moves by sets" if made.by_sets else "moves and recurrence"
+    assert together.what == f"uploads, counts and {word}"
+
+
+def test_claimants_are_counted_over_everybody():
+    rng = np.random.default_rng(0)
+    traces = claims.town(rng, people=9, regions=4)
+    found = Candidates.of_pseudo(claims.pseudo(traces, rng, 1))
+    person, key = claims.flat(found)
+    wanted = [len(set(person[key == one])) for one in key]
+    assert claimants(found).tolist() == wanted
+    assert max(wanted) > 3
+
+
+def test_a_large_city_is_rehearsed_in_part(monkeypatch):
+    whole = rehearse(experiment("walk"), 1, 5)
+    monkeypatch.setattr(place_attacks, "_REHEARSED", 30)
+    some = rehearse(experiment("walk"), 1, 5)
+    assert (whole.traces.people, some.traces.people) == (120, 30)
+    count = some.candidates.claims
+    np.testing.assert_array_equal(
+        some.candidates.region, whole.candidates.region[:count]
+    )
+    np.testing.assert_array_equal(some.claimed, whole.claimed[:count])
+    assert (some.model.joint != whole.model.joint).nnz == 0
