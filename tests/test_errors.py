@@ -23,6 +23,7 @@ def test_exit_codes_are_the_documented_ones():
         "BudgetExceededError": 4,
         "CorruptFileError": 5,
         "WriteError": 6,
+        "TooFewSitesError": 7,
         "StoppedError": 130,
     }
 

@@ -68,6 +68,29 @@ def test_knowing_places_better_tells_the_status_better(noisy):
     assert by_places[0].positive.estimate == pytest.approx(wanted, abs=0.04)
 
 
+def test_the_likelihood_is_that_of_gaussian_sums(noisy):
+    """Of the products with the three rows, weighed by the chances of the claims."""
+    notes, _ = noisy
+    rng = np.random.default_rng(0)
+    likely = rng.random(len(notes.key))
+    # As much by being hidden as by noise.
+    hidden = 2e4 * notes.gram[1:]
+    told = replace(notes, gram=np.concatenate([notes.gram[:1], hidden]))
+    found = from_statuses(told, likely).likely
+    noise = notes.terms.upload_sigma**2 * notes.gram[0]
+    for person in range(5):
+        mine = notes.person == person
+        certain = (likely[mine] ** 2).sum()
+        summed = notes.met[:, mine] @ likely[mine]
+        wanted = []
+        for status, spread in enumerate((*hidden, np.zeros((3, 3)))):
+            mean = certain * (notes.gram[0, status] + notes.gram[0, 2]) / 2
+            around = certain * noise + certain**2 * spread
+            wanted.append(stats.multivariate_normal(mean, around).logpdf(summed))
+        wanted = np.array(wanted)
+        assert np.allclose(found[person] - found[person, 2], wanted - wanted[2])
+
+
 def test_likelihoods_are_honest(noisy):
     notes, who = noisy
     likely = from_statuses(notes, who.true.ravel().astype(float)).likely
