@@ -36,7 +36,7 @@ from epifalcon.federation.sites.coordinating import (
 )
 from epifalcon.federation.sites.files import SITE_FILE
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import Order
+from epifalcon.federation.sites.run import Order, require_federable
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.progress import Progress, silent
@@ -76,6 +76,7 @@ def rehearse(
     wanted: Rehearsal, folder: Path, progress: Progress = silent
 ) -> dict[str, Any]:
     """Carry it out in ``folder``, which must be empty; the figures of both runs."""
+    require_federable(wanted.experiment.prediction)
     made = pipeline.prepare("rehearsal", wanted.experiment, wanted.seed, progress)
     (epidemic,) = pipeline.run_epidemics(wanted.experiment, made.traces, wanted.seed)
     reported = made.reported(wanted.seed, progress)
