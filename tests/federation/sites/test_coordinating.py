@@ -232,6 +232,16 @@ def test_a_site_refuses_what_it_does_not_allow(folder, policy, kind, uploads):
     assert isinstance(error, SettingsError)
 
 
+@pytest.mark.parametrize(("kind", "some"), [("paper", True), ("local", False)])
+def test_no_result_leaves_where_tests_are_promised_whatever_is_asked(
+    folder, kind, some
+):
+    run, transport = run_of(folder, order(kind))
+    run.go()
+    sites = [one._rounds._watched for one in transport.running.values()]
+    assert any(len(one.people) for one in sites) == some
+
+
 def test_sites_of_different_cities_are_refused(folder):
     other = town.traces(seed=11)
     store_site(folder / "school", split(other, town.known(), 3)[2])

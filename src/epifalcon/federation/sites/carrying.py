@@ -87,7 +87,7 @@ class ByPlace:
         last = self._last
         if last is None:
             raise DataError("nothing was sent yet")
-        whole, place = last.rows, _places(told.shared)
+        place = _places(told.shared)
         if last.person is not None:
             place = torch.arange(len(told.keys))
         require_reply(came, (len(place), last.rows.shape[1]), last.rows.dtype)
