@@ -22,7 +22,6 @@ import numpy as np
 from epifalcon.epidemic.splits import without
 from epifalcon.evaluation.attacks.candidates import Candidates
 from epifalcon.evaluation.attacks.guessing import true_claims
-from epifalcon.evaluation.attacks.rehearsal import learn
 from epifalcon.evaluation.uncertainty import over_seeds
 from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.streams import Streams
@@ -34,7 +33,7 @@ from epifalcon.studies.features import (
     validation_people,
 )
 from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.place_attacks import Places, judged, people_of, rehearse
+from epifalcon.studies.place_attacks import Places, judged, learn_attacks, people_of
 from epifalcon.studies.published_tables import NOISE
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -43,10 +42,11 @@ SIGMAS = (0.0, 0.05, 0.1, 0.15, 0.2)
 METHODS = ("plausible", "uniform", "aggregate", "walk", "recurring")
 COPIES = (1, 5, 10)
 METRICS = ("auc", "f1", "dep")
-PLACES = ("moves", "recurrence", "moves and recurrence")
+PLACES = ("claimants", "moves", "recurrence", "moves and recurrence", "moves by sets")
 ATTACKS = (
     *("norm", "energy", "consistency", "counts", *PLACES, "everything"),
-    *("result from gradients", "tested from gradients", "result from rows"),
+    *("tested from gradients", "result from gradients"),
+    *("tested from rows", "result from rows"),
 )
 _PEOPLE = 2000
 
@@ -117,11 +117,14 @@ def _place_errors(run: FinishedRun) -> dict[str, Any]:
     people = np.sort(rng.choice(run.traces.people, count, replace=False))
     traces = people_of(run.traces, people)
     some = PseudoTraces(traces, np.ascontiguousarray(made.pseudo[:, :, people]))
-    claims = Candidates.of_pseudo(some, run.settings.model.window_slots)
+    window = run.settings.model.window_slots
+    claims = Candidates.of_pseudo(some, window)
+    claimants = np.bincount(Candidates.of_pseudo(made, window).key)
     places = Places(
         claims=claims,
         model=public_mobility(run.traces, run.seed),
-        passes=learn(rehearse(run.experiment, made.copies, run.seed)),
+        claimed=claimants[claims.key],
+        **vars(learn_attacks(run.experiment, made.copies, run.seed)),
     )
     true = true_claims(claims, traces)
     found = [judged(one, claims, true, run.seed) for one in places.tried()]
@@ -187,7 +190,7 @@ def _trade_table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 def _draw(preset: str, found: dict[str, list[dict[str, Any]]]) -> None:
     """AUC and F1 against the error of the paper's attack, and of the strongest."""
-    for attack in ("moves", "moves and recurrence"):
+    for attack in ("moves", "moves by sets"):
         error = f"share that the attack by {attack} gets wrong"
         points = {
             method: [

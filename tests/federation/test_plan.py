@@ -146,6 +146,7 @@ def test_gradient_rows_come_back_in_their_size():
         ({"epsilon": math.inf}, "epsilon=inf"),
         ({"unit": "city"}, "unit='city'"),
         ({"scorings": -1}, "scorings=-1"),
+        ({"relation": "add-remove"}, "relation='add-remove'.*zero-out"),
     ],
 )
 def test_impossible_wishes_are_named(wish, told):

@@ -54,14 +54,13 @@ def privacy(
     """
     from epifalcon.checks import one_of
     from epifalcon.privacy.calculator import Uploads
-    from epifalcon.privacy.events import UNITS, Unit
+    from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Unit
 
     screen = Screen(json=as_json)
     if (sigma is None) == (target_epsilon is None):
         raise SettingsError("give either --sigma or --target-epsilon")
     one_of(UNITS, unit=unit)
-    # The third relation cannot be kept from a server that sees each upload.
-    one_of(("zero-out", "replace"), relation=relation)
+    one_of(KEPT_FROM_EACH_UPLOAD, relation=relation)
     chosen: Unit = unit  # type: ignore[assignment]
     uploads = Uploads(
         clip=clip,

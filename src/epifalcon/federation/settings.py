@@ -10,7 +10,7 @@ from epifalcon.checks import non_negative, one_of, positive, unit_interval, whol
 from epifalcon.errors import SettingsError
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.accounting import DELTA
-from epifalcon.privacy.events import UNITS, Relation, Unit
+from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Relation, Unit
 from epifalcon.privacy.pseudo.record import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
@@ -55,7 +55,7 @@ class PrivacySettings:
         one_of(get_args(Mode), mode=self.mode)
         one_of(get_args(PaperFormula), paper_formula=self.paper_formula)
         one_of(UNITS, unit=self.unit)
-        one_of(get_args(Relation), relation=self.relation)
+        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
         positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
         positive(paper_epsilon=self.paper_epsilon, paper_delta=self.paper_delta)
         positive(epsilon=self.epsilon, delta=self.delta)

@@ -27,6 +27,8 @@ Adversary = Literal["each-upload", "sums"]
 """What the server sees: every person's upload, or only sums over people."""
 
 UNITS: tuple[Unit, ...] = get_args(Unit)
+KEPT_FROM_EACH_UPLOAD: tuple[Relation, ...] = ("zero-out", "replace")
+"""Relations that hold where a server sees whether a person sends at all."""
 _REACH = {"zero-out": 1.0, "replace": 2.0, "add-remove": 1.0}
 
 
@@ -74,7 +76,8 @@ class Terms:
         _as_python(self, int, "round")
         one_of(get_args(Relation), relation=self.relation)
         one_of(get_args(Adversary), adversary=self.adversary)
-        if self.relation == "add-remove" and self.adversary == "each-upload":
+        hides_who_sends = self.relation not in KEPT_FROM_EACH_UPLOAD
+        if hides_who_sends and self.adversary == "each-upload":
             raise SettingsError(
                 "relation='add-remove' cannot be kept from adversary='each-upload', "
                 "who sees whether a person sends at all: use 'zero-out' or 'replace'"
