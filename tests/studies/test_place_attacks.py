@@ -113,7 +113,7 @@ def test_everything_is_stronger_than_its_parts(method):
     together = found["everything"]
     assert together.error < min(alone.values())
     word = "moves by sets" if made.by_sets else "moves and recurrence"
-    assert together.what == f"uploads, counts and {word}"
+    assert together.what == f"uploads, counts, {word}"
 
 
 def test_claimants_are_counted_over_everybody():

@@ -133,8 +133,8 @@ class Places:
             score = usual - np.log(np.maximum(self.claimed, 1))
             found.insert(0, Tried("claimants", "claimants", what, score))
         if notes is not None:
-            what = "uploads, counts and "
-            what += "moves by sets" if self.by_sets else "moves and recurrence"
+            by_places = "moves by sets" if self.by_sets else "moves and recurrence"
+            what = f"uploads, counts, {by_places}"
             score = self.likely(notes)
             found.append(Tried("everything", "everything together", what, score))
         return found
