@@ -31,6 +31,14 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
     said = epifalcon("federate", "provision", plan, "--out", out)
     assert names(out) == ["a", "admin", "authority", "b", "server"]
     assert "keep authority off all machines" in said.out
+    plan.write_text('project = "town"\nhost = "localhost"\nsites = ["c"]\n')
+    more, root = tmp_path / "more", out / "authority"
+    words = ("federate", "provision", plan, "--out", more, "--authority")
+    assert epifalcon(*words, root).code == 0
+    assert names(more) == ["c"]
+    again = epifalcon(*words[:-2], tmp_path / "none", "--authority", out / "a")
+    assert again.code == 3
+    assert "holds no root of a federation" in again.err
     refused = epifalcon("federate", "join", out / "a")
     assert refused.code == 2
     assert "site.toml: city is empty" in refused.err

@@ -91,9 +91,20 @@ def provision(
         Path, typer.Argument(help="TOML file that names server and sites.")
     ],
     out: Annotated[Path, typer.Option("--out", help="New folder for the kits.")],
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            "--authority",
+            help="Folder authority of earlier kits: the sites join that federation.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Write start-up kits for server, sites and administrator, with certificates.
+
+    With --authority only kits of the sites in the file are written, for a
+    federation that is there already.
 
     Example: epifalcon federate provision federation.toml --out kits
     """
@@ -103,12 +114,13 @@ def provision(
     from epifalcon.federation.sites.files import SITE_FILE, TEMPLATE
 
     deployment = read_deployment(plan)
-    kits = write(deployment, out, classes=CLASSES)
+    kits = write(deployment, out, classes=CLASSES, authority=authority)
     for site in deployment.sites:
         (kits[site] / SITE_FILE).write_text(TEMPLATE)
     screen = Screen(quiet=quiet)
     rows = [(name, str(folder)) for name, folder in kits.items()]
-    rows.append(("authority", str(out / "authority")))
+    if authority is None:
+        rows.append(("authority", str(out / "authority")))
     screen.table("Kits: copy each to its machine alone", ["for", "folder"], rows)
     screen.say(f"Each site fills in its {SITE_FILE}; keep authority off all machines.")
 

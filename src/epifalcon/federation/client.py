@@ -172,7 +172,7 @@ def first_home(cohort: Cohort, settings: FalconSettings, seeds: RunSeeds) -> Hom
     """Normal embeddings, each fixed by seed and person."""
     if settings.input == "status":
         return Home(None, None)
-    key = NoiseKey(seeds.seed, Terms(channel="embedding", releases=ONE_VECTOR))
+    key = NoiseKey(seeds.embedding, Terms(channel="embedding", releases=ONE_VECTOR))
     drawn = keyed_normals(key, NoiseRows.of_people(cohort.people), settings.width)
     rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
     return Home(rows, Moments.of(rows))

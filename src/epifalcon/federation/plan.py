@@ -212,8 +212,8 @@ class RunSeeds:
 
     seed: int
     secret: int | None = None
-    """From which all noise that protects is drawn: of whoever holds the people,
-    and of this run alone. Without it, for simulations, the seed that all know."""
+    """From which all is drawn that concerns people: of whoever holds them, and of
+    this run alone. Without it, for simulations, the seed that all know."""
 
     def __post_init__(self) -> None:
         Streams(self.seed)
@@ -223,15 +223,20 @@ class RunSeeds:
     def _hidden(self) -> int:
         return self.seed if self.secret is None else self.secret
 
+    @property
+    def embedding(self) -> int:
+        """Of people's first embeddings."""
+        return self._hidden
+
     @cached_property
     def dropout(self) -> int:
         """Of dropout masks."""
-        return Streams(self.seed).seed_for("falcon dropout")
+        return Streams(self._hidden).seed_for("falcon dropout")
 
     @cached_property
     def mask(self) -> int:
         """Of the people whose status a round hides."""
-        return Streams(self.seed).seed_for("falcon status mask")
+        return Streams(self._hidden).seed_for("falcon status mask")
 
     @cached_property
     def noise(self) -> int:
@@ -239,7 +244,7 @@ class RunSeeds:
         return Streams(self._hidden).seed_for("falcon noise")
 
     def parameters(self) -> np.random.Generator:
-        """Of the first weights."""
+        """Of the first weights, which the server draws and tells everybody."""
         return Streams(self.seed).numpy("falcon parameters")
 
     def gradient(self, round_number: int, person: int) -> torch.Generator:

@@ -7,6 +7,7 @@ process and both are compared.
 
 import csv
 import json
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -134,7 +135,7 @@ def _federated(
         lay_out_site(kits[name], home, wanted.seed)
     progress("start-up kits", 1, 1)
     place = kits["server"] / RUNS / RUN
-    with running(kits) as parties:
+    with running(kits, site_extra=_threads(wanted.sites)) as parties:
         wait_for_port(parties["server"], _START_SECONDS)
         with connect(kits["admin"], limit=_START_SECONDS) as admin:
             admin.wait_for_sites(wanted.sites, _START_SECONDS)
@@ -149,6 +150,12 @@ def _federated(
     if not summary["finished"]:
         raise EpifalconError(f"the run did not finish: {summary['error']}")
     return summary, place
+
+
+def _threads(sites: int) -> dict[str, str]:
+    """Each site its share of this machine: more threads would wait for each other."""
+    share = str(max(1, (os.cpu_count() or 1) // sites))
+    return {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share}
 
 
 def lay_out_site(folder: Path, home: Household, seed: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import socket
 import stat
+from dataclasses import replace
 
 import pytest
 from cryptography import x509
@@ -66,6 +67,27 @@ def test_every_certificate_is_signed_by_the_one_root(kits):
     names = certificate(kits["server"], "server.crt").extensions
     hosts = names.get_extension_for_class(x509.SubjectAlternativeName).value
     assert hosts.get_values_for_type(x509.DNSName) == ["falcon.example.org"]
+
+
+def test_a_site_can_join_later_with_a_certificate_of_the_same_root(kits, tmp_path):
+    later = replace(DEPLOYMENT, sites=("clinic-c",))
+    authority = kits["server"].parent / "authority"
+    more = provision(later, tmp_path / "more", classes=(ALLOWED,), authority=authority)
+    assert list(more) == ["clinic-c"]
+    assert [path.name for path in (tmp_path / "more").iterdir()] == ["clinic-c"]
+    own = certificate(more["clinic-c"], "client.crt")
+    own.verify_directly_issued_by(certificate(kits["server"], "rootCA.pem"))
+    for one in ("rootCA.pem", "fed_client.json"):
+        mine = (more["clinic-c"] / "startup" / one).read_text()
+        theirs = (kits["clinic-a"] / "startup" / one).read_text()
+        assert mine == theirs.replace("clinic-a", "clinic-c")
+    assert resources(kits["server"])["servers"][0]["max_num_clients"] > 1000
+
+
+def test_a_folder_without_a_root_is_no_authority(kits, tmp_path):
+    with pytest.raises(DataError, match="holds no root"):
+        provision(DEPLOYMENT, tmp_path / "more", authority=kits["clinic-a"])
+    assert not (tmp_path / "more").exists()
 
 
 def test_the_roots_key_is_kept_apart_and_no_key_is_there_twice(kits):

@@ -170,6 +170,60 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
         assert mine.releases == theirs.releases
 
 
+@pytest.mark.parametrize("kind", ["paper", "off"])
+@pytest.mark.parametrize(
+    ("lost", "until", "asks"),
+    [(15, 16, 23), (12, 13, 16), (14, 10**9, 30)],
+    ids=["late in a round done again", "before any checkpoint", "given up"],
+)
+def test_a_run_broken_after_a_loss_goes_on_as_if_unbroken(
+    folder, tmp_path_factory, kind, lost, until, asks
+):
+    wanted = order(kind, rounds=8, least_sites=2, most_missed=2)
+    other = tmp_path_factory.mktemp("unbroken")
+    lay_out(other)
+    whole, transport = run_of(other, wanted, keep_every=3)
+    transport.lose_after("school", lost, until)
+    expected = whole.go()
+    assert expected["sites"]["troubles"]
+    broken, transport = run_of(folder, wanted, keep_every=3)
+    transport.lose_after("clinic", asks)
+    transport.lose_after("phone-firm", asks)
+    transport.lose_after("school", lost, until if until < asks else 10**9)
+    with pytest.raises(TooFewSitesError):
+        broken.go()
+    # Everybody is back, also the one who was missing at that moment.
+    transport.start()
+    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
+    told = again.go()
+    assert told["sites"] == expected["sites"]
+    for name in ("rounds", "best_round", "looks", "epsilon"):
+        assert told[name] == expected[name]
+    for name, one in whole.found.parameters.items():
+        assert (again.found.parameters[name] == one).all()
+
+
+def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
+    wanted = order("paper", rounds=8, least_sites=2)
+    broken, transport = run_of(folder, wanted, keep_every=3)
+    transport.break_after(18)
+    with pytest.raises(TooFewSitesError):
+        broken.go()
+    transport.start()
+    transport.lose_after("school", 0)
+    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
+    with pytest.raises(TooFewSitesError, match="answered this before"):
+        again.go()
+    transport.start()
+    transport.lose_after("school", 4)
+    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
+    with pytest.raises(TooFewSitesError, match="answered this before"):
+        again.go()
+    transport.start()
+    last, _ = run_of(folder, wanted, transport=transport, keep_every=3)
+    assert last.go()["finished"]
+
+
 def test_a_lost_site_is_given_up_and_the_others_go_on(folder):
     wanted = order(rounds=8, least_sites=2, most_missed=2)
     run, transport = run_of(folder, wanted)

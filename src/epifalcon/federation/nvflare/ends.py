@@ -19,12 +19,16 @@ from nvflare.collab import collab
 from nvflare.collab.api.app import ClientApp, ServerApp
 from nvflare.collab.runtime.controller import CollabController
 from nvflare.collab.runtime.executor import CollabExecutor
+from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from epifalcon.errors import StoppedError
 from epifalcon.federation.nvflare.transport import CollabTransport, LostSites
 from epifalcon.federation.sites.transport import Transport
 
 _log = logging.getLogger(__name__)
+# NVFlare writes every call that comes in out as text, for a line of its log that is
+# thrown away unless DEBUG is on: 20 ms for each MB, and data in the log if it is.
+ConsumableBufferList.__repr__ = object.__repr__
 
 
 class Coordinator(Protocol):

@@ -11,6 +11,7 @@ from epifalcon.federation.nvflare.deployment import Deployment
 HERE = "epifalcon.federation.nvflare"
 STATE = "state"
 """The folder of a kit that holds its job store, snapshots and temporary files."""
+_MOST_SITES = 10_000
 PLUMBING = (
     f"{HERE}.ends.Controller",
     f"{HERE}.ends.CoordinatorEnd",
@@ -58,7 +59,8 @@ def server_resources(
         "servers": [
             {
                 "admin_storage": f"{STATE}/transfer",
-                "max_num_clients": len(deployment.sites),
+                # Certificates decide who may come, also those made later.
+                "max_num_clients": _MOST_SITES,
                 "heart_beat_timeout": deployment.silence_seconds,
                 "download_job_url": "",
                 "admin_timeout": 10.0,

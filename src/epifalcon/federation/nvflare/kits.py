@@ -28,6 +28,7 @@ _STARTUP: Mapping[str, Kind] = {
 }
 _ABOUT = "epifalcon.json"
 _ORG = "epifalcon"
+_ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
 """Of NVFlare's kits: scripts that restart for ever, and settings we replace."""
 
@@ -43,7 +44,11 @@ class Kit:
 
 
 def provision(
-    deployment: Deployment, out: Path, *, classes: tuple[str, ...] = ()
+    deployment: Deployment,
+    out: Path,
+    *,
+    classes: tuple[str, ...] = (),
+    authority: Path | None = None,
 ) -> dict[str, Path]:
     """Write the kits of a deployment into ``out``; give each one's folder by name.
 
@@ -51,16 +56,21 @@ def provision(
     ``admin``, and ``authority`` with the root's private key, which no machine of
     the federation needs. ``classes`` are the dotted paths, besides our plumbing,
     that a job may name. Keys can be read by their owner alone.
+
+    With ``authority``, that folder of an earlier ``out``, the sites join the
+    federation of that root: only their kits are written.
     """
+    names = {site: site for site in deployment.sites}
+    if authority is None:
+        names |= {deployment.host: "server", deployment.admin: "admin"}
     with new_directory(out) as scratch:
         work = scratch / ".work"
-        made = _certificates(deployment, work)
-        names = {deployment.host: "server", deployment.admin: "admin"}
-        names |= {site: site for site in deployment.sites}
+        made = _certificates(deployment, work, authority)
         for theirs, ours in names.items():
             shutil.move(made / theirs, scratch / ours)
             _finish(scratch / ours, ours, deployment, classes)
-        _keep_authority(work / deployment.project / "state", scratch / "authority")
+        if authority is None:
+            _keep_authority(work / deployment.project / "state", scratch / "authority")
         shutil.rmtree(work)
         _close(scratch)
     return {ours: out / ours for ours in names.values()}
@@ -89,7 +99,7 @@ def open_kit(folder: Path, *kinds: Kind) -> Kit:
         raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
 
 
-def _certificates(deployment: Deployment, work: Path) -> Path:
+def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
     """NVFlare's own kits, one folder for each participant."""
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
@@ -97,7 +107,7 @@ def _certificates(deployment: Deployment, work: Path) -> Path:
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provisioner import Provisioner
 
-    project = Project(name=deployment.project, description="")
+    project = Project(name=deployment.project, description="", **_root(authority))
     ports = {"fed_learn_port": deployment.port, "admin_port": deployment.admin_port}
     project.set_server(
         deployment.host, _ORG, {**ports, "default_host": deployment.host}
@@ -120,6 +130,22 @@ def _certificates(deployment: Deployment, work: Path) -> Path:
     if not made:
         raise EpifalconError(f"NVFlare could not write the kits: {told.last}")
     return Path(made)
+
+
+def _root(authority: Path | None) -> dict[str, Any]:
+    """Certificate and key that sign what is new; nothing for a root of its own."""
+    if authority is None:
+        return {}
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        held = (authority / _ROOT_CERTIFICATE).read_bytes()
+        key = load_pem_private_key((authority / _ROOT_KEY).read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{authority}: holds no root of a federation: {error}"
+        ) from None
+    return {"serialized_root_cert": held, "root_private_key": key}
 
 
 class _Told:
@@ -180,8 +206,8 @@ def _keep_authority(state: Path, folder: Path) -> None:
     """The root's key and certificate; NVFlare's state holds every key of all."""
     held = json.loads((state / "cert.json").read_text(encoding="utf-8"))
     folder.mkdir()
-    (folder / "rootCA.pem").write_text(held["root_cert"], encoding="ascii")
-    (folder / "rootCA.key").write_text(held["root_pri_key"], encoding="ascii")
+    (folder / _ROOT_CERTIFICATE).write_text(held["root_cert"], encoding="ascii")
+    (folder / _ROOT_KEY).write_text(held["root_pri_key"], encoding="ascii")
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

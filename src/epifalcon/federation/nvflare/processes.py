@@ -71,17 +71,21 @@ class Party:
 
 @contextlib.contextmanager
 def running(
-    folders: Mapping[str, Path], extra: Mapping[str, str] | None = None
+    folders: Mapping[str, Path],
+    extra: Mapping[str, str] | None = None,
+    site_extra: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Party]]:
     """Start the server and the sites of provisioned kits; stop them at the end.
 
     ``folders`` as ``provision`` gives them; the administrator's kit needs none.
+    ``extra`` is added to everybody's environment, ``site_extra`` to that of sites.
     """
     parties: dict[str, Party] = {}
     try:
         for name, folder in folders.items():
             if name != "admin":
-                parties[name] = Party(folder, extra)
+                own = {} if name == "server" else site_extra
+                parties[name] = Party(folder, {**(extra or {}), **(own or {})})
         yield parties
     finally:
         # Sites first, all together: they take leave of a server that still listens.

@@ -28,14 +28,16 @@ from epifalcon.federation.messages import (
     Closing,
     GradientUpload,
 )
-from epifalcon.federation.sites.rounds import CohortRounds
+from epifalcon.federation.sites.rounds import CohortRounds, Sent
 from epifalcon.federation.sites.switchboard import BUSY, ERROR, Payload
+from epifalcon.federation.sites.trail import REPLAYED, Noted, ReplayError, Trail
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Mask, PersonIds, Probabilities
 
 _WORDS: dict[type[Exception], str] = {
+    ReplayError: REPLAYED,
     BudgetExceededError: "its budget of privacy is spent",
     SettingsError: "it does not allow these settings",
     DataError: "the call does not fit what it holds",
@@ -129,9 +131,11 @@ class SiteRounds:
         ledger: Ledger,
         watched: Watched | None = None,
         memory: float = 0.0,
+        trail: Trail | None = None,
     ) -> None:
         self.held, self._memory = None, memory
         self.rounds, self.ledger = rounds, ledger
+        self.trail = trail or Trail(Noted(), "")
         self.best, self.best_round = None, None
         self._watched = watched or Watched()
         self._looked: tuple[int, Probabilities] | None = None
@@ -162,7 +166,11 @@ class SiteRounds:
             self.rounds.take_model(parameters)
         if "closing" in call.told:
             number, scale = call.told["closing"]
-            self.rounds.close(Closing(int(number), float(scale)))
+            closing = Closing(int(number), float(scale))
+            came = tensors_under(dict(call.tensors), "closing/")
+            self.rounds.close(closing, came.get("rows"))
+            if self._protected:
+                self.trail.close(closing.round, closing.scale, came)
             self._listen()
         looked = self._looked
         if looked is not None and call.told.get("best") == looked[0]:
@@ -174,9 +182,14 @@ class SiteRounds:
             return np.asarray(expit(self.held))
         return self.rounds.scores(fresh)
 
+    @property
+    def _protected(self) -> bool:
+        """Whether noise is promised: without, nothing is lost by a second answer."""
+        return self.rounds.plan.mode != "off"
+
     def _listen(self) -> None:
         """Add what people received in this round to what they hold."""
-        if self._memory == 0 or self.rounds.plan.mode == "off":
+        if self._memory == 0 or not self._protected:
             return
         now = logit(np.clip(self.rounds.scores(fresh=False), 1e-9, 1 - 1e-9))
         if self.held is not None:
@@ -185,6 +198,8 @@ class SiteRounds:
 
     def _announce(self, call: Parcel) -> Payload:
         del call
+        if self._protected:
+            self.trail.announce()
         record_once(self.ledger, self.rounds.plan.opening())
         upload, more = self.rounds.announce()
         told = {
@@ -196,30 +211,35 @@ class SiteRounds:
     def _settle(self, call: Parcel) -> Payload:
         counts, shared = call.tensor("counts"), call.tensor("shared")
         self.rounds.settle(counts.double().numpy(), shared.numpy().astype(np.bool_))
+        if self._protected:
+            self.trail.settle({"counts": counts, "shared": shared})
         return Payload()
 
     def _begin(self, call: Parcel) -> Payload:
-        number = call.heading.round
+        number, parameters = call.heading.round, _parameters(call)
+        if self._protected:
+            self.trail.begin(number, parameters, training=True)
         self.ledger.record(*self.rounds.plan.round_receipts(number))
-        return Payload(self.rounds.begin(Broadcast(number, _parameters(call))))
+        return Payload(self.rounds.begin(Broadcast(number, parameters)))
 
     def _begin_scoring(self, call: Parcel) -> Payload:
-        number, plan = call.heading.round, self.rounds.plan
-        if plan.mode != "off":
-            self.ledger.record(*plan.scoring_receipts(number))
-        call_of = Broadcast(number, _parameters(call))
-        return Payload(self.rounds.begin_scoring(call_of))
+        number, parameters = call.heading.round, _parameters(call)
+        if self._protected:
+            self.trail.begin(number, parameters, training=False)
+            self.ledger.record(*self.rounds.plan.scoring_receipts(number))
+        return Payload(self.rounds.begin_scoring(Broadcast(number, parameters)))
 
     def _go_on(self, call: Parcel) -> Payload:
-        made = self.rounds.go_on(call.tensor("rows"))
-        if made is None:
-            return Payload()
-        if isinstance(made, GradientUpload):
-            return self._gradients(made)
-        return Payload(made)
+        rows = call.tensor("rows")
+        if self._protected:
+            # By what waits here, whatever the call says that it replies to.
+            self.trail.reply(*self.rounds.waiting, {"rows": rows})
+        sent, gradients = self.rounds.go_on(rows)
+        return Payload(sent) if gradients is None else self._ending(sent, gradients)
 
-    def _gradients(self, made: GradientUpload) -> Payload:
-        tensors = {f"gradient/{name}": one for name, one in made.gradients.items()}
+    def _ending(self, sent: Sent, made: GradientUpload) -> Payload:
+        gradients = {f"gradient/{name}": one for name, one in made.gradients.items()}
+        tensors = {**sent, **gradients}
         if made.weight is None:
             return Payload(tensors)
         return Payload(tensors, {"weight": made.weight, "loss": self.rounds.loss})

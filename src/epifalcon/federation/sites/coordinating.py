@@ -17,7 +17,7 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import whole
-from epifalcon.errors import EpifalconError
+from epifalcon.errors import CorruptFileError, EpifalconError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.plan import PrivacyPlan, releases_of
@@ -27,7 +27,13 @@ from epifalcon.federation.preparing import (
 )
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.engine import Census, SitesEngine
-from epifalcon.federation.sites.gathering import gather, meet
+from epifalcon.federation.sites.gathering import gather, meet, tell_again
+from epifalcon.federation.sites.remembering import (
+    PREPARATION,
+    TROUBLES,
+    Gathered,
+    Troubles,
+)
 from epifalcon.federation.sites.run import LEDGER, Order, require_federable
 from epifalcon.federation.sites.switchboard import Payload, Switchboard
 from epifalcon.federation.sites.transport import Transport
@@ -107,12 +113,12 @@ class SitesRun:
     ) -> None:
         require_federable(order.settings)
         folder.mkdir(parents=True, exist_ok=True)
-        self.board = Switchboard(transport, folder.name, order.rules)
+        known = Troubles(folder / TROUBLES)
+        self.board = Switchboard(transport, folder.name, order.rules, known)
         self.found = Progressed()
         self.scores: dict[str, Probabilities] = {}
         self._folder, self._order, self._conduct = folder, order, conduct
         self._forecast: dict[str, Any] | None = None
-        self._first: dict[str, int] = {}
 
     def go(self, progress: Progress = silent) -> dict[str, Any]:
         """Train until the settings' rounds are done or looks get no better.
@@ -138,9 +144,14 @@ class SitesRun:
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
-        met = meet(board, order, None if resumed is None else resumed.remembered)
-        self._first = met.first
-        around = gather(board, order, met, progress)
+        around = Gathered.load(self._folder, order.origin)
+        if resumed is not None and around is None:
+            raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
+        met = meet(board, order, around)
+        if again := around is not None:
+            tell_again(board, order, met, around)
+        else:
+            around = gather(board, order, met, progress)
         self._forecast = around.forecast
         number = 0 if resumed is None else resumed.engine.round
         call = Payload(around.tensors, {"round": number})
@@ -148,6 +159,8 @@ class SitesRun:
             ("prepare", 0), dict.fromkeys(board.attending, call), _nothing
         )
         board.keep_only(ready)
+        if not again:
+            around.of(ready).save(self._folder, order.origin)
         copies = settings.pseudo.pseudo_copies
         plan = PrivacyPlan.of(
             settings.privacy,
@@ -207,15 +220,21 @@ class SitesRun:
         return "" if auc is None else f"AUC {auc:.3f}"
 
     def _keep(self, engine: SitesEngine) -> None:
-        """A checkpoint: first at every site, then here."""
-        engine.call("keep", _nothing)
-        found = self.found
+        """A checkpoint: first at every site, then here.
+
+        None while a site is missing: its people could not go back to it.
+        """
+        board, found = self.board, self.found
+        if board.attending == board.present:
+            engine.call("keep", _nothing)
+        if board.attending != board.present:
+            return
         remembered = {
             "looks": [[one.round, one.auc, one.loss] for one in found.looks],
             "since": found.since,
             "seconds": found.seconds,
             "best": None if found.best is None else found.best.round,
-            "first": self._first,
+            "present": self.board.present,
         }
         tensors = {f"best/{name}": one for name, one in found.parameters.items()}
         made = Checkpoint(engine.state(), tensors, remembered)
@@ -223,6 +242,7 @@ class SitesRun:
 
     def _put_back(self, engine: SitesEngine, resumed: Checkpoint) -> None:
         engine.restore(resumed.engine)
+        self.board.keep_only(resumed.remembered["present"])
         told, found = resumed.remembered, self.found
         found.looks = [SiteLook(*one) for one in told["looks"]]
         found.since, found.seconds = told["since"], list(told["seconds"])

@@ -1,7 +1,7 @@
 """The engine of many sites: the round of ``exchange`` with messages that travel.
 
 The server's half: it asks, adds up, steps and keeps. What sites do is in
-``cohort_rounds``; what every answer must be is checked here before it is used.
+``rounds``; what every answer must be is checked here before it is used.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch import Tensor
 from epifalcon.errors import DataError
 from epifalcon.federation import server
 from epifalcon.federation.engine import EngineState, record_scoring, require_loss
-from epifalcon.federation.messages import Closing, LocationUpload
+from epifalcon.federation.messages import Closing, GradientUpload, LocationUpload
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
 from epifalcon.federation.sites.answers import Announced, Answers
@@ -31,6 +31,8 @@ from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Mask, Probabilities
 
 T = TypeVar("T")
+Ended = tuple[GradientUpload, tuple[float, float] | None]
+"""A site's gradients and, where they may be known, its loss and weight."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class SitesEngine:
         self._model = Model.of(initial_parameters(settings, census.state_width, rng))
         self._answers = Answers(census.people, settings, plan, self._model.parameters)
         self._round = 0
-        self._closing: dict[str, Closing] = {}
+        self._closing: dict[str, tuple[Closing, Tensor | None]] = {}
         self._best: int | None = None
         self._announced: dict[str, Announced] = {}
         self._table: Table | None = None
@@ -91,16 +93,38 @@ class SitesEngine:
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
         self._open()
-        uploads = self._begin("begin", number)
-        channels = _channels(self.plan, training=True)
-        uploads = self._pass_on(uploads, channels, number)
-        ended = self._reply(uploads, (channels[-1], number), self._answers.gradient)
+        ended, owed = self._train(number)
         gradients = [one for one, _ in ended.values()]
         loss = _mean_loss([told for _, told in ended.values()], number)
         model, closing = server.step(self._model, gradients, self.settings)
-        self._closing = dict.fromkeys(ended, closing)
+        self._closing = {site: (closing, owed.get(site)) for site in ended}
         self._model, self._round = model, number + 1
         return loss
+
+    def _train(self, number: int) -> tuple[dict[str, Ended], dict[str, Tensor]]:
+        """How the pass ended at each site, and the replies that are still owed.
+
+        Embeddings alone need the reply to the last gradient rows: sites send all
+        other gradients with those, and get the reply with the close of the round.
+        """
+        channels = _channels(self.plan, training=True)
+        uploads = self._begin("begin", number)
+        if not self.plan.way.exchanged or self.settings.input != "embedding":
+            uploads = self._pass_on(uploads, channels, number)
+            moment = channels[-1], number
+            return self._reply(uploads, moment, self._answers.gradient), {}
+        *others, last = channels
+        uploads = self._pass_on(uploads, others, number)
+
+        def read(site: str, answer: Parcel) -> tuple[LocationUpload, Ended]:
+            return self._reader(last)(site, answer), self._answers.gradient(
+                site, answer
+            )
+
+        both = self._reply(uploads, (others[-1], number), read)
+        rows = {site: upload for site, (upload, _) in both.items()}
+        ended = {site: one for site, (_, one) in both.items()}
+        return ended, self._require_table().replies(rows)
 
     def score(self) -> list[str]:
         """Let every site score its people by a forward pass; who took part.
@@ -215,10 +239,13 @@ class SitesEngine:
 
     def _closed(self, site: str, payload: Payload) -> Payload:
         """With the best look, and once the close of the last round that it was in."""
-        told = {**payload.told, "best": self._best}
-        if (closing := self._closing.pop(site, None)) is not None:
+        told, tensors = {**payload.told, "best": self._best}, dict(payload.tensors)
+        closing, rows = self._closing.pop(site, (None, None))
+        if closing is not None:
             told["closing"] = [closing.round, closing.scale]
-        return Payload(payload.tensors, told)
+        if rows is not None:
+            tensors["closing/rows"] = rows
+        return Payload(tensors, told)
 
     def _pass_on(
         self, uploads: dict[str, LocationUpload], channels: list[str], number: int

@@ -112,30 +112,37 @@ class SiteFiles:
         return place
 
     def noise_key(self, run: str) -> int:
-        """What a run draws its noise from: of this site and this run alone."""
-        digest = hashlib.sha256(self._secret() + run.encode()).digest()
+        """What a run draws its noise from: of this site and this run alone.
+
+        A part of it lies in the run's own folder, beside the ledger and the notes
+        of what was released: whoever deletes them begins with other noise.
+        """
+        of_site = _secret(self.folder / _SECRET)
+        of_run = _secret(self.run(run) / _SECRET)
+        digest = hashlib.sha256(of_site + of_run + run.encode()).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 
-    def _secret(self) -> bytes:
-        path = self.folder / _SECRET
-        try:
-            found = bytes.fromhex(path.read_text())
-        except FileNotFoundError:
-            return self._new_secret(path)
-        except ValueError:
-            raise CorruptFileError(f"{path}: holds no secret; put it back") from None
-        if len(found) != _SECRET_BYTES:
-            raise CorruptFileError(f"{path}: holds no secret; put it back")
-        return found
 
-    def _new_secret(self, path: Path) -> bytes:
-        made = secrets.token_bytes(_SECRET_BYTES)
-        scratch = path.with_name(f".{path.name}.new")
-        scratch.touch(mode=0o600, exist_ok=True)
-        scratch.chmod(0o600)
-        scratch.write_text(made.hex())
-        scratch.replace(path)
-        return made
+def _secret(path: Path) -> bytes:
+    try:
+        found = bytes.fromhex(path.read_text())
+    except FileNotFoundError:
+        return _new_secret(path)
+    except ValueError:
+        raise CorruptFileError(f"{path}: holds no secret; put it back") from None
+    if len(found) != _SECRET_BYTES:
+        raise CorruptFileError(f"{path}: holds no secret; put it back")
+    return found
+
+
+def _new_secret(path: Path) -> bytes:
+    made = secrets.token_bytes(_SECRET_BYTES)
+    scratch = path.with_name(f".{path.name}.new")
+    scratch.touch(mode=0o600, exist_ok=True)
+    scratch.chmod(0o600)
+    scratch.write_text(made.hex())
+    scratch.replace(path)
+    return made
 
 
 def require_run_name(name: str) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from epifalcon.errors import DataError
 from epifalcon.federation.preparing import StateMoments, StateScaling
 from epifalcon.federation.sites import tallies
+from epifalcon.federation.sites.remembering import Gathered
 from epifalcon.federation.sites.run import Order
 from epifalcon.federation.sites.switchboard import Payload, Switchboard
 from epifalcon.federation.sites.tallies import SiteTally
@@ -19,7 +19,6 @@ from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.clock import Clock
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, build
-from epifalcon.types import Plain
 
 
 @dataclass(frozen=True)
@@ -44,22 +43,11 @@ class Met:
     regions: int
 
 
-@dataclass(frozen=True, eq=False)
-class Gathered:
-    """What every site is told of the city."""
-
-    tensors: dict[str, Tensor]
-    state_width: int = 0
-    """Of region states; 0 without region model."""
-    forecast: dict[str, Any] | None = None
-    """How the region model's forecasts were judged."""
-
-
-def meet(board: Switchboard, order: Order, remembered: Plain | None) -> Met:
+def meet(board: Switchboard, order: Order, known: Gathered | None) -> Met:
     """Say hello to all sites and number their people.
 
-    ``remembered`` is that of the checkpoint that is gone on from, if any: sites
-    that were not there then are left out.
+    ``known`` is what was told before a break, if any: sites that were not there
+    then are left out.
     """
     told = {
         "settings": as_plain(order.settings),
@@ -69,7 +57,7 @@ def meet(board: Switchboard, order: Order, remembered: Plain | None) -> Met:
     hello = {site: Payload(told=told) for site in board.present}
     met = board.ask(("hello", 0), hello, _read_hello)
     clock, regions = _agreed(met)
-    first = _numbers(met, remembered)
+    first = _numbers(met, known)
     board.keep_only(first)
     people = {site: met[site].people for site in first}
     return Met(people, first, clock, regions)
@@ -84,19 +72,31 @@ def gather(
     public = SiteTally(mobility=tally.mobility, reported=tally.reported)
     tensors = {f"tally/{name}": one for name, one in tallies.pack(public).items()}
     if not tallies.needs_region_model(settings):
-        return Gathered(tensors)
+        return Gathered(met.first, tensors)
     states, forecast = tallies.fit_region_states(
         tally, met.clock, settings, order.seed, progress
     )
-    told = Payload({"states": torch.from_numpy(states)})
-    calls = dict.fromkeys(board.attending, told)
+    told = torch.from_numpy(states)
+    scaling = StateScaling.of_moments(_spread(board, told))
+    tensors["centre"] = torch.from_numpy(scaling.centre)
+    tensors["factor"] = torch.from_numpy(scaling.factor)
+    return Gathered(met.first, tensors, told, forecast)
+
+
+def tell_again(board: Switchboard, order: Order, met: Met, known: Gathered) -> None:
+    """Bring sites that have started again to where ``gather`` left them."""
+    _count(board, order, met)
+    if known.states is not None:
+        _spread(board, known.states)
+
+
+def _spread(board: Switchboard, states: Tensor) -> StateMoments:
+    """Tell region states; sums of what they are for the people of all sites."""
+    calls = dict.fromkeys(board.attending, Payload({"states": states}))
     moments = board.ask(("states", 0), calls, _read_moments)
     board.keep_only(moments)
     listed = [moments[site] for site in sorted(moments)]
-    scaling = StateScaling.of_moments(sum(listed[1:], listed[0]))
-    tensors["centre"] = torch.from_numpy(scaling.centre)
-    tensors["factor"] = torch.from_numpy(scaling.factor)
-    return Gathered(tensors, int(states.shape[-1]), forecast)
+    return sum(listed[1:], listed[0])
 
 
 def _count(board: Switchboard, order: Order, met: Met) -> SiteTally:
@@ -132,10 +132,9 @@ def _agreed(met: Mapping[str, _Hello]) -> tuple[Clock, int]:
     return first.clock, first.regions
 
 
-def _numbers(met: Mapping[str, _Hello], remembered: Plain | None) -> dict[str, int]:
-    if remembered is not None:
-        told = remembered["first"]
-        return {site: int(told[site]) for site in sorted(met) if site in told}
+def _numbers(met: Mapping[str, _Hello], known: Gathered | None) -> dict[str, int]:
+    if known is not None:
+        return {site: known.first[site] for site in sorted(met) if site in known.first}
     first, numbers = 0, {}
     for site in sorted(met):
         numbers[site] = first

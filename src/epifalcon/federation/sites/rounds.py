@@ -5,10 +5,11 @@ messages: the pass that waits for its reply, and what the server told.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from epifalcon.errors import DataError
@@ -54,7 +55,23 @@ class _Pass:
     """None for a training pass, else how its channels are called."""
     work: Generator[Exchange, Tensor, Any]
     entry: LinearUse | None
+    rows: Tensor
+    """(people, width) that entered the pass."""
     exchange: Exchange
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing but the step at home needs the reply.
+
+        A status input has no rows at home: there the reply makes a gradient.
+        """
+        exchange = self.exchange
+        return exchange.kind == "return" and not exchange.layer and self.entry is None
+
+    @property
+    def channel(self) -> str:
+        """Of what was sent."""
+        return f"{self.kind or self.exchange.kind}/{self.exchange.layer}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +80,8 @@ class Trained:
 
     number: int
     result: PassResult
-    upload: GradientUpload
+    owed: _Pass | None = None
+    """With the exchange whose reply comes with the close."""
 
 
 class CohortRounds:
@@ -122,47 +140,73 @@ class CohortRounds:
         )
         weights = class_weights(self.settings)
         work = training_pass(call.parameters, inputs, self.plan.way, weights)
-        return self._first(call.round, None, work, entry)
+        return self._first(call.round, None, work, (entry, inputs.rows))
 
     def begin_scoring(self, call: Broadcast) -> Sent:
-        """Begin a forward pass; ``scores`` are then those of the pass."""
-        self._pass = self._scored = None
+        """Begin a forward pass, dropping a training pass that was not closed.
+
+        ``scores`` are then those of the pass.
+        """
+        self._pass = self._trained = self._scored = None
         self.take_model(call.parameters)
         around = self._require_told().around
         inputs = client.scoring_inputs(
             self.cohort, self.home, around, self.settings, call.parameters
         )
         work = scoring_pass(call.parameters, inputs, self.plan.way)
-        return self._first(call.round, "scoring", work, None)
+        return self._first(call.round, "scoring", work, (None, inputs.rows))
 
-    def go_on(self, came: Tensor) -> Sent | GradientUpload | None:
-        """Go on with what came back: the next upload, or what ends a pass.
+    @property
+    def waiting(self) -> tuple[int, str]:
+        """Round and channel of the upload whose reply is waited for."""
+        if self._pass is None:
+            raise DataError("no pass waits for a reply")
+        return self._pass.number, self._pass.channel
 
-        A training pass ends with the gradients, a scoring pass with nothing.
+    def go_on(self, came: Tensor) -> tuple[Sent, GradientUpload | None]:
+        """Go on with what came back: the next upload, and what ends a pass.
+
+        A training pass ends with the gradients; they leave with its last upload
+        where they do not need the reply. A scoring pass ends with nothing.
         """
         waiting = self._pass
         if waiting is None:
             raise DataError("no pass waits for a reply")
-        told = self._require_told()
-        received = self._carrier.received(waiting.exchange, came, told)
+        received = self._carrier.received(waiting.exchange, came, self._require_told())
         exchange, result = advance(waiting.work, received)
-        if exchange is not None:
-            return self._send(waiting, exchange)
-        self._pass = None
-        if waiting.kind is not None:
+        if exchange is None:
+            self._pass = None
+            if waiting.kind is None:
+                return {}, self._end(waiting, cast(PassResult, result))
             self._scored = result
-            return None
-        return self._end(waiting, cast(PassResult, result))
+            return {}, None
+        following = replace(waiting, exchange=exchange)
+        sent = self._send(following)
+        if not following.ends:
+            return sent, None
+        self._pass = None
+        # Of the result only the rows' gradient is made of the reply, in ``close``.
+        _, result = advance(following.work, torch.zeros_like(exchange.rows))
+        return sent, self._end(following, cast(PassResult, result), following)
 
-    def close(self, closing: Closing) -> None:
-        """Take the step of the round that has ended; any other is refused."""
+    def close(self, closing: Closing, came: Tensor | None = None) -> None:
+        """Take the step of the round that has ended; any other is refused.
+
+        ``came`` is the reply to the last upload, where that is still owed.
+        """
         trained = self._trained
         if trained is None or trained.number != closing.round:
             raise DataError(f"no pass of round {closing.round} waits for its close")
+        result = trained.result
+        if (owed := trained.owed) is not None:
+            if came is None:
+                raise DataError("the reply to the last upload is missing")
+            told, way = self._require_told(), self.plan.way
+            received = self._carrier.received(owed.exchange, came, told)
+            gradient = way.upload.pull(owed.rows, way.returned.read(received))
+            result = replace(result, row_gradient=gradient)
         run = self.settings, self._seeds, self.plan.way.exchanged
-        self.home = client.close_round(
-            self.cohort, self.home, trained.result, closing, run
-        )
+        self.home = client.close_round(self.cohort, self.home, result, closing, run)
         self._trained = None
 
     def scores(self, fresh: bool) -> Probabilities:
@@ -193,28 +237,28 @@ class CohortRounds:
         number: int,
         kind: str | None,
         work: Generator[Exchange, Tensor, Any],
-        entry: LinearUse | None,
+        entered: tuple[LinearUse | None, Tensor],
     ) -> Sent:
         exchange, _ = advance(work, None)
         if exchange is None:
             raise DataError("a pass without any exchange")
-        return self._send(_Pass(number, kind, work, entry, exchange), exchange)
+        return self._send(_Pass(number, kind, work, *entered, exchange))
 
-    def _send(self, before: _Pass, exchange: Exchange) -> Sent:
-        self._pass = _Pass(
-            before.number, before.kind, before.work, before.entry, exchange
-        )
-        channel = f"{before.kind or exchange.kind}/{exchange.layer}"
-        key = NoiseKey(self._seeds.noise, self.plan.terms(channel, before.number))
-        return self._carrier.sent(exchange, key, self._require_told())
+    def _send(self, waiting: _Pass) -> Sent:
+        self._pass = waiting
+        terms = self.plan.terms(waiting.channel, waiting.number)
+        key = NoiseKey(self._seeds.noise, terms)
+        return self._carrier.sent(waiting.exchange, key, self._require_told())
 
-    def _end(self, waiting: _Pass, result: PassResult) -> GradientUpload:
+    def _end(
+        self, waiting: _Pass, result: PassResult, owed: _Pass | None = None
+    ) -> GradientUpload:
         uses = client.all_uses(result, waiting.entry)
         where = self._seeds, waiting.number
         upload = client.gradient_upload(
             self.cohort, uses, result.weight, self.plan, where
         )
-        self._trained = Trained(waiting.number, result, upload)
+        self._trained = Trained(waiting.number, result, owed)
         return upload
 
     def _require_told(self) -> Told:

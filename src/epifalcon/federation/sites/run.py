@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.client import Home
@@ -38,6 +38,7 @@ from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
 from epifalcon.federation.sites.files import SiteFiles, SiteSettings, risks_text
 from epifalcon.federation.sites.rounds import CohortRounds
 from epifalcon.federation.sites.switchboard import Payload
+from epifalcon.federation.sites.trail import Noted, Trail, digest
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.models.micro import Moments
@@ -49,6 +50,7 @@ from epifalcon.settings import as_plain, build
 from epifalcon.streams import Streams
 
 LEDGER = "ledger.jsonl"
+NOTED = "told.jsonl"
 RISKS = "risks.csv"
 
 
@@ -107,6 +109,7 @@ class SiteRun:
         self._division: Division | None = None
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
+        self._heard: dict[str, str] = {}
         for phase, handler in (
             ("hello", self._hello),
             ("count", self._count),
@@ -132,6 +135,8 @@ class SiteRun:
             settings=settings, rules=rules, seed=int(call.value("seed"))
         )
         self._home = self._files.household(self._site, first=0)
+        asked = as_plain(settings), self._order.sends_rows, self._order.seed
+        self._heard["hello"] = digest(asked, _fingerprint(self._home))
         traces = self._home.traces
         return Payload(
             told={
@@ -145,18 +150,22 @@ class SiteRun:
     def _count(self, call: Parcel) -> Payload:
         order, home = self._told()
         self._home = Household(home.traces, home.known, int(call.value("first")))
+        self._heard["count"] = digest(self._home.first)
         self._division = divide(self._home, order.settings, order.seed)
         counted = tallies.count(self._home, self._division, order.settings)
         return Payload(tallies.pack(counted))
 
     def _take_states(self, call: Parcel) -> Payload:
         order, home = self._told()
+        if not tallies.needs_region_model(order.settings):
+            raise SettingsError("these settings have no region model")
         states = call.tensor("states").numpy()
         shape = (1 + order.settings.region.folds, len(home.traces.regions))
         if states.ndim != 4 or states.shape[:2] != shape:
             raise DataError(f"region states of shape {states.shape}")
         raw = raw_state(home, self._require_division(), order.settings, states)
         self._states = states
+        self._heard["states"] = digest(tensors={"states": call.tensor("states")})
         moments = StateMoments.of(raw)
         return Payload(
             {
@@ -188,6 +197,7 @@ class SiteRun:
         )
         kept = self._kept(int(call.value("round")), order)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, kept)
+        trail = self._trail(call, seeds, plan, ledger)
         self._record_opening(ledger, plan, around)
         watched = Watched()
         # Whatever a server asks: where tests are promised, no result leaves.
@@ -195,10 +205,25 @@ class SiteRun:
             infected = home.known.status[division.held_back] == 1
             watched = Watched(division.held_back, infected)
         memory = order.settings.stopping.score_memory
-        self._rounds = SiteRounds(self.answering, rounds, ledger, watched, memory)
+        self._rounds = SiteRounds(
+            self.answering, rounds, ledger, watched, memory, trail
+        )
         if kept is not None:
             _put_back(self._rounds, kept)
         return Payload()
+
+    def _trail(
+        self, call: Parcel, seeds: RunSeeds, plan: PrivacyPlan, ledger: Ledger
+    ) -> Trail:
+        """From all that was told so far; a ledger without its notes is refused."""
+        self._heard["prepare"] = digest(tensors=call.tensors)
+        noted = Noted(self.folder / NOTED)
+        released = set(plan.opening()) & set(ledger.releases)
+        if plan.mode != "off" and released and not len(noted):
+            raise CorruptFileError(
+                f"{self.folder / NOTED}: is missing; begin a new run"
+            )
+        return Trail(noted, digest(self._heard, seeds.noise))
 
     def _surrounding(self, call: Parcel, home: Household) -> Surrounding:
         order, _ = self._told()
@@ -239,7 +264,10 @@ class SiteRun:
         site = self._require_rounds()
         site.close(call)
         state = EngineState(call.heading.round, _tensors(site), site.ledger.head)
-        remembered: dict[str, Any] = {"best": site.best_round}
+        remembered: dict[str, Any] = {
+            "best": site.best_round,
+            "trail": site.trail.home,
+        }
         tensors = {}
         for name, one in (("best", site.best), ("held", site.held)):
             if one is not None:
@@ -308,3 +336,16 @@ def _put_back(site: SiteRounds, kept: Checkpoint) -> None:
     found = {name: one.numpy() for name, one in kept.tensors.items()}
     site.best, site.held = found.get("best"), found.get("held")
     site.best_round = kept.remembered["best"]
+    site.trail.home = kept.remembered["trail"]
+
+
+def _fingerprint(home: Household) -> str:
+    """Of the site's own files: noise of one run is for one set of data."""
+    traces, known = home.traces, home.known
+    held = {
+        "by_slot": traces.by_slot,
+        "person": known.person,
+        "positive": known.positive,
+        "slot": known.slot,
+    }
+    return digest(tensors={name: torch.tensor(one) for name, one in held.items()})

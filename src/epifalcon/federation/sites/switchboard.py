@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.remembering import Trouble, Troubles
+from epifalcon.federation.sites.trail import REPLAYED
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.types import Plain
@@ -25,17 +27,8 @@ ERROR = "error"
 """In what a site tells: why it could not do as asked, in words without data."""
 BUSY = "busy"
 """In what a site tells: for how many seconds it worked on the answer."""
-
-
-@dataclass(frozen=True)
-class Trouble:
-    """One thing that went wrong with one site."""
-
-    site: str
-    round: int
-    phase: str
-    kind: Literal["silent", "refused", "failed"]
-    why: str
+_BEFORE = frozenset({"hello", "count", "states", "prepare"})
+"""Before the rounds; who is ready then is remembered as a whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,20 +53,34 @@ class Traffic:
 
 
 class Switchboard:
-    """Asks the sites of one run; ``present`` names those still with it, in order."""
+    """Asks the sites of one run; ``present`` names those still with it, in order.
+
+    A site that was missing at a moment of which ``known`` tells is missing there
+    again, so that the others are told the same again.
+    """
 
     present: list[str]
     troubles: list[Trouble]
     traffic: Traffic
 
-    def __init__(self, transport: Transport, run: str, rules: SiteRules) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        run: str,
+        rules: SiteRules,
+        known: Troubles | None = None,
+    ) -> None:
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)
-        self.troubles = []
+        self._known = known or Troubles()
+        self._absent = {one.moment for one in self._known.listed}
+        self.troubles = list(self._known.listed)
         self.traffic = Traffic()
         self._transport = transport
         self._sitting_out: set[str] = set()
         self._missed: Counter[str] = Counter()
+        self._lost: list[Trouble] = []
+        """In this round, and never before."""
         self._require_enough()
 
     @property
@@ -96,6 +103,7 @@ class Switchboard:
         lost = len(kept) < len(self.present)
         self.present = kept
         self._sitting_out.clear()
+        self._lost.clear()
         self._require_enough()
         return lost
 
@@ -117,11 +125,17 @@ class Switchboard:
         refuses an answer by a ``DataError``.
         """
         phase, number = moment
-        began = perf_counter()
-        headings = {site: Heading(self.run, site, number, phase) for site in payloads}
+        began, before = perf_counter(), len(self.troubles)
+        absent = {site for site in payloads if (site, *moment) in self._absent}
+        self._sitting_out |= absent
+        headings = {
+            site: Heading(self.run, site, number, phase)
+            for site in payloads
+            if site not in absent
+        }
         calls = {
-            site: pack(Parcel(headings[site], one.tensors, one.told))
-            for site, one in payloads.items()
+            site: pack(Parcel(heading, payloads[site].tensors, payloads[site].told))
+            for site, heading in headings.items()
         }
         answers, failures = self._transport.ask(calls, self.rules.answer_seconds)
         accepted: dict[str, T] = {}
@@ -142,7 +156,7 @@ class Switchboard:
         self.traffic.received += sum(map(len, answers.values()))
         self.traffic.calls += 1
         self.traffic.seconds += perf_counter() - began
-        self._require_enough()
+        self._go_on_after(self.troubles[before:])
         return accepted
 
     def report(self) -> dict[str, Any]:
@@ -172,6 +186,21 @@ class Switchboard:
             said = " ".join(str(parcel.told[ERROR]).split())[:200]
             raise DataError(f"the site says: {said}")
         return parcel
+
+    def _go_on_after(self, new: list[Trouble]) -> None:
+        """With enough sites, and remembering who was missing at this moment."""
+        try:
+            self._require_enough()
+        except TooFewSitesError:
+            # What ended a run is not kept: nothing else was told upon it, and a
+            # site that comes back may answer. Nor is a loss in a round done again
+            # which the others do not do without the lost one.
+            if any(REPLAYED in one.why for one in new):
+                self._known.forget(self._lost)
+            raise
+        kept = [one for one in new if one.phase not in _BEFORE]
+        self._known.keep(kept)
+        self._lost += kept
 
     def _sit_out(self, trouble: Trouble) -> None:
         self._sitting_out.add(trouble.site)

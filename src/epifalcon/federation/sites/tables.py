@@ -1,6 +1,7 @@
 """What the server does with the rows of one exchange, for all sites at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +61,39 @@ class PlaceTable:
         return {site: sums[torch.from_numpy(place)] for site, place in places.items()}
 
 
+class Stack:
+    """The rows of all sites in one tensor, one site's below another's."""
+
+    def __init__(self, rows: Mapping[str, int]) -> None:
+        ends = np.cumsum([0, *rows.values()]).tolist()
+        self._slices = {
+            site: slice(*bounds)
+            for site, bounds in zip(rows, pairwise(ends), strict=True)
+        }
+        self.rows: int = ends[-1]
+
+    def first(self, site: str) -> int:
+        """Where the site's rows begin."""
+        return int(self._slices[site].start)
+
+    def rows_of(self, site: str) -> int:
+        """How many are the site's."""
+        part = self._slices[site]
+        return int(part.stop - part.start)
+
+    def stacked(self, uploads: Mapping[str, LocationUpload]) -> Tensor:
+        """All rows, (rows, width); zeros for sites that sent none."""
+        one = next(iter(uploads.values())).rows
+        whole = one.new_zeros(self.rows, one.shape[1])
+        for site, upload in uploads.items():
+            whole[self._slices[site]] = upload.rows
+        return whole
+
+    def parted(self, whole: Tensor, sites: Iterable[str]) -> dict[str, Tensor]:
+        """The rows of each of ``sites``."""
+        return {site: whole[self._slices[site]] for site in sites}
+
+
 class GroupTable:
     """Rows of groups of places; each group gets its places' means, added up."""
 
@@ -69,46 +103,46 @@ class GroupTable:
         group: Mapping[str, NDArray[np.int64]],
     ) -> None:
         self.known, self.shared = _count(presence)
-        self._span: dict[str, tuple[int, int]] = {}
-        rows, columns, width = [], [], 0
-        for site, upload in presence.items():
-            shared = self.shared[site]
-            leaving, column = np.unique(group[site][shared], return_inverse=True)
-            self._span[site] = width, width + len(leaving)
-            rows.append(self.known.places(upload.keys)[shared])
-            columns.append(column + width)
-            width += len(leaving)
-        place, column = np.concatenate(rows), np.concatenate(columns)
+        leaving = {
+            site: np.unique(group[site][self.shared[site]], return_inverse=True)
+            for site in presence
+        }
+        self._stack = Stack({site: len(found) for site, (found, _) in leaving.items()})
+        place = np.concatenate(
+            [
+                self.known.places(upload.keys)[self.shared[site]]
+                for site, upload in presence.items()
+            ]
+        )
+        column = np.concatenate(
+            [at + self._stack.first(site) for site, (_, at) in leaving.items()]
+        )
         # Only places that several sites claim have a row here.
         claimed, row = np.unique(place, return_inverse=True)
         ones = np.ones(len(row))
         self._claims: sp.csr_array = sp.csr_array(
-            (ones, (row, column)), (len(claimed), width)
+            (ones, (row, column)), (len(claimed), self._stack.rows)
         )
         self._counts = self.known.counts[claimed]
 
     def rows_of(self, site: str) -> int | None:
         """One for each group with a shared key."""
-        first, end = self._span[site]
-        return end - first
+        return self._stack.rows_of(site)
 
     def keys_of(self, site: str) -> EdgeKeys:
         """Numbers of the site's groups; no key is told with them."""
-        return np.arange(self.rows_of(site) or 0, dtype=np.int64)
+        return np.arange(self._stack.rows_of(site), dtype=np.int64)
 
     def replies(self, uploads: Mapping[str, LocationUpload]) -> dict[str, Tensor]:
         """Sums over each group's places of the mean at each."""
-        first = next(iter(uploads.values())).rows
-        whole = first.new_zeros(self._claims.shape[1], first.shape[1])
-        for site, upload in uploads.items():
-            whole[slice(*self._span[site])] = upload.rows
-        kind = np.float64 if first.dtype == torch.float64 else np.float32
+        whole = self._stack.stacked(uploads)
+        kind = np.float64 if whole.dtype == torch.float64 else np.float32
         if self._claims.dtype != kind:
             self._claims = sp.csr_array(self._claims.astype(kind))
         means = self._claims @ whole.numpy()
         means /= self._counts.astype(kind)[:, None]
         back = torch.from_numpy(self._claims.T @ means)
-        return {site: back[slice(*self._span[site])] for site in uploads}
+        return self._stack.parted(back, uploads)
 
 
 class PersonTable:
@@ -120,30 +154,22 @@ class PersonTable:
         claims: Mapping[str, Incidence],
     ) -> None:
         self.known, self.shared = _count(presence)
-        self._span: dict[str, tuple[int, int]] = {}
-        people = 0
-        for site, inc in claims.items():
-            self._span[site] = people, people + inc.people
-            people += inc.people
+        self._stack = Stack({site: inc.people for site, inc in claims.items()})
         self._operator = Operator.of(Incidence.joined(list(claims.values())))
 
     def rows_of(self, site: str) -> int | None:
         """One for each person."""
-        first, end = self._span[site]
-        return end - first
+        return self._stack.rows_of(site)
 
     def keys_of(self, site: str) -> EdgeKeys:
         """Numbers of the site's people."""
-        return np.arange(self.rows_of(site) or 0, dtype=np.int64)
+        return np.arange(self._stack.rows_of(site), dtype=np.int64)
 
     def replies(self, uploads: Mapping[str, LocationUpload]) -> dict[str, Tensor]:
         """Sums over each person's places of the mean at each."""
-        first = next(iter(uploads.values())).rows
-        whole = first.new_zeros(self._operator.people, first.shape[1])
-        for site, upload in uploads.items():
-            whole[slice(*self._span[site])] = upload.rows
-        back = torch.from_numpy(self._operator.symmetric(whole.numpy()).rows)
-        return {site: back[slice(*self._span[site])] for site in uploads}
+        whole = self._stack.stacked(uploads).numpy()
+        back = torch.from_numpy(self._operator.symmetric(whole).rows)
+        return self._stack.parted(back, uploads)
 
 
 def _count(

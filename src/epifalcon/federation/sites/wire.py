@@ -19,7 +19,7 @@ from torch import Tensor
 from epifalcon.errors import DataError
 from epifalcon.types import Plain
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Number of the conversation that both sides must speak."""
 _MOST_HEADING_BYTES = 2**20
 _LENGTH = struct.Struct("<Q")
