@@ -272,7 +272,6 @@ def test_scores_stay_at_the_sites_unless_given(folder):
     ("policy", "kind", "uploads"),
     [
         ('modes = ["local"]', "off", "sums"),
-        ("most_epsilon = 8.0", "local", "sums"),
         ("rows = false", "off", "rows"),
     ],
 )
@@ -284,6 +283,20 @@ def test_a_site_refuses_what_it_does_not_allow(folder, policy, kind, uploads):
         run.go()
     _, error = transport.running["school"].answering.failed[0]
     assert isinstance(error, SettingsError)
+
+
+def test_a_site_adds_up_what_runs_of_any_name_promise(folder):
+    wanted = order("local", least_sites=3)
+    spent = wanted.settings.privacy.epsilon
+    path = folder / "school" / SITE_FILE
+    path.write_text(f"{path.read_text()}most_epsilon = {spent}\n")
+    first, _ = run_of(folder, wanted)
+    first.go()
+    again = SitesRun(
+        Transport(folder, "again"), folder / "server" / "again", wanted, Conduct()
+    )
+    with pytest.raises(TooFewSitesError, match="its budget of privacy is spent"):
+        again.go()
 
 
 @pytest.mark.parametrize(("kind", "some"), [("paper", True), ("local", False)])

@@ -28,7 +28,7 @@ known = ""   # tests, likewise
 
 [policy]
 modes = ["paper", "local"]   # privacy modes that this site takes part in
-# most_epsilon = 8.0         # the weakest promise of mode local that is accepted
+# most_epsilon = 8.0         # of a person, over all runs of mode local together
 rows = false                 # may rows leave person by person, or only sums?
 validation = true            # may results of validation people leave, without names?
 give_scores = false          # may everybody's scores leave where the server asks?
@@ -44,7 +44,7 @@ class SitePolicy:
 
     modes: tuple[Mode, ...] = ("off", "paper", "local")
     most_epsilon: float | None = None
-    """The largest promise of a ``local`` run that is accepted."""
+    """Of a person, over all ``local`` runs together (``promises``)."""
     rows: bool = True
     """Whether rows may leave person by person, or only sums of the site."""
     validation: bool = True
@@ -63,11 +63,6 @@ class SitePolicy:
         privacy = wish.privacy
         if privacy.mode not in self.modes:
             raise SettingsError(f"this site does not take part in mode {privacy.mode}")
-        most = self.most_epsilon
-        if privacy.mode == "local" and most is not None and privacy.epsilon > most:
-            raise SettingsError(
-                f"this site takes part up to epsilon {most:g}, not {privacy.epsilon:g}"
-            )
         if rules.sends_rows(privacy.mode) and not self.rows:
             raise SettingsError("this site sends sums only, no rows of people")
 

@@ -32,10 +32,15 @@ from epifalcon.federation.preparing import (
     made_in_the_clear,
     raw_state,
 )
-from epifalcon.federation.settings import PredictionSettings, SiteRules
+from epifalcon.federation.settings import (
+    PredictionSettings,
+    PrivacySettings,
+    SiteRules,
+)
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
 from epifalcon.federation.sites.files import SiteFiles, SiteSettings, risks_text
+from epifalcon.federation.sites.promises import PROMISES, Promise, admit
 from epifalcon.federation.sites.rounds import CohortRounds
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.trail import Noted, Trail, digest
@@ -44,7 +49,7 @@ from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.models.micro import Moments
 from epifalcon.models.region_store import regions_sha256
 from epifalcon.models.tensor_files import tensors_under
-from epifalcon.privacy.events import UnprotectedRelease
+from epifalcon.privacy.events import Releases, UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain, build
 from epifalcon.streams import Streams
@@ -135,6 +140,7 @@ class SiteRun:
             settings=settings, rules=rules, seed=int(call.value("seed"))
         )
         self._home = self._files.household(self._site, first=0)
+        self._promise(settings.privacy, releases_of(self._home.traces.clock))
         asked = as_plain(settings), self._order.sends_rows, self._order.seed
         self._heard["hello"] = digest(asked, _fingerprint(self._home))
         traces = self._home.traces
@@ -146,6 +152,14 @@ class SiteRun:
                 "clock": as_plain(traces.clock),
             }
         )
+
+    def _promise(self, wish: PrivacySettings, releases: Releases) -> None:
+        """Refuse a promise that is too much, with those of all runs before."""
+        if wish.mode != "local":
+            return
+        most = self._require_site().policy.most_epsilon
+        new = Promise.of(self._run, wish, releases)
+        admit(self._files.folder / PROMISES, new, most, wish.delta)
 
     def _count(self, call: Parcel) -> Payload:
         order, home = self._told()

@@ -1,0 +1,81 @@
+"""What a site promises over all runs."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import BudgetExceededError, CorruptFileError
+from epifalcon.federation.settings import PrivacySettings
+from epifalcon.federation.sites.promises import Promise, admit
+from epifalcon.privacy.accounting import epsilon_of, mu_for
+from epifalcon.privacy.events import Releases
+
+DELTA = 1e-6
+RELEASES = Releases(visit=1, day=12, person=168)
+
+
+def promise(run, epsilon):
+    return Promise(run, mu_for(epsilon, DELTA) ** 2)
+
+
+def test_runs_are_admitted_until_the_bound_and_not_past_it(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    both = epsilon_of(math.sqrt(2) * mu_for(5.0, DELTA), DELTA)
+    admit(path, promise("one", 5.0), both, DELTA)
+    admit(path, promise("two", 5.0), both, DELTA)
+    kept = path.read_text()
+    with pytest.raises(BudgetExceededError, match="run three: with 2 runs before"):
+        admit(path, promise("three", 0.1), both, DELTA)
+    assert path.read_text() == kept
+
+
+def test_a_run_that_is_gone_on_with_costs_nothing_more(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    for _ in range(3):
+        admit(path, promise("one", 8.0), 8.0, DELTA)
+    assert len(path.read_text().splitlines()) == 1
+    with pytest.raises(BudgetExceededError):
+        admit(path, promise("one", 9.0), 8.0, DELTA)
+
+
+def test_promises_made_without_a_bound_count_when_there_is_one(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    admit(path, promise("one", 8.0), None, DELTA)
+    with pytest.raises(BudgetExceededError):
+        admit(path, promise("two", 1.0), 8.0, DELTA)
+
+
+@pytest.mark.parametrize(
+    ("unit", "times"), [("visit", 168), ("day", 14), ("person", 1)]
+)
+def test_a_smaller_unit_is_taken_for_what_it_is_of_a_person(tmp_path, unit, times):
+    wish = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA, unit=unit)
+    made = Promise.of("one", wish, RELEASES)
+    assert made.squared_mu == pytest.approx(times * mu_for(2.0, DELTA) ** 2)
+    if unit != "person":
+        with pytest.raises(BudgetExceededError):
+            admit(tmp_path / "promises.jsonl", made, 2.0, DELTA)
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.lists(st.floats(0.05, 12.0), min_size=1, max_size=6))
+def test_what_is_admitted_never_passes_the_bound(tmp_path_factory, wishes):
+    path = tmp_path_factory.mktemp("site") / "promises.jsonl"
+    total = 0.0
+    for number, epsilon in enumerate(wishes):
+        new = promise(f"run-{number}", epsilon)
+        try:
+            admit(path, new, 10.0, DELTA)
+        except BudgetExceededError:
+            continue
+        total += new.squared_mu
+    assert total == 0 or epsilon_of(math.sqrt(total), DELTA) <= 10.0 * (1 + 1e-6)
+
+
+def test_a_spoilt_file_is_not_taken_for_an_empty_one(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    path.write_text("nonsense\n")
+    with pytest.raises(CorruptFileError, match="not written there"):
+        admit(path, promise("one", 1.0), 8.0, DELTA)
