@@ -22,6 +22,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -47,6 +48,8 @@ class Scene:
     """The disease's rates, as health offices publish them."""
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
     """How the disease passes on; of the seeds only their number may be read."""
+    test_errors: TestErrors = field(default_factory=TestErrors)
+    """How often tests are wrong, as their makers publish it."""
     progress: Progress = silent
     folder: Path | None = None
     """Where a training that is stopped can be gone on with; None keeps nothing."""
