@@ -3,7 +3,8 @@
 A real server and real sites over mutual TLS on loopback, all on this machine: the
 sites share its processors, which on machines of their own they would not. Without
 privacy, in the default precision, with rows (the way ``auto`` takes) and for four
-sites also with sums. Parameters and scores must agree with those of one process, as
+sites also with sums. The fastest round of each is compared: others share the machine
+in some of them. Parameters and scores must agree with those of one process, as
 far as single precision goes, before anything is told.
 """
 
@@ -15,7 +16,7 @@ from epifalcon.federation.settings import SiteRules
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.rehearsing import Rehearsal, rehearse, with_rounds
 
-_ROUNDS = 6
+_ROUNDS = 12
 _SITES = (1, 2, 4, 8)
 _MOST_APART = 1e-4
 # The region model is fitted once, by the server alone: no part of a round.
@@ -47,8 +48,8 @@ def _one(preset: str, sites: int, uploads: str) -> dict[str, float]:
     if found["max_difference_to_in_process"] > _MOST_APART:
         raise SystemExit(f"{sites} sites: results differ, nothing to compare")
     return {
-        "seconds": found["seconds_per_round"],
-        "in_process_seconds": found["in_process_seconds_per_round"],
+        "seconds": found["fastest_round_seconds"],
+        "in_process_seconds": found["in_process_fastest_round_seconds"],
         "mb": found["bytes_per_round"] / 1e6,
         "site_share": found["site_share"],
     }

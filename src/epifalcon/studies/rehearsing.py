@@ -85,7 +85,7 @@ def rehearse(
     names = [f"site-{number + 1:02d}" for number in range(wanted.sites)]
     summary, place = _federated(wanted, homes, names, folder, progress)
     scores = _scores(place / SCORES, names)
-    engine, per_round = _in_process(wanted, homes, summary, progress)
+    engine, alone = _in_process(wanted, homes, summary, progress)
     hidden = epidemic.labels.hidden.open("the rehearsal's result")
     recall = wanted.experiment.pathogen.extinction_recall
     both = {"metrics": scores, "in_process_metrics": predict(engine)}
@@ -101,7 +101,9 @@ def rehearse(
         "mode": wanted.experiment.privacy.mode,
         "uploads": "rows" if wanted.order.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
-        "in_process_seconds_per_round": per_round,
+        "in_process_seconds_per_round": sum(alone) / len(alone),
+        "fastest_round_seconds": min(_later(summary["round_seconds"])),
+        "in_process_fastest_round_seconds": min(alone),
         "bytes_per_round": (summary["bytes_sent"] + summary["bytes_received"]) / rounds,
         "site_share": summary["site_seconds"] / max(summary["call_seconds"], 1e-9),
         "max_difference_to_in_process": _difference(place, engine, scores),
@@ -188,18 +190,23 @@ def _in_process(
     homes: list[Household],
     summary: dict[str, Any],
     progress: Progress,
-) -> tuple[Engine, float]:
-    """The engine after the same rounds, and the seconds of one of them."""
+) -> tuple[Engine, list[float]]:
+    """The engine after the same rounds, and the seconds of each but the first."""
     order = wanted.order
     engine = engine_of(prepare(homes, order, progress), order)
     last = summary["best_round"] or summary["rounds"]
-    # The first round also makes what all others use.
-    engine.step()
-    began = perf_counter()
+    seconds: list[float] = []
     while engine.round < last:
+        began = perf_counter()
         engine.step()
+        seconds.append(perf_counter() - began)
         progress("in one process", engine.round, last)
-    return engine, (perf_counter() - began) / max(last - 1, 1)
+    return engine, _later(seconds)
+
+
+def _later(seconds: list[float]) -> list[float]:
+    """Without the first round, which also makes what all others use."""
+    return seconds[1:] or seconds or [0.0]
 
 
 def _scores(path: Path, names: list[str]) -> Probabilities:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from epifalcon.errors import DataError
+from epifalcon.federation.nvflare.frames import MOST_BYTES
 from epifalcon.federation.nvflare.jobs import write_job
 from epifalcon.federation.nvflare.kits import provision
 from epifalcon.federation.nvflare.transport import GONE
@@ -91,8 +92,8 @@ def test_each_site_answers_its_own_call(live):
     found = live.ask({first: "echo one", second: "echo two"})
     assert found["answers"] == {first: f"{first}:one", second: f"{second}:two"}
     assert found["failures"] == {}
-    # More than one piece of NVFlare's stream, and a rest.
-    size = 3 * 2**20 + 17
+    # Too large for a frame, and more than one piece of NVFlare's stream and a rest.
+    size = MOST_BYTES + 17
     assert live.ask({first: f"size {size}"})["answers"] == {first: size}
 
 

@@ -26,3 +26,11 @@ def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeyp
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert found["NVFLARE_SECURE_LOGGING"] == "true"
     assert "proxy.example.org" not in str(found)
+
+
+def test_threads_that_wait_rest_unless_the_owner_says_otherwise(tmp_path, monkeypatch):
+    kit = Kit(tmp_path, "site", "a", Deployment(project="p", host="h", sites=("a",)))
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert _environment(kit)["OMP_WAIT_POLICY"] == "passive"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert _environment(kit)["OMP_WAIT_POLICY"] == "active"

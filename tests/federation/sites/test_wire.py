@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,8 +51,51 @@ def test_damaged_bytes_are_a_clear_error_or_another_message(data):
 
 @pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.float16])
 def test_types_that_no_message_holds_are_refused(kind):
+    tensors = {"rows": torch.zeros(2, dtype=kind)}
     with pytest.raises(DataError, match="which no message holds"):
-        unpack(pack(Parcel(HEADING, {"rows": torch.zeros(2, dtype=kind)})))
+        pack(Parcel(HEADING, tensors))
+    told = {"heading": json.dumps(vars(HEADING)), "told": "{}"}
+    with pytest.raises(DataError, match="which no message holds"):
+        unpack(safetensors.torch.save(tensors, told))
+
+
+KINDS = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdef"),
+        st.tuples(st.sampled_from(KINDS), st.lists(st.integers(0, 3), max_size=3)),
+    ),
+    st.text(max_size=9),
+)
+@settings(deadline=None, derandomize=True, max_examples=60)
+def test_safetensors_reads_what_it_would_have_written_itself(wanted, word):
+    tensors = {
+        name: torch.randint(0, 200, shape).to(kind)
+        for name, (kind, shape) in wanted.items()
+    }
+    parcel = Parcel(HEADING, tensors, {"word": word})
+    made = pack(parcel)
+    found = safetensors.torch.load(made)
+    theirs = safetensors.torch.load(safetensors.torch.save(tensors))
+    assert set(found) == set(theirs)
+    for name, one in theirs.items():
+        assert (found[name].dtype, found[name].shape) == (one.dtype, one.shape)
+        assert torch.equal(found[name], one)
+    begin = 8 + int.from_bytes(made[:8], "little")
+    header = json.loads(made[8:begin])
+    for name, one in tensors.items():
+        # Where a number of its kind may stand.
+        assert (begin + header[name]["data_offsets"][0]) % one.itemsize == 0
+
+
+def test_rows_that_lie_apart_in_memory_are_packed_in_their_order():
+    whole = torch.arange(24.0).reshape(4, 6)
+    parcel = Parcel(HEADING, {"columns": whole.T, "some": whole[::2, 1:3]})
+    found = unpack(pack(parcel)).tensors
+    assert torch.equal(found["columns"], whole.T)
+    assert torch.equal(found["some"], whole[::2, 1:3])
 
 
 def test_a_heading_as_long_as_memory_is_not_believed():

@@ -15,13 +15,18 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
 from nvflare.collab import collab
 from nvflare.collab.api.app import ClientApp, ServerApp
 from nvflare.collab.runtime.controller import CollabController
+from nvflare.collab.runtime.defs import SETUP_TASK_NAME, SyncKey
 from nvflare.collab.runtime.executor import CollabExecutor
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from epifalcon.errors import StoppedError
+from epifalcon.federation.nvflare.frames import FrameDispatcher, answer_frames
 from epifalcon.federation.nvflare.transport import CollabTransport, LostSites
 from epifalcon.federation.sites.transport import Transport
 
@@ -45,7 +50,11 @@ class Site(Protocol):
         """Get ready: ``name`` of this site and ``folder`` of its kit."""
 
     def answer(self, call: bytes) -> bytes:
-        """Answer one call."""
+        """Answer one call.
+
+        The same may come twice (see ``frames``): what must happen once is the
+        site's to see to.
+        """
 
 
 class CoordinatorEnd(FLComponent):
@@ -127,6 +136,23 @@ class Controller(CollabController):
         self.process_config(app, fl_ctx)
         self.server_app = app
 
+    def _prepare_client_backend(
+        self,
+        job_id: str,
+        client: Any,  # noqa: ANN401
+        abort_signal: Signal,
+        fl_ctx: FLContext,
+    ) -> FrameDispatcher:
+        return FrameDispatcher(
+            manager=self,
+            engine=fl_ctx.get_engine(),
+            caller=self.server_app.name,
+            cell=self.cell,
+            target_fqcn=FQCN.join([client.get_fqcn(), job_id]),
+            abort_signal=abort_signal,
+            thread_executor=self.outbound_executor,
+        )
+
     def stop_controller(self, fl_ctx: FLContext) -> None:  # noqa: ARG002
         # Collab's own waits for calls to sites that are gone, until their time limit.
         for threads in (self.inbound_executor, self.outbound_executor):
@@ -144,6 +170,20 @@ class SiteExecutor(CollabExecutor):
         app.name = fl_ctx.get_identity_name()
         self.process_config(app, fl_ctx)
         self.client_app = app
+
+    def execute(
+        self,
+        task_name: str,
+        shareable: Shareable,
+        fl_ctx: FLContext,
+        abort_signal: Signal,
+    ) -> Shareable:
+        # The server calls only when all sites have been set up.
+        if task_name == SETUP_TASK_NAME and self.client_app is not None:
+            server = str(shareable.get(SyncKey.SERVER_FQCN))
+            cell = fl_ctx.get_engine().get_cell()
+            answer_frames(cell, server, self.client_app.obj.answer)
+        return super().execute(task_name, shareable, fl_ctx, abort_signal)
 
 
 def place_of(error: BaseException) -> str:

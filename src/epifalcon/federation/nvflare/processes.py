@@ -130,6 +130,9 @@ def _environment(kit: Kit) -> dict[str, str]:
     barred = {"http_proxy", "https_proxy", "grpc_proxy", "all_proxy"}
     kept = {k: v for k, v in os.environ.items() if k.lower() not in barred}
     return {
+        # A job waits most of its time: threads that turned on the spot meanwhile
+        # would take the processors from whoever it waits for.
+        "OMP_WAIT_POLICY": "passive",
         **kept,
         "TMPDIR": str(temporary),
         "NVFLARE_SECURE_LOGGING": "true",

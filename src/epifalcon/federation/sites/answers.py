@@ -18,6 +18,7 @@ from epifalcon.federation.messages import (
     GradientUpload,
     LocationUpload,
     PresenceUpload,
+    all_finite,
 )
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.federation.server import EdgeCounts
@@ -157,7 +158,7 @@ class Answers:
         shapes = {name: (one.shape, one.dtype) for name, one in gradients.items()}
         if shapes != self._shapes:
             raise DataError("gradients do not have the names and shapes of the model")
-        if not all(bool(torch.isfinite(one).all()) for one in gradients.values()):
+        if not all(map(all_finite, gradients.values())):
             raise DataError("a gradient holds NaN or infinity")
         people, number = self._people[site], answer.heading.round
         self._require_gradient_norm(gradients, people)

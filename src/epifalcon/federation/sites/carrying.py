@@ -10,7 +10,6 @@ Sums at places that no other cohort claims are never sent: what would come back 
 what was sent.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from epifalcon.errors import DataError
 from epifalcon.federation import client
 from epifalcon.federation.client import Cohort, Surroundings
-from epifalcon.federation.messages import EdgeReply, LocationUpload
+from epifalcon.federation.messages import EdgeReply, LocationUpload, all_finite
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
 from epifalcon.hypergraph.merging import ALONE, merge
@@ -185,8 +184,7 @@ def require_reply(came: Tensor, shape: tuple[int, int], kind: torch.dtype) -> No
             f"a reply of {came.dtype} and shape {tuple(came.shape)}, expected {kind} "
             f"and {shape}"
         )
-    # One number that is none makes the sum none; five times as fast as to look at each.
-    if not math.isfinite(float(came.sum(dtype=torch.float64))):
+    if not all_finite(came):
         raise DataError("a reply holds NaN or infinity")
 
 
