@@ -112,7 +112,7 @@ def test_the_ceiling_needs_a_simulated_outbreak(begun):
 
 
 def test_traces_that_begin_later_begin_with_more_infected(begun):
-    assert rivals.rule_of(begun) is begun.prepared.experiment.outbreak
+    assert rivals.rule_of(begun) == begun.prepared.experiment.outbreak
     late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
     dropped = begun.reported.slots - late.reported.slots
     rule, known = begun.prepared.experiment.outbreak, begun.known

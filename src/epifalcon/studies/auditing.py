@@ -122,8 +122,8 @@ def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]
     scene = Scene(
         traces=run.traces,
         seed=run.seed,
-        pathogen=experiment.pathogen,
-        rule=experiment.outbreak,
+        pathogen=experiment.believed_pathogen,
+        rule=experiment.believed_rule,
         progress=progress,
     )
     settings = replace(run.settings, view=ViewSettings())

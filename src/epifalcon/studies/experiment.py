@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from epifalcon.baselines.catalogue import entry, settings_of
+from epifalcon.epidemic.beliefs import BeliefSettings
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
@@ -51,6 +52,8 @@ class Experiment:
     pathogen: Pathogen = SARS_COV_2
     outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
+    beliefs: BeliefSettings = field(default_factory=BeliefSettings)
+    """What methods are told of the disease, where that is not the truth."""
     method: str = "falcon"
     """Whose scores are the run's."""
     beside: tuple[str, ...] = ()
@@ -94,6 +97,16 @@ class Experiment:
             stopping=self.stopping,
             view=self.view,
         )
+
+    @property
+    def believed_pathogen(self) -> Pathogen:
+        """The rates that methods are told."""
+        return self.beliefs.pathogen(self.pathogen)
+
+    @property
+    def believed_rule(self) -> OutbreakSettings:
+        """The rule of the outbreak that methods are told."""
+        return self.beliefs.rule(self.outbreak)
 
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> "Experiment":
