@@ -124,6 +124,7 @@ def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]
         seed=run.seed,
         pathogen=experiment.believed_pathogen,
         rule=experiment.believed_rule,
+        test_errors=experiment.labels.test_errors,
         progress=progress,
     )
     settings = replace(run.settings, view=ViewSettings())

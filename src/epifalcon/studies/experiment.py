@@ -146,6 +146,17 @@ def layer_names() -> list[str]:
     return sorted(_names(_LAYERS))
 
 
+def layer_descriptions() -> dict[str, str]:
+    """Each layer in one line: the comment that its file begins with."""
+    return {
+        name: (_LAYERS / f"{name}.toml")
+        .read_text(encoding="utf-8")
+        .partition("\n")[0]
+        .lstrip("# ")
+        for name in layer_names()
+    }
+
+
 def _names(folder: Traversable) -> set[str]:
     return {
         entry.name.removesuffix(".toml")

@@ -118,6 +118,7 @@ def scene_of(
         seed=begun.seed,
         pathogen=experiment.believed_pathogen,
         rule=rule,
+        test_errors=experiment.labels.test_errors,
         progress=progress,
         folder=begun.method_folder(name),
         checkpoint_seconds=checkpoint_seconds,
