@@ -62,9 +62,12 @@ def test_equals_the_loop_with_the_same_draws(traces, pathogen, rule, seed):
 
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize("contact", ["I/N", "I/S"])
-def test_equals_the_loop_in_a_larger_city(contact, weight):
+@pytest.mark.parametrize("uneven", [{}, {"regional_sigma": 0.7, "dispersion": 1.5}])
+def test_equals_the_loop_in_a_larger_city(contact, weight, uneven):
     traces = mixing_city(people=600, regions=25, days=7)
-    rule = OutbreakSettings(contact=contact, asymptomatic_weight=weight, seed_count=9)
+    rule = OutbreakSettings(
+        contact=contact, asymptomatic_weight=weight, seed_count=9, **uneven
+    )
     draws, outbreak = run(traces, FAST, rule, 3)
     assert outbreak.infected_share > 0.1
     story = loop_with_draws(world_of(traces, outbreak), draws)

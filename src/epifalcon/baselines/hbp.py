@@ -44,7 +44,7 @@ from typing import ClassVar
 import numpy as np
 
 from epifalcon.baselines.field import Field
-from epifalcon.baselines.method import Method, Scene, Scores
+from epifalcon.baselines.method import Kind, Method, Scene, Scores
 from epifalcon.baselines.started import begun_by
 from epifalcon.checks import positive, unit_interval, whole
 from epifalcon.epidemic.known import Known
@@ -118,7 +118,7 @@ class Hbp(Method):
 
     name = "hbp"
     title = "HBP"
-    kind = "reference"
+    kind: ClassVar[Kind] = "reference"
     settings_type: ClassVar[type] = HbpSettings
     settings: HbpSettings
 

@@ -4,11 +4,11 @@ How much of what unknown regional factors cost could be won back by knowing them
 with tests alone of everything else. Where all regions are alike it is HBP.
 """
 
-from typing import Self
+from typing import ClassVar, Self
 
 from epifalcon.baselines.field import Field
 from epifalcon.baselines.hbp import Hbp
-from epifalcon.baselines.method import Scene
+from epifalcon.baselines.method import Kind, Scene
 from epifalcon.baselines.ordering import own_order
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import SettingsError
@@ -25,7 +25,7 @@ class HbpTrueFactors(Hbp):
 
     name = "hbp-true-factors"
     title = "HBP, true factors (no method)"
-    kind = "ceiling"
+    kind: ClassVar[Kind] = "ceiling"
     _factor: Floats
 
     def fit(self, known: Known) -> Self:
