@@ -11,6 +11,7 @@ from epifalcon.baselines.field_kernels import FREE, HAZARD_STEPS, expm1, log1p
 from epifalcon.baselines.method import Scene
 from epifalcon.baselines.ordering import own_order
 from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
@@ -76,13 +77,20 @@ def test_the_kernels_do_what_the_formulas_say(traces, seed, rule):
         for person in rng.integers(traces.people, size=traces.people)
     ]
     known = known_of(traces.people, tests)
-    ours = Field(scene, traces, known)
-    plain = NumpyField(scene, traces, known)
+    factor = rng.lognormal(size=len(traces.regions)) if seed % 2 else None
+    ours = Field(scene, traces, known, factor)
+    plain = NumpyField(scene, traces, known, factor)
     np.testing.assert_allclose(ours.risk, plain.risk, 0, 1e-5)
     for damping in (0.0, 0.5, 0.9, 1.0):
         change = ours.sweep(damping, 0.3), plain.sweep(damping, 0.3)
         np.testing.assert_allclose(ours.risk, plain.risk, 0, 1e-4)
         np.testing.assert_allclose(*change, 0, 2e-4)
+
+
+def test_factors_of_another_city_are_refused():
+    scene = scene_of([[0, 0, 1], [1, 0, 1]])
+    with pytest.raises(DataError, match="factor of shape"):
+        Field(scene, scene.traces, known_of(3, []), np.ones(99))
 
 
 def crowded(people=70_000):

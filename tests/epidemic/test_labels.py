@@ -127,6 +127,20 @@ def test_wrong_results_come_at_their_rates():
         assert stats.binomtest(int(count), int(total), rate).pvalue > 1e-3
 
 
+def test_hidden_truth_and_others_results_do_not_hang_on_test_errors():
+    right, wrong = (
+        labels_of(false_positive=rate, false_negative=2 * rate) for rate in (0.0, 0.1)
+    )
+    one, other = (each.hidden.open("a test") for each in (right, wrong))
+    np.testing.assert_array_equal(one.infected, other.infected)
+    np.testing.assert_array_equal(right.known.person, wrong.known.person)
+    # More errors only add wrong results.
+    worse = labels_of(false_positive=0.3, false_negative=0.4).known
+    flipped = right.known.positive != wrong.known.positive
+    assert flipped.any()
+    assert (worse.positive != right.known.positive)[flipped].all()
+
+
 def test_everybody_is_as_likely_to_be_tested():
     counts = np.zeros(CITY.people)
     for seed in range(300):
@@ -152,6 +166,7 @@ def test_a_larger_share_adds_people_and_changes_nobody():
         ({"label_share": 1.5}, "label_share=1.5"),
         ({"target": "evr"}, "target='evr'"),
         ({"false_negative": -0.1}, "false_negative=-0.1"),
+        ({"false_negative": 0.6, "false_positive": 0.4}, "add up to less than 1"),
         ({"test_days": [3, 1]}, "test_days"),
         ({"test_days": [-1, 1]}, "test_days"),
         ({"test_days": [1]}, "test_days"),

@@ -18,7 +18,7 @@ from epifalcon.baselines.field_kernels import FREE
 class NumpyField:
     """What ``Field`` is, for the contact law I/N."""
 
-    def __init__(self, scene, traces, known):
+    def __init__(self, scene, traces, known, factor=None):
         self.here = [row + 1 for row in traces.by_slot]
         self.edges, slots = 1 + len(traces.regions), traces.slots
         self.chances = chances_of(scene, traces)
@@ -27,7 +27,9 @@ class NumpyField:
             (window.first <= slot) & (slot <= window.last) for slot in range(slots)
         ]
         self.seed_free, self.never_free = window.first == 0, window.last == FREE
-        self._open(force_of_infection(scene, traces), scene.rule.chance)
+        factor = np.ones(self.edges - 1) if factor is None else factor
+        force = force_of_infection(scene, traces) * np.append(1.0, factor)
+        self._open(force, scene.rule.chance)
         shape = traces.by_slot.shape
         flat = first_hazard(known, self.chances.seeded, slots)
         self.caught = np.full(shape, -np.expm1(-flat))

@@ -43,6 +43,14 @@ def test_the_short_table_has_ours_the_papers_and_differences(made):
     assert "mean of 3 seeds" in table.caption
 
 
+def test_a_preset_with_layers_is_named(made):
+    _, result, _ = made
+    assert " of " not in short_table(result).caption.partition(",")[0]
+    world = {**result, "preset": "hamlet+regional-1.5"}
+    for table in (short_table(world), full_tables(world)[0]):
+        assert "hidden people of hamlet+regional-1.5, " in table.caption
+
+
 def test_the_csv_has_every_figure(made):
     _, result, _ = made
     lines = list(csv.DictReader(io.StringIO(as_csv(result))))

@@ -249,7 +249,9 @@ def _caption(result: Plain) -> str:
     seeds = len(result["seeds"])
     if result["hidden_people"] is None:
         return "No method has a result"
-    told = f"Methods on {result['hidden_people']:,} hidden people, "
+    # A preset with layers is a world of its own, which the table must name.
+    world = f" of {result['preset']}" if "+" in result["preset"] else ""
+    told = f"Methods on {result['hidden_people']:,} hidden people{world}, "
     told += f"{result['prevalence']:.1%} of them infected"
     return told + (f"; mean of {seeds} seeds ± 95 %" if seeds > 1 else "; one seed")
 
