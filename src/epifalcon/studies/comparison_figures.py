@@ -110,7 +110,7 @@ def reliability(result: Plain, curves: Plain) -> Figure | None:
     rows = rows[:_PANELS]
     if not rows:
         return None
-    columns = min(3, len(rows))
+    columns = 2 if len(rows) == 4 else min(3, len(rows))
     lines = -(-len(rows) // columns)
     figure = Figure(
         figsize=(3.5 * columns, 3.7 * lines + 0.5),

@@ -18,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
@@ -134,7 +135,8 @@ def risk_maps(
     Each rate (regions,) is of the ``people`` (regions,) of a region; where there
     are none it stays grey. ``label`` names what the colours mean.
     """
-    figure = Figure(figsize=(4.6 * len(rates) + 1, 4.8), layout="constrained")
+    room = ConstrainedLayoutEngine(h_pad=0.12)
+    figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
     panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
     lived_in = people > 0
     shown = np.concatenate([rate[lived_in] for rate in rates.values()])

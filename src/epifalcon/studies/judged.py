@@ -34,6 +34,8 @@ class Judged:
     """By ``SCALINGS``; what could not be recalibrated is as the raw one."""
     left_raw: str | None
     """Why nothing could be recalibrated."""
+    isotonic: Probabilities | None
+    """(hidden people,) the risks after isotonic recalibration, where it was fitted."""
 
 
 def judge_curves(begun: Begun, outcome: Outcome) -> Judged:
@@ -47,12 +49,14 @@ def judge_curves(begun: Begun, outcome: Outcome) -> Judged:
     risk = outcome.probability[truth.person]
     ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
     why: str | None = "the method masks nobody"
-    masked = outcome.masked
+    masked, isotonic = outcome.masked, None
     if masked is not None and (told := outcome.masked_risk) is not None:
         infected = begun.known.status[masked] == 1
         if (why := why_not(told, infected)) is None:
-            for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
-                ranked[name] = curve(fit(told, infected)(risk), truth.infected)
+            isotonic = fit_isotonic(told, infected)(risk)
+            platt = fit_platt(told, infected)(risk)
+            ranked["platt"] = curve(platt, truth.infected)
+            ranked["isotonic"] = curve(isotonic, truth.infected)
     return Judged(
         method=outcome.method,
         title=outcome.title,
@@ -62,6 +66,7 @@ def judge_curves(begun: Begun, outcome: Outcome) -> Judged:
         infected=truth.infected,
         ranked=ranked,
         left_raw=why,
+        isotonic=isotonic,
     )
 
 

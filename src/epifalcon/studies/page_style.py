@@ -46,22 +46,25 @@ ul.told li { margin: .35rem 0; }
 .note p { margin: .25rem 0; }
 figure { margin: 1.2rem 0; padding: .8rem; background: var(--card);
          border: 1px solid var(--line); border-radius: .5rem; }
-figure img { display: block; width: 100%; max-width: 46rem; height: auto;
+figure img { display: block; width: 100%; max-width: 38rem; height: auto;
              margin: 0 auto; }
 figure.wide img { max-width: none; min-width: 38rem; }
 figcaption { color: var(--soft); font-size: .92rem; margin-top: .6rem; }
-.figures { display: grid; gap: 0 1rem;
-           grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-.figures > figure.wide { grid-column: 1 / -1; }
+.figures { display: flex; flex-wrap: wrap; gap: 0 1rem; }
+.figures > figure { flex: 1 1 min(100%, 26rem); min-width: 0; }
+.figures > figure.wide { flex-basis: 100%; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
         background: var(--card); font-size: .95rem; }
 th, td { padding: .4rem .6rem; text-align: right;
          border-bottom: 1px solid var(--line); }
-thead th { white-space: nowrap; border-bottom: 2px solid var(--ink); }
-th:first-child, td:first-child { text-align: left; white-space: nowrap; }
+thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
+td { white-space: nowrap; }
 th.words, td.words { text-align: left; white-space: normal; }
+th:first-child, td:first-child { text-align: left; white-space: nowrap; }
 td.words:not(:first-child) { min-width: 11rem; }
+code { font-size: .92em; background: rgb(0 0 0 / 6%); padding: .05em .3em;
+       border-radius: .25rem; overflow-wrap: anywhere; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
       border-radius: .5rem; padding: 1rem; font-size: .85rem; line-height: 1.45; }
 @media (max-width: 40rem) {
@@ -80,13 +83,15 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   nav { display: none; }
   .wide, pre { overflow: visible; }
   .cards { grid-template-columns: repeat(4, 1fr); }
-  figure, .cards li, ul.told, .note, tr { break-inside: avoid; }
+  figure, .cards li, ul.told li, .note, tr { break-inside: avoid; }
   figure img, figure.wide img { min-width: 0; max-width: 100%; }
-  .figures { grid-template-columns: 1fr 1fr; }
+  .figures { display: block; }
+  .figures > figure { display: inline-block; width: 49%; vertical-align: top; }
+  .figures > figure.wide { display: block; width: 100%; }
   h2, h3 { break-after: avoid; }
   table { font-size: 7.6pt; }
   th, td { padding: .15rem .3rem; }
-  thead th, th:first-child, td:first-child { white-space: normal; }
+  td, th:first-child, td:first-child { white-space: normal; }
   td.words:not(:first-child) { min-width: 0; }
   pre { white-space: pre-wrap; font-size: 7pt; columns: 2; }
 }

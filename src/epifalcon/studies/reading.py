@@ -12,9 +12,9 @@ _ENOUGH_PEOPLE = 500
 """Hidden people from which on the highest hundred are a small part."""
 _MISSING = {
     "oracle": "the forward oracle, told the true history of everybody else, which is "
-    "the ceiling (add --beside oracle)",
-    "hbp": "HBP, which knows how the disease spreads and learns nothing (add --beside "
-    "hbp)",
+    "the ceiling (add `--beside oracle`)",
+    "hbp": "HBP, which knows how the disease spreads and learns nothing (add "
+    "`--beside hbp`)",
 }
 
 
@@ -82,7 +82,7 @@ def _highest(own: Judged) -> str:
     found = float(own.ranked["raw"].found(top))
     chance = top * own.metrics.prevalence
     return (
-        f"Of the {top} hidden people with the highest risk by {own.title}, "
+        f"Of the {top} hidden people with the highest risk by {_name(own)}, "
         f"{found:.0f} are infected; of {top} chosen at random it would be "
         f"{chance:.0f}."
     )
@@ -94,7 +94,7 @@ def _pairs(own: Judged) -> str:
     if interval.low is not None and interval.high is not None:
         sure = f" (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f})"
     return (
-        f"Of an infected and a healthy person, {own.title} gives the infected one the "
+        f"Of an infected and a healthy person, {_name(own)} gives the infected one the "
         f"higher risk in {100 * (own.metrics.auc or 0):.0f} of 100 pairs{sure}; a coin "
         "would in 50."
     )
@@ -106,7 +106,7 @@ def _standing(judged: Sequence[Judged], preset: str) -> list[str]:
         return [
             (
                 "No other method was run on the same tests, so nothing can be said of "
-                "who is better: add --beside hgnn --beside hbp."
+                "who is better: add `--beside hgnn --beside hbp`."
             )
         ]
     best, second = sorted(methods, key=lambda one: -(one.metrics.auc or 0))[:2]
@@ -114,8 +114,8 @@ def _standing(judged: Sequence[Judged], preset: str) -> list[str]:
     rival = second if best is own else own
     gap = auc_difference(best.risk, rival.risk, best.infected)
     told = (
-        f"{best.title} ranks best here: AUC {_number(best.metrics.auc)} against "
-        f"{_number(rival.metrics.auc)} of {rival.title}. "
+        f"{_name(best)} ranks best here: AUC {_number(best.metrics.auc)} against "
+        f"{_number(rival.metrics.auc)} of {_name(rival)}. "
     )
     if gap.low is None or gap.high is None or gap.estimate is None:
         return [told + _one_outbreak(judged, preset)]
@@ -131,8 +131,9 @@ def _standing(judged: Sequence[Judged], preset: str) -> list[str]:
 def _one_outbreak(judged: Sequence[Judged], preset: str) -> str:
     listed = ",".join(one.method for one in judged)
     return (
-        "One outbreak proves nothing about the next: epifalcon compare --preset "
-        f"{preset} --methods {listed} --seeds 5 --out table tells what holds over five."
+        "One outbreak proves nothing about the next: `epifalcon compare --preset "
+        f"{preset} --methods {listed} --seeds 5 --out table` tells what holds over "
+        "five."
     )
 
 
@@ -142,7 +143,7 @@ def _ceilings(judged: Sequence[Judged]) -> list[str]:
     if (oracle := by_name.get("oracle")) is not None:
         told.append(
             f"The ceiling: told everybody else's true history, one would reach AUC "
-            f"{_number(oracle.metrics.auc)}; {own.title} has "
+            f"{_number(oracle.metrics.auc)}; {_name(own)} has "
             f"{_number(own.metrics.auc)}, chance 0.500."
         )
     if (hbp := by_name.get("hbp")) is not None and hbp is not own:
@@ -163,7 +164,7 @@ def _extinction(own: Judged) -> str:
     called = int(ranked.called[int(enough.argmax())])
     return (
         f"Finding {metrics.extinction_recall:.0%} of the infected would end the "
-        f"epidemic. By {own.title} {called:,} of {metrics.people:,} people have to be "
+        f"epidemic. By {_name(own)} {called:,} of {metrics.people:,} people have to be "
         f"called for that, {metrics.dep or 0:.0%} of them infected (DEP); called at "
         f"random it is {metrics.prevalence:.0%}."
     )
@@ -172,7 +173,7 @@ def _extinction(own: Judged) -> str:
 def _level(own: Judged) -> str:
     metrics = own.metrics
     if metrics.mean_risk is None:
-        return f"The scores of {own.title} rank people and are no probabilities."
+        return f"The scores of {_name(own)} rank people and are no probabilities."
     gap = metrics.mean_risk - metrics.prevalence
     said = "about right" if abs(gap) < 0.02 else "too high" if gap > 0 else "too low"
     told = (
@@ -200,6 +201,12 @@ def _gap(one: Judged, first: Judged) -> str:
     if gap.low is None or gap.high is None:
         return f"{gap.estimate:+.3f}"
     return f"{gap.estimate:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+
+
+def _name(one: Judged) -> str:
+    """The title as a sentence can hold it."""
+    first, _, rest = one.title.partition(", ")
+    return f"{first} ({rest})" if rest else first
 
 
 def _share(value: float | None) -> str:

@@ -7,6 +7,7 @@ A page is made of sections, and a section of parts: ``Words``, ``Table``,
 import base64
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from epifalcon.studies.page_style import STYLE
+
+_FEW_WORDS = 3
+"""As a number with its interval has."""
 
 
 def shown_epsilon(value: float | None) -> str:
@@ -46,7 +50,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Words:
-    """Sentences: plain paragraphs, a list of what was found, or a warning."""
+    """Sentences: plain paragraphs, a list of what was found, or a warning.
+
+    What stands between two backquotes is shown as code.
+    """
 
     told: Sequence[str]
     kind: Literal["plain", "found", "note"] = "plain"
@@ -149,10 +156,14 @@ def _part(part: Part) -> str:
 
 def _words(words: Words) -> str:
     if words.kind == "found":
-        items = "".join(f"<li>{html.escape(one)}</li>" for one in words.told)
+        items = "".join(f"<li>{_with_code(one)}</li>" for one in words.told)
         return f'<ul class="told">{items}</ul>'
-    body = "\n".join(f"<p>{html.escape(one)}</p>" for one in words.told)
+    body = "\n".join(f"<p>{_with_code(one)}</p>" for one in words.told)
     return f'<div class="note">{body}</div>' if words.kind == "note" else body
+
+
+def _with_code(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _picture(picture: Picture) -> str:
@@ -204,6 +215,8 @@ def _table(table: Table, level: int = 2) -> str:
 
 
 def _look(rows: Sequence[Sequence[str]], place: int) -> str:
-    """Numbers stand to the right, as written; a column of words to the left."""
-    numbers = any(row[place].lstrip("+-−.[")[:1].isdigit() for row in rows)
-    return "" if numbers else ' class="words"'
+    """Numbers stand to the right, as written; a column with sentences to the left."""
+    cells = [row[place] for row in rows]
+    numbers = [cell.lstrip("+-−.[")[:1].isdigit() for cell in cells]
+    sentences = any(len(cell.split()) > _FEW_WORDS for cell in cells)
+    return "" if any(numbers) and not sentences else ' class="words"'

@@ -28,6 +28,8 @@ from epifalcon.types import Floats, RegionIds
 
 _ALL_DRAWN = 6
 """Methods of which a reliability diagram is drawn at most."""
+_IN_ROWS = (3, 5, 6)
+"""Numbers of diagrams that are drawn three in a row."""
 
 
 def write_rows(
@@ -125,7 +127,7 @@ def write_reliability(folder: Path, judged: Sequence[Judged]) -> Picture | None:
         "point is of 30 people or more.",
         f"Reliability diagrams. {spoken}; "
         f"{judged[0].metrics.prevalence:.0%} are infected.",
-        wide=len(held) > 2,
+        wide=len(held) in _IN_ROWS,
     )
 
 
@@ -175,10 +177,11 @@ def write_risk_map(
         rates = {f"Predicted: {outcome.title}": outcome.probability}
     else:
         home = home[judged.person]
-        rates = {
-            f"Predicted: {outcome.title}": judged.risk,
-            "True": judged.infected.astype(float),
-        }
+        told = f"Predicted: {outcome.title}"
+        risk = judged.risk
+        if judged.isotonic is not None:
+            told, risk = f"{told}, recalibrated", judged.isotonic
+        rates = {told: risk, "True": judged.infected.astype(float)}
     people = np.bincount(home[home >= 0], minlength=len(traces.regions)).astype(float)
     if not people.any():
         return None
@@ -227,12 +230,12 @@ def _map_words(shown: Mapping[str, Floats], people: Floats) -> tuple[str, str]:
     agree = "" if alike is None else f" Their correlation over regions is {alike:.2f}."
     return (
         (
-            "Hidden people by the region where they spend the night: mean predicted risk, "
-            f"and the share truly infected, on one scale; {drawn}{agree}"
+            "Hidden people by the region where they spend the night: mean predicted "
+            f"risk, and the share truly infected, on one scale; {drawn}{agree}"
         ),
         (
-            f"Two maps of regions. Predicted: {told.min():.0%} to {told.max():.0%}. True: "
-            f"{true.min():.0%} to {true.max():.0%}.{agree}"
+            f"Two maps of regions. Predicted: {told.min():.0%} to {told.max():.0%}. "
+            f"True: {true.min():.0%} to {true.max():.0%}.{agree}"
         ),
     )
 

@@ -38,36 +38,20 @@ _MODES = {
     "local": "Privacy in local mode: the noise is set so that everything noised keeps "
     "the epsilon that was asked for.",
 }
-_MEANINGS = (
-    ("hidden", "Not tested; no method was told anything of their state."),
-    (
-        "AUC",
-        (
-            "Share of pairs, one infected and one healthy, that are ranked rightly; 0.5 is "
-            "a coin."
-        ),
-    ),
-    (
-        "DEP",
-        (
-            "Precision where the recall is high enough to end the epidemic (the paper's "
-            "measure)."
-        ),
-    ),
-    ("F1", "Balance of precision and recall at the best threshold, an upper end."),
-    ("accuracy", "Share told rightly at the best threshold; 'nobody' counts as one."),
-    ("BEP", "Precision when as many people are called as are infected."),
-    ("AP", "Mean precision over all recalls."),
-    ("Brier, log loss, ECE", "Errors of the risks as probabilities; lower is better."),
-    (
-        "epsilon",
-        (
-            "Bound on what noised channels tell of one person; beyond 10 next to nothing "
-            "is ruled out."
-        ),
-    ),
-    ("s", "Seconds of training or computing."),
-)
+_MEANINGS = {
+    "hidden": "Not tested; no method was told anything of their state.",
+    "AUC": "Share of pairs, an infected and a healthy person, ranked rightly; 0.5 is a "
+    "coin.",
+    "DEP": "Precision where the recall would end the epidemic; the paper's measure.",
+    "F1": "Balance of precision and recall at the best threshold, an upper end.",
+    "accuracy": "Share told rightly at the best threshold; 'nobody' counts as one.",
+    "BEP": "Precision when as many people are called as are infected.",
+    "AP": "Mean precision over all recalls.",
+    "Brier, log loss, ECE": "Errors of the risks as probabilities; lower is better.",
+    "epsilon": "Bound on what noised channels tell of one person; beyond 10 next to "
+    "nothing is ruled out.",
+    "s": "Seconds of training or computing.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +155,7 @@ def _what(results: RunResults) -> list[Part]:
         [entry(method).title, entry(method).what, f"failed: {why}"]
         for method, why in results.failed.items()
     ]
-    table = Table("Methods", ["method", "what it does", "training"], rows)
+    table = Table("Methods", ["method", "what it does", "made"], rows)
     return [Words([one for one in told if one]), table]
 
 
@@ -200,11 +184,11 @@ def _mode(results: RunResults) -> str:
 
 def _rounds(outcome: Outcome) -> str:
     if outcome.trained is None:
-        return f"{outcome.seconds:.1f} s"
+        return f"in {outcome.seconds:.1f} s"
     looks = outcome.trained.looks
     return (
-        f"{looks[-1].round:,} rounds, the best was {outcome.trained.best_round:,}; "
-        f"{outcome.seconds:.1f} s"
+        f"trained in {looks[-1].round:,} rounds, the best was "
+        f"{outcome.trained.best_round:,}; {outcome.seconds:.1f} s"
     )
 
 
@@ -223,7 +207,7 @@ def _results(results: RunResults) -> list[Part]:
     parts.append(Words(said, "found"))
     parts += [plain_table(results.judged), methods_table(results.outcomes)]
     parts += results.shown("precision-recall", "reliability")
-    meanings = [list(one) for one in _MEANINGS]
+    meanings = [list(one) for one in _MEANINGS.items()]
     return [*parts, Table("What the words mean", ["word", "meaning"], meanings)]
 
 
@@ -233,24 +217,20 @@ def _not_judged(results: RunResults) -> Words:
         if results.begun.epidemic is None
         else "everybody was tested, so that nobody is hidden"
     )
-    return Words(
-        [
-            (
-                f"Missing here, because {why}: precision and recall, reliability, the map "
-                "of true risk, ceilings."
-            ),
-            (
-                "What can be told is the validation AUC: how well people are ranked who "
-                "were tested but held back while the others trained the method. It also "
-                "chose the best round, so that it is somewhat too high."
-            ),
-            (
-                "Everybody's risk, for whoever decides on tests: epifalcon predict "
-                f"{results.begun.folder.name} --out risks.csv"
-            ),
-        ],
-        "note",
+    missing = (
+        f"Missing here, because {why}: precision and recall, reliability, the map of "
+        "true risk, ceilings."
     )
+    instead = (
+        "What can be told is the validation AUC: how well people are ranked who were "
+        "tested but held back while the others trained the method. It also chose the "
+        "best round, so that it is somewhat too high."
+    )
+    risks = (
+        "Everybody's risk, for whoever decides on tests: `epifalcon predict "
+        f"{results.begun.folder.name} --out risks.csv`"
+    )
+    return Words([missing, instead, risks], "note")
 
 
 def _where(results: RunResults) -> list[Part]:
@@ -280,14 +260,11 @@ def _forecast_words(results: RunResults) -> Words:
         if len(errors) < 2 or "model" not in errors:
             continue
         better = sum(errors["model"] < error for error in errors.values())
-        return Words(
-            [
-                (
-                    "The region model forecasts each region's cases. One day ahead it is "
-                    f"better than {better} of {len(errors) - 1} simple forecasts."
-                )
-            ]
+        told = (
+            "The region model forecasts cases of regions. One day ahead it is better "
+            f"than {better} of {len(errors) - 1} simple forecasts."
         )
+        return Words([told])
     return Words(["The region model forecasts each region's cases."])
 
 
@@ -325,18 +302,17 @@ def _promise(results: RunResults, outcome: Outcome) -> list[Part]:
     caveats = privacy_words.protection_caveats(spent["relation"], channels)
     rows = [list(one) for one in caveats if one[0] != "canaries"]
     promise, open_channels = card.promised_tables()
+    table = privacy_table([outcome])
+    noised = [row for row in table.rows if not row[1].startswith("none")]
+    told = (
+        "No attack was tried here. To try them: `epifalcon run` with "
+        f"`--record-view 100`, then `epifalcon audit {results.begun.folder.name}`."
+    )
     return [
         Words([f"{outcome.title}: {card.sentence()}"], "found"),
         promise,
-        privacy_table([outcome]),
+        Table("Noised channels: epsilon by unit", table.columns, noised),
         open_channels,
         Table("To be read with it", ["of", "note"], rows),
-        Words(
-            [
-                (
-                    "No attack was tried here. To try them: epifalcon run with "
-                    f"--record-view 100, then epifalcon audit {results.begun.folder.name}"
-                )
-            ]
-        ),
+        Words([told]),
     ]
