@@ -155,7 +155,7 @@ def _what(results: RunResults) -> list[Part]:
         [entry(method).title, entry(method).what, f"failed: {why}"]
         for method, why in results.failed.items()
     ]
-    table = Table("Methods", ["method", "what it does", "made"], rows)
+    table = Table("Methods", ["method", "what it does", "rounds of training"], rows)
     return [Words([one for one in told if one]), table]
 
 
@@ -184,12 +184,9 @@ def _mode(results: RunResults) -> str:
 
 def _rounds(outcome: Outcome) -> str:
     if outcome.trained is None:
-        return f"in {outcome.seconds:.1f} s"
+        return "-"
     looks = outcome.trained.looks
-    return (
-        f"trained in {looks[-1].round:,} rounds, the best was "
-        f"{outcome.trained.best_round:,}; {outcome.seconds:.1f} s"
-    )
+    return f"{looks[-1].round:,}, the best {outcome.trained.best_round:,}"
 
 
 def _results(results: RunResults) -> list[Part]:
