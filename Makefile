@@ -4,12 +4,15 @@ BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check fix bench golden docs clean
+.PHONY: help install browser demo test test-slow check fix bench golden docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-install: .venv/installed ## build .venv with every extra, pinned by constraints.txt
+install: .venv/installed browser ## build .venv with every extra, pinned by constraints.txt
+
+browser: ## install Chromium, in which tests open reports, where it is missing
+	@scripts/browser
 
 # torch goes first and exactly pinned: a looser request takes a build with gigabytes of CUDA.
 .venv/installed: pyproject.toml constraints.txt
@@ -18,10 +21,12 @@ install: .venv/installed ## build .venv with every extra, pinned by constraints.
 	$(BIN)/python -m pip install --quiet --editable '.[all]' --constraint constraints.txt
 	touch $@
 
-demo: install ## a small city, an outbreak, Falcon beside its rivals; demo/report.html
+demo: install ## a small city, an outbreak, Falcon beside its rivals; runs/demo/report.html
 	$(BIN)/epifalcon run --preset hamlet --mode paper \
 		--set privacy.upload_sigma=0.1 --set privacy.gradient_sigma=0.1 \
-		--beside hgnn --beside soft-dct-ratio --out demo --overwrite
+		--beside hgnn --beside soft-dct-ratio --beside hbp --out runs/demo --overwrite
+	@echo
+	@echo "Open this in a browser: $(CURDIR)/runs/demo/report.html"
 
 test: install ## run all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
@@ -47,4 +52,4 @@ docs: install ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
 clean: ## remove everything that was built
-	rm -rf .venv demo site build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf .venv runs/demo site build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

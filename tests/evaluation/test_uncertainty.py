@@ -12,6 +12,7 @@ from epifalcon.evaluation.curves import Curve, curve
 from epifalcon.evaluation.metrics import MetricSettings, auc, statistics
 from epifalcon.evaluation.uncertainty import (
     EXACT_FLIPS,
+    auc_difference,
     auc_interval,
     bootstrap,
     holm,
@@ -232,3 +233,41 @@ def test_delong_is_the_definition(case):
     ends = [math.log(end / (1 - end)) for end in (made.low, made.high)]
     middle = math.log(area / (1 - area))
     assert ends == pytest.approx([middle - half, middle + half])
+
+
+def slow_auc(scores, truth):
+    pairs = [(a > b) + (a == b) / 2 for a in scores[truth] for b in scores[~truth]]
+    return float(np.mean(pairs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_difference_of_two_aucs_and_its_interval(seed):
+    rng = np.random.default_rng(seed)
+    truth = rng.random(120) < 0.3
+    shared = rng.normal(size=120) + truth
+    ours = np.round(shared + 0.5 * rng.normal(size=120), 1)
+    theirs = np.round(shared + 0.7 * rng.normal(size=120), 1)
+    found = auc_difference(ours, theirs, truth)
+    assert found.estimate == pytest.approx(
+        slow_auc(ours, truth) - slow_auc(theirs, truth)
+    )
+    sick, well = np.flatnonzero(truth), np.flatnonzero(~truth)
+    drawn = []
+    for _ in range(300):
+        people = np.concatenate([rng.choice(kind, len(kind)) for kind in (sick, well)])
+        drawn.append(auc_difference(ours[people], theirs[people], truth[people]))
+    spread = np.std([one.estimate for one in drawn])
+    half = (found.high - found.low) / 2
+    assert half == pytest.approx(1.96 * spread, rel=0.2)
+    turned = auc_difference(theirs, ours, truth)
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
+
+
+def test_two_equal_rankings_do_not_differ_and_have_no_interval():
+    truth = np.array([True, False, True, False])
+    scores = np.array([0.4, 0.1, 0.9, 0.5])
+    same = auc_difference(scores, 2 * scores, truth)
+    assert (same.estimate, same.low, same.high) == (0, None, None)
+    assert auc_difference(scores, scores, truth | True).estimate is None
+    with pytest.raises(DataError):
+        auc_difference(scores, scores[:3], truth)

@@ -39,9 +39,11 @@ def test_one_run_has_no_band(counts):
 def test_equal_figures_give_equal_bytes(counts, tmp_path):
     first, second = (
         bytes_of(figures.epidemic_curve(counts, counts[:, :, 1], "t"), tmp_path)
+        + (tmp_path / "f.svg").read_bytes()
         for _ in range(2)
     )
     assert first == second
+    assert b"<svg" in first
 
 
 @pytest.mark.parametrize("outlines", [True, False])
@@ -59,6 +61,25 @@ def test_the_map_can_be_drawn_of_any_city(tmp_path, outlines, residents):
     rate = np.array([0.2, 0.2, 0.4])
     figure = figures.attack_map(regions, rate, np.array(residents, float), "t")
     assert bytes_of(figure, tmp_path).startswith(b"\x89PNG")
+
+
+def three_regions():
+    return Regions("poi", np.array([[0.0, 0], [1, 0], [0, 1]]))
+
+
+def test_maps_of_risk_share_one_scale_and_leave_empty_regions_out():
+    rates = {"told": np.array([0.1, 0.3, 0.9]), "true": np.array([0.2, 0.5, 0.0])}
+    people = np.array([4.0, 6.0, 0.0])
+    figure = figures.risk_maps(three_regions(), rates, people, "risk")
+    told, true, bar = figure.axes
+    assert [axes.get_title(loc="left") for axes in (told, true)] == ["told", "true"]
+    shown = [axes.collections[-1] for axes in (told, true)]
+    assert shown[0].norm is shown[1].norm
+    # The region without people, 0.9 and 0, widens the scale in neither map.
+    assert 0.1 <= shown[0].norm.vmin < shown[0].norm.vmax <= 0.5
+    assert {one.get_cmap().name for one in shown} == {"cividis"}
+    assert sorted(shown[0].get_array()) == [0.1, 0.3]
+    assert bar.get_ylabel() == "risk"
 
 
 def test_a_tradeoff_has_a_line_a_method_and_its_numbers_of_copies(tmp_path):

@@ -47,7 +47,7 @@ def ended(trained, tmp_path):
 
 
 def pictures(folder):
-    return sorted(path.stem for path in (folder / "figures").iterdir())
+    return sorted(path.stem for path in (folder / "figures").glob("*.png"))
 
 
 def test_a_run_leaves_summary_pictures_and_report(ended):
@@ -55,10 +55,11 @@ def test_a_run_leaves_summary_pictures_and_report(ended):
     kept = keep_results(begun, outcomes)
     assert finished(begun.folder)
     assert pictures(begun.folder) == [
-        "attack-map",
         "epidemic-curve",
         "mobility",
         "precision-recall",
+        "reliability",
+        "risk-map",
         "training",
     ]
     summary = json.loads((begun.folder / "summary.json").read_text())
@@ -88,7 +89,7 @@ def test_a_run_of_real_people_has_no_outbreak(ended):
     real = [replace(one, metrics=None) for one in outcomes]
     kept = keep_results(replace(begun, epidemic=None), real)
     assert kept.figures["metrics"] is None
-    assert pictures(begun.folder) == ["mobility", "training"]
+    assert pictures(begun.folder) == ["mobility", "risk-map", "training"]
     assert "held back" in (begun.folder / "report.html").read_text()
 
 

@@ -1,4 +1,4 @@
-from epifalcon.studies.report import Page, Picture, Table
+from epifalcon.studies.report import Page, Picture, Section, Table, Words
 
 
 def test_text_cannot_become_markup(tmp_path):
@@ -12,6 +12,11 @@ def test_text_cannot_become_markup(tmp_path):
         tables=[Table(evil, [evil], [[evil]])],
         settings_toml=evil,
         made_by=evil,
+        sections=[
+            Section(evil, [Words([evil, f"`{evil}`"]), Words([evil], "found")]),
+            Section(evil, [Picture(tmp_path / "p.png", evil, evil + '"', wide=True)]),
+        ],
+        closing=evil,
     ).to_html()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
@@ -51,5 +56,40 @@ def test_the_first_table_stands_above_the_pictures_and_words_stand_left(tmp_path
     order = [page.index(text) for text in ("answer", "<figure>", "more")]
     assert order == sorted(order)
     assert '<td class="words">noise</td>' in page
-    assert "<td>no bound</td><" not in page.split("more")[0]
-    assert "<td>no bound</td>" in page.split("more")[1]
+    assert "<td>no bound</td><" not in page.split("<h2>more")[0]
+    assert "<td>no bound</td>" in page.split("<h2>more")[1]
+
+
+def test_sections_stand_in_order_with_a_list_of_contents(tmp_path):
+    (tmp_path / "p.png").write_bytes(b"png")
+    page = Page(
+        title="t",
+        lead="l",
+        headline=[],
+        pictures=[],
+        tables=[],
+        settings_toml="",
+        made_by="",
+        sections=[
+            Section("First", [Words(["Call `epifalcon run`."]), Table("T", ["a"], [])]),
+            Section("Second", [Picture(tmp_path / "p.png", "caption", "in words")]),
+        ],
+        closing="the end",
+    ).to_html()
+    assert '<a href="#part-2">Second</a>' in page
+    assert '<section aria-labelledby="part-2"><h2 id="part-2">Second</h2>' in page
+    assert "<code>epifalcon run</code>" in page
+    assert "<h3>T</h3>" in page
+    assert '<img alt="in words"' in page
+    assert "<footer><p>the end</p></footer>" in page
+
+
+def test_a_column_with_sentences_stands_left_and_one_with_intervals_right():
+    def looks(cells):
+        rows = [["x", cell] for cell in cells]
+        page = Page("t", "l", [], [], [Table("T", ["a", "b"], rows)], "", "").to_html()
+        return page.split("<tbody>")[1].count('<td class="words">') - len(rows)
+
+    assert looks(["+0.1 [-0.2, +0.4]", "", "no bound"]) == 0
+    assert looks(["12", "that a row was sent at all"]) == 2
+    assert looks(["yes", "no"]) == 2

@@ -136,6 +136,8 @@ def run(
         _note_unprotected(screen, begun)
         finished = _finish(begun, progress, checkpoint_seconds, tensorboard)
     screen.figures({**finished.figures, "out": str(out)})
+    for method, why in finished.figures.get("failed", {}).items():
+        screen.note(f"{method} has no result: {why}")
     for table in finished.tables:
         screen.table(table.caption, table.columns, table.rows)
     screen.say(f"Report: {out / 'report.html'}")
@@ -308,14 +310,18 @@ def _finish(
 ) -> "Kept":
     """Train what is not trained yet, judge, and write the report."""
     from epifalcon.studies.keeping import keep_results
-    from epifalcon.studies.outcomes import Listeners, run_method
+    from epifalcon.studies.measurements import Failed
+    from epifalcon.studies.outcomes import Listeners, run_guest, run_method
 
     experiment = begun.prepared.experiment
     listeners = Listeners(
         progress=progress, checkpoint_seconds=checkpoint_seconds, log=log
     )
-    outcomes = [
-        run_method(begun, method, listeners)
-        for method in (experiment.method, *experiment.beside)
-    ]
-    return keep_results(begun, outcomes, progress)
+    outcomes, failed = [run_method(begun, experiment.method, listeners)], {}
+    for method in experiment.beside:
+        found = run_guest(begun, method, listeners)
+        if isinstance(found, Failed):
+            failed[method] = found.message
+        else:
+            outcomes.append(found)
+    return keep_results(begun, outcomes, progress, failed)

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
-from epifalcon.checks import whole
+from epifalcon.checks import same_length, whole
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.curves import Curve, ratio
-from epifalcon.types import Counts, Floats
+from epifalcon.types import Counts, Floats, Mask
 
 EXACT_FLIPS = 40
 """Most pairs for which all sign flips are counted; see ``Paired.p_flip``."""
@@ -183,6 +184,49 @@ def auc_interval(ranked: Curve, level: float = 0.95) -> Interval:
     logit = math.log(auc / (1 - auc))
     low, high = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
     return Interval(auc, low, high, level)
+
+
+def auc_difference(
+    ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike, level: float = 0.95
+) -> Interval:
+    """AUC of ``ours`` minus that of ``theirs``, all (people,), within one run.
+
+    DeLong's interval for two rankings of the same people: what both get wrong
+    alike cancels out. No interval where one kind has fewer than two people or the
+    two rank alike; other outbreaks may differ by more than it says.
+    """
+    _check_level(level)
+    rankings, infected = (np.asarray(ours), np.asarray(theirs)), np.asarray(truth, bool)
+    same_length(ours=rankings[0], theirs=rankings[1], truth=infected)
+    sick, healthy = int(infected.sum()), int((~infected).sum())
+    if not (sick and healthy):
+        return Interval(None, None, None, level)
+    wins, losses = (
+        one - other
+        for one, other in zip(
+            *(_placements(each, infected) for each in rankings), strict=True
+        )
+    )
+    gap = float(wins.mean())
+    if min(sick, healthy) < 2:
+        return Interval(gap, None, None, level)
+    variance = float(wins.var(ddof=1) / sick + losses.var(ddof=1) / healthy)
+    if variance <= 1e-24:
+        return Interval(gap, None, None, level)
+    half = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(variance)
+    return Interval(gap, gap - half, gap + half, level)
+
+
+def _placements(scores: Floats, infected: Mask) -> tuple[Floats, Floats]:
+    """Each infected person's share of healthy ones below, and the other way round.
+
+    ((infected,), (healthy,)): both have the AUC as their mean; ties count half.
+    """
+    together = stats.rankdata(scores)
+    sick, healthy = infected, ~infected
+    below = together[sick] - stats.rankdata(scores[sick])
+    under = together[healthy] - stats.rankdata(scores[healthy])
+    return below / healthy.sum(), 1 - under / sick.sum()
 
 
 def _check_level(level: float) -> None:

@@ -13,18 +13,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from epifalcon.studies.figures import INK
+from epifalcon.studies.figures import BLUE, GREEN, INK, ORANGE
 from epifalcon.studies.measurements import SCALINGS
 from epifalcon.types import Plain
 
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
-_STRONG = {"falcon": "#c8374a", "hgnn": "#2f6f9f", "hbp": "#2e7d5b"}
+_STRONG = {"falcon": ORANGE, "hgnn": BLUE, "hbp": GREEN}
 """Of the methods that every other is held against."""
 _DASHES = {"paper": "-", "reference": (0, (4, 1.5)), "own": (0, (1, 1))}
 _SCALING_LOOKS = {
-    "raw": ("#8a949c", "o", "as told"),
-    "platt": ("#c8374a", "s", "Platt"),
-    "isotonic": ("#2f6f9f", "^", "isotonic"),
+    "raw": ("#6b7680", "o", "as told"),
+    "platt": (ORANGE, "s", "Platt"),
+    "isotonic": (BLUE, "^", "isotonic"),
 }
 _LEAST_PEOPLE = 30
 """Of a point in the reliability diagram."""
@@ -110,7 +110,7 @@ def reliability(result: Plain, curves: Plain) -> Figure | None:
     rows = rows[:_PANELS]
     if not rows:
         return None
-    columns = min(3, len(rows))
+    columns = 2 if len(rows) == 4 else min(3, len(rows))
     lines = -(-len(rows) // columns)
     figure = Figure(
         figsize=(3.5 * columns, 3.7 * lines + 0.5),

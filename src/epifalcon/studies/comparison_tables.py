@@ -132,7 +132,8 @@ def _pictures(folder: Path, result: Plain, curves: Plain) -> list[Picture]:
     pictures = []
     for name, figure in drawn.items():
         path = folder / f"{name}.png"
-        path.unlink(missing_ok=True)
+        for old in (path, path.with_suffix(".svg")):
+            old.unlink(missing_ok=True)
         if figure is not None:
             figures.save(figure, path)
             pictures.append(Picture(path, _CAPTIONS[name]))

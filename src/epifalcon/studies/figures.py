@@ -1,20 +1,24 @@
 """Pictures that a person would put on a slide. The only file that draws.
 
 Every function returns a figure of its own (no global state of matplotlib);
-``save`` writes it as PNG.
+``save`` writes it as PNG and as SVG. Colours are those of Okabe and Ito, which
+people who do not see red or green tell apart; maps are dark for low and bright for
+high in one direction (cividis).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
@@ -26,15 +30,20 @@ from epifalcon.studies.looks import Look
 from epifalcon.types import Floats
 
 INK = "#22303c"
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PINK, YELLOW, SKY = "#b8558f", "#e69f00", "#56b4e9"
 STATE_COLOURS = {
-    "exposed": "#f2b134",
-    "infectious, no symptoms": "#ed7d3a",
-    "infectious, symptoms": "#c8374a",
-    "recovered": "#4f8f6f",
+    "exposed": YELLOW,
+    "infectious, no symptoms": SKY,
+    "infectious, symptoms": ORANGE,
+    "recovered": GREEN,
 }
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
 _HEAT = colormaps["RdYlBu_r"].with_extremes(bad="#e6e8ea")
-_LINES = ("#c8374a", "#2f6f9f", "#4f8f6f", "#f2b134", "#7b5ea7", INK)
+_RISK = colormaps["cividis"].with_extremes(bad="#e6e8ea")
+_LINES = (ORANGE, BLUE, GREEN, PINK, YELLOW, SKY, INK)
+_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), "-", "-", (0, (5, 1.5)))
+"""Beside the colours, for print without any."""
 _PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
 _DRAWN_CURVES = (
     "radius_of_gyration",
@@ -49,9 +58,12 @@ _DRAWN_CURVES = (
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as PNG; equal figures give equal bytes."""
+    """Write the figure as PNG, and as SVG beside it; equal figures, equal bytes."""
     FigureCanvasAgg(figure)
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        nobody = {"Date": None, "Creator": None}
+        figure.savefig(path.with_suffix(".svg"), metadata=nobody)
 
 
 def epidemic_curve(
@@ -63,7 +75,7 @@ def epidemic_curve(
     days). The median run is drawn, with the band of the middle 80 % of runs
     where there are several.
     """
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(6.8, 5.4), layout="constrained")
     grid = figure.add_gridspec(2, 1, height_ratios=(3, 1.3))
     above = _dress(figure.add_subplot(grid[0]))
     below = _dress(figure.add_subplot(grid[1]))
@@ -115,20 +127,59 @@ def attack_map(regions: Regions, rate: Floats, residents: Floats, title: str) ->
     return figure
 
 
+def risk_maps(
+    regions: Regions, rates: Mapping[str, Floats], people: Floats, label: str
+) -> Figure:
+    """One map a rate, by its title, side by side on one scale: dark low, bright high.
+
+    Each rate (regions,) is of the ``people`` (regions,) of a region; where there
+    are none it stays grey. ``label`` names what the colours mean.
+    """
+    room = ConstrainedLayoutEngine(h_pad=0.12)
+    figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
+    panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
+    lived_in = people > 0
+    shown = np.concatenate([rate[lived_in] for rate in rates.values()])
+    ends = np.quantile(shown, [0.01, 0.99]) if shown.size else np.zeros(2)
+    norm = Normalize(float(ends[0]), float(max(ends[1], ends[0] + 1e-3)))
+    shade = _fill_areas if regions.outline_km is not None else _scatter_points
+    for axes, (title, rate) in zip(panels, rates.items(), strict=True):
+        held = np.where(lived_in, rate, np.nan)
+        drawn = shade(_dress(axes), regions, held, people, norm)
+        drawn.set_cmap(_RISK)
+        axes.set_title(title, **_TITLE)
+        axes.set_aspect("equal")
+        axes.set_xlabel("km")
+    panels[0].set_ylabel("km")
+    bar = figure.colorbar(drawn, ax=list(panels), shrink=0.75, extend="both", pad=0.02)
+    bar.set_label(label)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    bar.outline.set_visible(False)
+    return figure
+
+
 def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> Figure:
     """Precision against recall of each method, from ``evaluation.curves``."""
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes = _dress(figure.add_subplot())
-    for (name, ranked), colour in zip(curves.items(), _LINES, strict=False):
+    for (name, ranked), look in zip(curves.items(), _looks(), strict=False):
         found = evaluation_curves.precision_recall(ranked)
-        axes.step(found.recall, found.precision, where="pre", color=colour, label=name)
+        axes.step(found.recall, found.precision, where="pre", label=name, **look)
     first = next(iter(curves.values()))
     prevalence = float(first.infected / first.people)
     axes.axhline(prevalence, color=INK, linewidth=0.8, alpha=0.5)
-    axes.text(0.995, prevalence - 0.01, "by chance", ha="right", va="top", color=INK)
-    axes.axvline(extinction_recall, color=INK, linewidth=0.8, linestyle=":")
-    axes.text(extinction_recall - 0.008, 0.01, "DEP", ha="right", color=INK)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="recall", ylabel="precision")
+    axes.text(0.01, prevalence - 0.01, "by chance", va="top", color=INK)
+    axes.axvline(extinction_recall, color=INK, linewidth=1, linestyle=":")
+    axes.text(
+        extinction_recall - 0.008,
+        0.02,
+        f"recall {extinction_recall:.2f}\nends the epidemic: DEP",
+        ha="right",
+        color=INK,
+    )
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_xlabel("recall: share of the infected who are found")
+    axes.set_ylabel("precision: infected among those called")
     axes.set_title("Precision and recall on hidden people", **_TITLE)
     axes.legend(framealpha=1, edgecolor="white", loc="upper right")
     return figure
@@ -136,14 +187,14 @@ def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> F
 
 def training(looks: Mapping[str, Sequence[Look]]) -> Figure:
     """Loss and validation AUC by round of each trained method."""
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    figure = Figure(figsize=(9, 3.9), layout="constrained")
     loss, auc = (_dress(axes) for axes in figure.subplots(1, 2))
-    for (name, seen), colour in zip(looks.items(), _LINES, strict=False):
+    for (name, seen), line in zip(looks.items(), _looks(), strict=False):
         rounds = [look.round for look in seen]
-        loss.plot(rounds, [look.loss for look in seen], color=colour, label=name)
-        auc.plot(rounds, [look.auc for look in seen], color=colour)
+        loss.plot(rounds, [look.loss for look in seen], label=name, **line)
+        auc.plot(rounds, [look.auc for look in seen], **line)
         best = max(seen, key=lambda look: look.auc)
-        auc.plot(best.round, best.auc, "o", color=colour)
+        auc.plot(best.round, best.auc, "o", color=line["color"])
     auc.axhline(0.5, color=INK, linewidth=0.8, alpha=0.5)
     loss.set(xlabel="round", ylabel="loss")
     auc.set(xlabel="round", ylabel="AUC")
@@ -197,6 +248,12 @@ def _bands(axes: Axes, statistics: MobilityStatistics) -> None:
     axes.spines["bottom"].set_visible(False)
     inside = sum(bool(item.holds) for item in shown)
     axes.set_title(f"{inside} of {len(shown)} statistics in their band", **_TITLE)
+
+
+def _looks() -> Iterator[dict[str, Any]]:
+    """Colour and dashes of one line after the other."""
+    for colour, dashes in zip(cycle(_LINES), cycle(_DASHES), strict=False):
+        yield {"color": colour, "linestyle": dashes, "linewidth": 1.8}
 
 
 def _dress(axes: Axes) -> Axes:

@@ -1,7 +1,7 @@
 """What a run leaves on disk: summary, settings, pictures, the HTML report."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,27 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.evaluation.curves import curve
 from epifalcon.mobility.homes import home_regions
 from epifalcon.mobility.statistics import MobilityStatistics, measure
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
-from epifalcon.studies import figures
+from epifalcon.studies import figures, run_pictures
 from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.judged import Judged, judge_all
 from epifalcon.studies.outcomes import Outcome
 from epifalcon.studies.pipeline import Epidemic
-from epifalcon.studies.report import Page, Picture, Table, shown_epsilon
-from epifalcon.studies.run_folder import SETTINGS, SUMMARY, Begun, finish, finished
+from epifalcon.studies.reading import plain_table
+from epifalcon.studies.report import Picture, Table
+from epifalcon.studies.run_folder import (
+    SETTINGS,
+    SUMMARY,
+    TABLES,
+    Begun,
+    finish,
+    finished,
+)
+from epifalcon.studies.run_report import RunResults, run_page
 from epifalcon.studies.summaries import outbreak_table, shrunk_attack_rate
 from epifalcon.studies.tables import (
     FEW_METRICS,
@@ -28,20 +37,11 @@ from epifalcon.studies.tables import (
     methods_table,
     privacy_table,
     run_figures,
-    shown,
 )
 
 _MAP_CAPTION = (
     "Attack rate of each region: the share of its residents (by where they spend "
     "the night) who were infected, drawn towards the city's mean where few live."
-)
-_CURVES_CAPTION = (
-    "Precision against recall on hidden people. The dotted line is the recall that "
-    "would end the epidemic; the precision there is DEP."
-)
-_TRAINING_CAPTION = (
-    "Loss on tested people and AUC on validation people, who were tested but held "
-    "back. The dot is the round whose scores were taken."
 )
 
 
@@ -90,11 +90,7 @@ def write_figures(
 ) -> list[Picture]:
     """Write the epidemic curve and the map into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    counts = np.stack([item.outbreak.counts_by_day() for item in epidemics])
-    new_cases = np.stack([item.outbreak.new_cases_by_day() for item in epidemics])
-    curve = folder / "epidemic-curve.png"
-    figures.save(figures.epidemic_curve(counts, new_cases, title), curve)
-    pictures = [Picture(curve, "People in each state at the end of each day.")]
+    pictures = [run_pictures.write_curve(folder, epidemics, title)]
     if traces.regions.placed:
         regions = len(traces.regions)
         home = home_regions(traces)
@@ -115,17 +111,26 @@ def write_mobility_figure(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mobility.png"
     figures.save(figures.mobility(statistics, title), path)
+    inside = sum(bool(item.holds) for item in statistics.statistics)
     return Picture(
-        path, "Mobility statistics; the grey bars are the bands a city should keep."
+        path,
+        "Mobility statistics; the grey bars are the bands a city should keep.",
+        f"Curves of mobility, and {len(statistics.statistics)} statistics beside their "
+        f"bands: {inside} inside.",
+        wide=True,
     )
 
 
 def keep_results(
-    begun: Begun, outcomes: Sequence[Outcome], progress: Progress = silent
+    begun: Begun,
+    outcomes: Sequence[Outcome],
+    progress: Progress = silent,
+    failed: Mapping[str, str] | None = None,
 ) -> Kept:
     """Write every picture and table of a run's end, and ``report.html``.
 
-    A run that is finished already is only read; what was spent since is told.
+    ``failed`` are methods beside the run's own that have no outcome, and why. A run
+    that is finished already is only read; what was spent since is told.
     """
     if finished(begun.folder):
         text = (begun.folder / SUMMARY).read_text(encoding="utf-8")
@@ -137,23 +142,74 @@ def keep_results(
         statistics = measure(begun.prepared.traces, progress)
         summary = run_figures(begun, outcomes)
         summary["statistics"] = plain_statistics(statistics)
+        if failed:
+            summary["failed"] = dict(failed)
         write_summary(begun.folder, begun.prepared.experiment, summary)
-        pictures = _pictures(begun, outcomes, statistics)
-        tables = [*_tables(outcomes), *_city_tables(summary)]
-        page = _page(begun, summary, pictures, tables)
-        store.replace_text(begun.folder / "report.html", page.to_html())
+        judged = judge_all(begun, outcomes)
+        results = RunResults(
+            begun=begun,
+            outcomes=outcomes,
+            judged=judged,
+            pictures=_pictures(begun, outcomes, judged, statistics),
+            summary=summary,
+            city_tables=_city_tables(summary),
+            failed=failed or {},
+        )
+        _write_tables(begun.folder / TABLES, results)
+        page = run_page(results).to_html()
+        store.replace_text(begun.folder / "report.html", page)
         finish(begun)
     return Kept(summary, _tables(outcomes, FEW_METRICS))
 
 
 def _pictures(
-    begun: Begun, outcomes: Sequence[Outcome], statistics: MobilityStatistics
-) -> list[Picture]:
+    begun: Begun,
+    outcomes: Sequence[Outcome],
+    judged: Sequence[Judged],
+    statistics: MobilityStatistics,
+) -> dict[str, Picture]:
     folder, name = begun.folder / "figures", begun.prepared.name
-    pictures = write_prediction_figures(folder, begun, outcomes)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = judged[0] if judged and judged[0].method == outcomes[0].method else None
+    drawn = [
+        run_pictures.write_precision_recall(folder, judged),
+        run_pictures.write_reliability(folder, judged),
+        run_pictures.write_risk_map(folder, begun, outcomes[0], own),
+        run_pictures.write_training(folder, outcomes),
+        write_mobility_figure(folder, statistics, name),
+    ]
     if begun.epidemic is not None:
-        pictures += write_figures(folder, begun.prepared.traces, [begun.epidemic], name)
-    return [*pictures, write_mobility_figure(folder, statistics, name)]
+        drawn.append(run_pictures.write_curve(folder, [begun.epidemic], name))
+    return {one.path.stem: one for one in drawn if one is not None}
+
+
+def _write_tables(folder: Path, results: RunResults) -> None:
+    """The tables of the report as CSV; that of methods with every digit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [one.as_plain() for one in results.outcomes]
+    names = sorted({name for row in rows for name in row["metrics"] or {}})
+    columns = ["method", "title", "seconds", "epsilon_person", *names]
+    cells = [
+        [row["method"], one.title, row["seconds"], _person_epsilon(row)]
+        + [(row["metrics"] or {}).get(name) for name in names]
+        for one, row in zip(results.outcomes, rows, strict=True)
+    ]
+    run_pictures.write_rows(folder / "methods.csv", columns, cells)
+    shown_as_told = {
+        "in-plain-words": plain_table(results.judged),
+        "privacy": privacy_table(results.outcomes),
+        "forecast": forecast_table(results.outcomes),
+        "city": validity_table(results.summary["statistics"]),
+    }
+    for name, table in shown_as_told.items():
+        if table.rows:
+            path = folder / f"{name}.csv"
+            run_pictures.write_rows(path, table.columns, table.rows)
+
+
+def _person_epsilon(row: Mapping[str, Any]) -> float | None:
+    epsilon: float | None = row.get("epsilon", {}).get("person")
+    return epsilon
 
 
 def _tables(
@@ -172,75 +228,6 @@ def _city_tables(summary: dict[str, Any]) -> list[Table]:
     if "outbreak" in summary:
         tables.insert(0, outbreak_table(summary["outbreak"]))
     return tables
-
-
-def write_prediction_figures(
-    folder: Path, begun: Begun, outcomes: Sequence[Outcome]
-) -> list[Picture]:
-    """Write the curves of precision and recall and those of the training."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = []
-    judged = outcomes[0].metrics
-    # Without an infected person there is no recall to draw.
-    if judged is not None and judged.infected and begun.epidemic is not None:
-        truth = begun.epidemic.labels.hidden.open("drawing precision and recall")
-        curves = {
-            item.title: curve(item.probability[truth.person], truth.infected)
-            for item in outcomes
-        }
-        recall = judged.extinction_recall
-        path = folder / "precision-recall.png"
-        figures.save(figures.precision_recall(curves, recall), path)
-        pictures.append(Picture(path, _CURVES_CAPTION))
-    trained = {item.title: item.trained.looks for item in outcomes if item.trained}
-    if trained:
-        path = folder / "training.png"
-        figures.save(figures.training(trained), path)
-        pictures.append(Picture(path, _TRAINING_CAPTION))
-    return pictures
-
-
-def _page(
-    begun: Begun,
-    summary: dict[str, Any],
-    pictures: list[Picture],
-    tables: list[Table],
-) -> Page:
-    prepared = begun.prepared
-    city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
-    return Page(
-        title=f"epifalcon run: {prepared.name}",
-        lead="Who is probably infected, told from where people have been and from "
-        "the tests of some of them, and judged by people "
-        + ("tested but held back." if summary["metrics"] is None else "not tested."),
-        headline=_headline(prepared.traces, summary),
-        pictures=pictures,
-        tables=tables,
-        settings_toml=prepared.experiment.to_toml(),
-        made_by=f"epifalcon run {city}--preset settings.toml "
-        f"--seed {begun.seed} --out again",
-    )
-
-
-def _headline(traces: Traces, summary: dict[str, Any]) -> list[tuple[str, str]]:
-    cards = [
-        (f"{traces.people:,}", "people"),
-        (f"{len(traces.regions):,}", "regions"),
-        (f"{traces.clock.days}", "days"),
-        (f"{summary['tested']:,}", "people tested"),
-    ]
-    if "outbreak" in summary:
-        share = summary["outbreak"]["infected_share"][0]
-        cards.append((f"{share:.1%}", "infected by the end"))
-    if summary["metrics"] is not None:
-        cards.append((shown(summary["metrics"]["auc"]), "AUC on hidden people"))
-    elif summary.get("validation_auc") is not None:
-        cards.append((shown(summary["validation_auc"]), "AUC on validation people"))
-    if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
-        cards.append(
-            (shown_epsilon(summary["epsilon"]["person"]), "epsilon of a person")
-        )
-    return cards
 
 
 def _number(value: float | None) -> str:

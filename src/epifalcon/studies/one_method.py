@@ -30,11 +30,10 @@ import numpy as np
 from epifalcon import store
 from epifalcon.baselines.catalogue import load_file
 from epifalcon.errors import DataError, EpifalconError, WriteError
-from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import MetricSettings
-from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt, why_not
 from epifalcon.progress import Progress, silent
 from epifalcon.studies import tables
+from epifalcon.studies.judged import judge_curves
 from epifalcon.studies.measurements import (
     FAILED,
     SCALINGS,
@@ -97,24 +96,16 @@ def _judged(begun: Begun, outcome: Outcome) -> dict[str, Any]:
     """The part of ``Measured`` that scores, truth and masked people decide."""
     if outcome.metrics is None or begun.epidemic is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
-    truth = begun.epidemic.labels.hidden.open(f"drawing curves of {outcome.title}")
-    risk = outcome.probability[truth.person]
-    ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
-    why: str | None = "the method masks nobody"
-    masked = outcome.masked
-    if masked is not None and (told := outcome.masked_risk) is not None:
-        infected = begun.known.status[masked] == 1
-        if (why := why_not(told, infected)) is None:
-            for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
-                ranked[name] = curve(fit(told, infected)(risk), truth.infected)
+    found = judge_curves(begun, outcome)
+    ranked = found.ranked
     bins = MetricSettings().bins
     return {
         "metrics": outcome.metrics.as_plain(),
         "recalibrated": {
             name: calibrated_figures(one, bins) for name, one in ranked.items()
         },
-        "masked": 0 if masked is None else len(masked),
-        "left_raw": why,
+        "masked": 0 if outcome.masked is None else len(outcome.masked),
+        "left_raw": found.left_raw,
         "precision": precision_at_recalls(ranked["raw"]),
         "reliability": np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
     }

@@ -1,6 +1,7 @@
 """Run methods on what a run knows, and judge them by what it hides."""
 
 import contextlib
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,15 +12,25 @@ import torch
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry
 from epifalcon.epidemic.cases import all_cases
+from epifalcon.errors import (
+    CorruptFileError,
+    EpifalconError,
+    StoppedError,
+    WriteError,
+)
 from epifalcon.evaluation.metrics import Metrics, evaluate
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.progress import Progress
 from epifalcon.studies import fitting, rivals
 from epifalcon.studies.features import Task, validation_people
 from epifalcon.studies.fitting import Desk, Prediction, fit
+from epifalcon.studies.measurements import FAILED, Failed
 from epifalcon.studies.methods import FALCONS
-from epifalcon.studies.run_folder import Begun
+from epifalcon.studies.run_folder import Begun, finished
 from epifalcon.types import PersonIds, Probabilities
+
+_DETAILS = 4000
+"""Characters kept of what a failing method told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +121,30 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
         people,
         trained.probability[people],
     )
+
+
+def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Failed:
+    """``run_method`` of a method beside the run's own: its failure is told, not raised.
+
+    What stops every method (a full disk, an interruption) is raised. A finished run
+    keeps what was told; an unfinished one tries again.
+    """
+    place = begun.method_folder(method)
+    if finished(begun.folder) and (told := Failed.load(place)) is not None:
+        return told
+    try:
+        outcome = run_method(begun, method, listeners)
+    except (WriteError, StoppedError, CorruptFileError):
+        raise
+    except Exception as error:
+        told = str(error)
+        if not isinstance(error, EpifalconError):
+            told = f"{type(error).__name__}: {error}"
+        failed = Failed(told, traceback.format_exc()[-_DETAILS:])
+        failed.save(place)
+        return failed
+    (place / FAILED).unlink(missing_ok=True)
+    return outcome
 
 
 def threads_now() -> int:

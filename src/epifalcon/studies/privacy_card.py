@@ -208,11 +208,15 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """The promise, what is outside it, the attacks, the audit, the caveats."""
-        tables = [self._promise(), self._bare(), self._attacked()]
+        tables = [*self.promised_tables(), self._attacked()]
         if self.releases:
             tables.append(_audited(self.releases))
         rows = [list(one) for one in self.caveats]
         return [*tables, Table("To be read with it", ["of", "note"], rows)]
+
+    def promised_tables(self) -> tuple[Table, Table]:
+        """The promise, and what is outside it: true without any attack tried."""
+        return self._promise(), self._bare()
 
     def page(self, made_by: str) -> Page:
         """The card as one HTML page."""

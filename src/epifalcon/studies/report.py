@@ -1,44 +1,23 @@
-"""One HTML page for a run: figures, tables, settings. It loads nothing from outside."""
+"""One HTML page: words, figures, tables, settings. It loads nothing from outside.
+
+A page is made of sections, and a section of parts: ``Words``, ``Table``,
+``Picture``. Pages of before that have only pictures and tables stay possible.
+"""
 
 import base64
 import html
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #22303c; --paper: #fbfaf8; --line: #d9dde0;
-        --soft: #5d6b76; --accent: #c8374a; --card: #fff; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaec; --paper: #16191c; --line: #353b41; --soft: #9aa5ae;
-          --accent: #ef6b7b; --card: #1e2226; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 64rem; padding: 2rem 1.2rem 4rem; color: var(--ink);
-       background: var(--paper); font: 16px/1.55 system-ui, sans-serif; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .3rem; }
-h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem; }
-p.lead { color: var(--soft); margin: 0 0 1.6rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr));
-         gap: .8rem; padding: 0; margin: 0; list-style: none; }
-.cards li { background: var(--card); border: 1px solid var(--line); padding: .8rem 1rem;
-            border-radius: .6rem; }
-.cards b { display: block; font-size: 1.45rem; color: var(--accent); }
-.cards span { color: var(--soft); font-size: .88rem; }
-figure { margin: 1.2rem 0; }
-figure img { max-width: 100%; height: auto; background: #fff; border-radius: .6rem;
-             border: 1px solid var(--line); }
-figcaption { color: var(--soft); font-size: .92rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .5rem; text-align: right;
-         border-bottom: 1px solid var(--line); }
-th { white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; white-space: nowrap; }
-th.words, td.words { text-align: left; white-space: normal; }
-pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
-      border-radius: .6rem; padding: 1rem; font-size: .85rem; }
-"""
+from epifalcon.studies.page_style import STYLE
+
+_FEW_WORDS = 3
+"""As a number with its interval has."""
 
 
 def shown_epsilon(value: float | None) -> str:
@@ -59,10 +38,36 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file and what it shows, in words that stand for it when not seen."""
+    """A PNG file, what it shows, and words that stand for it when not seen."""
 
     path: Path
     caption: str
+    alt: str = ""
+    """The caption unless told."""
+    wide: bool = False
+    """Of several panels: takes the whole width, and scrolls on a phone."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences: plain paragraphs, a list of what was found, or a warning.
+
+    What stands between two backquotes is shown as code.
+    """
+
+    told: Sequence[str]
+    kind: Literal["plain", "found", "note"] = "plain"
+
+
+Part = Words | Table | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,10 @@ class Page:
     settings_toml: str
     made_by: str
     """How to make it again."""
+    sections: Sequence[Section] = ()
+    """Stand before pictures and tables, with a list of contents above them."""
+    closing: str = ""
+    """At the foot of the page."""
 
     def to_html(self) -> str:
         """The page as HTML with its pictures inside."""
@@ -90,31 +99,100 @@ class Page:
             [
                 '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
                 '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                f"<title>{text(self.title)}</title>\n<style>{_STYLE}</style>\n</head>",
-                f"<body>\n<main>\n<h1>{text(self.title)}</h1>",
+                # Without it a browser asks for /favicon.ico.
+                '<link rel="icon" href="data:,">',
+                f"<title>{text(self.title)}</title>\n<style>{STYLE}</style>\n</head>",
+                f"<body>\n<header>\n<h1>{text(self.title)}</h1>",
                 f'<p class="lead">{text(self.lead)}</p>',
-                f'<ul class="cards">{cards}</ul>',
+                f'<ul class="cards">{cards}</ul>\n</header>',
+                self._contents(),
+                "<main>",
+                *(
+                    _section(section, number)
+                    for number, section in enumerate(self.sections, 1)
+                ),
                 # The first table is the answer; the others explain it.
                 *(_table(table) for table in self.tables[:1]),
                 *(_picture(picture) for picture in self.pictures),
                 *(_table(table) for table in self.tables[1:]),
-                f"<h2>Made by</h2>\n<pre>{text(self.made_by)}</pre>",
-                f"<h2>Settings</h2>\n<pre>{text(self.settings_toml)}</pre>",
-                "</main>\n</body>\n</html>\n",
+                f'<h2 id="made-by">Made by</h2>\n{_code(self.made_by)}',
+                f'<h2 id="settings">Settings</h2>\n{_code(self.settings_toml)}',
+                "</main>",
+                f"<footer><p>{text(self.closing)}</p></footer>" if self.closing else "",
+                "</body>\n</html>\n",
             ]
         )
+
+    def _contents(self) -> str:
+        if not self.sections:
+            return ""
+        named = [(f"part-{n}", one.title) for n, one in enumerate(self.sections, 1)]
+        named += [("made-by", "Made by"), ("settings", "Settings")]
+        links = "".join(
+            f'<li><a href="#{place}">{html.escape(title)}</a></li>'
+            for place, title in named
+        )
+        return f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
+
+
+def _section(section: Section, number: int) -> str:
+    """Pictures that follow each other stand side by side where there is room."""
+    shown = []
+    for pictures, parts in groupby(section.parts, lambda one: isinstance(one, Picture)):
+        body = "\n".join(_part(one) for one in parts)
+        shown.append(f'<div class="figures">{body}</div>' if pictures else body)
+    inside = "\n".join(shown)
+    return (
+        f'<section aria-labelledby="part-{number}">'
+        f'<h2 id="part-{number}">{html.escape(section.title)}</h2>\n{inside}</section>'
+    )
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Words):
+        return _words(part)
+    return _picture(part) if isinstance(part, Picture) else _table(part, level=3)
+
+
+def _words(words: Words) -> str:
+    if words.kind == "found":
+        items = "".join(f"<li>{_with_code(one)}</li>" for one in words.told)
+        return f'<ul class="told">{items}</ul>'
+    body = "\n".join(f"<p>{_with_code(one)}</p>" for one in words.told)
+    return f'<div class="note">{body}</div>' if words.kind == "note" else body
+
+
+def _with_code(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _picture(picture: Picture) -> str:
     data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
     caption = html.escape(picture.caption)
+    alt = html.escape(picture.alt or picture.caption)
+    image = f'<img alt="{alt}" src="data:image/png;base64,{data}">'
+    if picture.wide:
+        scrolled = _scrolling(picture.caption.partition(".")[0], image)
+        return (
+            f'<figure class="wide">{scrolled}<figcaption>{caption}</figcaption>'
+            "</figure>"
+        )
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+
+
+def _code(text: str) -> str:
+    return f'<pre tabindex="0">{html.escape(text)}</pre>'
+
+
+def _scrolling(name: str, inside: str) -> str:
+    """A box that scrolls by itself, with the keyboard too."""
     return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}">'
-        f"<figcaption>{caption}</figcaption></figure>"
+        f'<div class="wide" role="region" tabindex="0" '
+        f'aria-label="{html.escape(name)}">{inside}</div>'
     )
 
 
-def _table(table: Table) -> str:
+def _table(table: Table, level: int = 2) -> str:
     looks = [_look(table.rows, place) for place in range(len(table.columns))]
     head = "".join(
         f'<th scope="col"{look}>{html.escape(name)}</th>'
@@ -129,13 +207,16 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
+    inside = f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
     return (
-        f"<h2>{html.escape(table.caption)}</h2>\n<div class='wide'><table>"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+        f"<h{level}>{html.escape(table.caption)}</h{level}>\n"
+        f"{_scrolling(table.caption, inside)}"
     )
 
 
 def _look(rows: Sequence[Sequence[str]], place: int) -> str:
-    """Numbers stand to the right, as written; a column of words to the left."""
-    numbers = any(row[place][:1].isdigit() for row in rows)
-    return "" if numbers else ' class="words"'
+    """Numbers stand to the right, as written; a column with sentences to the left."""
+    cells = [row[place] for row in rows]
+    numbers = [cell.lstrip("+-−.[")[:1].isdigit() for cell in cells]
+    sentences = any(len(cell.split()) > _FEW_WORDS for cell in cells)
+    return "" if any(numbers) and not sentences else ' class="words"'

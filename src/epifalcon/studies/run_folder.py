@@ -24,10 +24,11 @@ from epifalcon.studies.pipeline import CITY, REPORTED, Epidemic, Prepared
 
 KIND = "run"
 METHODS = "methods"
+TABLES = "tables"
 SETTINGS = "settings.toml"
 SUMMARY = "summary.json"
 _REPORT = "report.html"
-_LATER = [f"{METHODS}/", "figures/", _REPORT, SUMMARY] + [
+_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", _REPORT, SUMMARY] + [
     f".{name}.partial" for name in (SETTINGS, SUMMARY, _REPORT, store.MANIFEST)
 ]
 

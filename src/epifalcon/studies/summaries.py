@@ -23,19 +23,23 @@ def infectious_by_day(epidemic: Epidemic) -> Counts:
     return np.asarray(counts[:, ASYMPTOMATIC] + counts[:, SYMPTOMATIC])
 
 
-def shrunk_attack_rate(
-    outbreak: Outbreak, home: RegionIds, residents: Floats
-) -> Floats:
-    """Share of each region's residents infected, (regions,), for drawing.
+def shrunk_rate(total: Floats, people: Floats) -> Floats:
+    """``total`` for each of the region's ``people``, all (regions,), for drawing.
 
     A region's rate is averaged with the city's as if 20 average people lived
     there too; otherwise a map would show little but regions of two residents.
     """
-    raw = outbreak.attack_rate_by_region(home, len(residents))
-    infected = np.nan_to_num(raw) * residents
-    mean = infected.sum() / max(residents.sum(), 1)
+    mean = total.sum() / max(people.sum(), 1)
     prior = 20
-    return np.asarray((infected + prior * mean) / (residents + prior))
+    return np.asarray((total + prior * mean) / (people + prior))
+
+
+def shrunk_attack_rate(
+    outbreak: Outbreak, home: RegionIds, residents: Floats
+) -> Floats:
+    """Share of each region's residents infected, (regions,), as ``shrunk_rate``."""
+    raw = outbreak.attack_rate_by_region(home, len(residents))
+    return shrunk_rate(np.nan_to_num(raw) * residents, residents)
 
 
 def outbreak_figures(
