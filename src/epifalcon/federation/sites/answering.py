@@ -19,8 +19,8 @@ from torch import Tensor
 from epifalcon.errors import (
     BudgetExceededError,
     DataError,
-    EpifalconError,
     SettingsError,
+    WriteError,
 )
 from epifalcon.federation.checkpoints import record_once
 from epifalcon.federation.messages import (
@@ -28,6 +28,7 @@ from epifalcon.federation.messages import (
     Closing,
     GradientUpload,
 )
+from epifalcon.federation.sites.files import PolicyError
 from epifalcon.federation.sites.rounds import CohortRounds, Sent
 from epifalcon.federation.sites.switchboard import BUSY, ERROR, Payload
 from epifalcon.federation.sites.trail import REPLAYED, Noted, ReplayError, Trail
@@ -41,12 +42,18 @@ _WORDS: dict[type[Exception], str] = {
     BudgetExceededError: "its budget of privacy is spent",
     SettingsError: "it does not allow these settings",
     DataError: "the call does not fit what it holds",
+    WriteError: "it cannot write, or another of its processes is at work on this run",
 }
 _UNREADABLE = "the call cannot be read"
 
 
 def in_words(error: Exception) -> str:
-    """What may be told to a server of an error: its kind, and nothing of its text."""
+    """What may be told to a server of an error: its kind, and nothing of its text.
+
+    Of a policy, which line of it.
+    """
+    if isinstance(error, PolicyError):
+        return f"it does not allow these settings: policy.{error.key}"
     for kind, words in _WORDS.items():
         if isinstance(error, kind):
             return words
@@ -60,6 +67,8 @@ class Answering:
         self.run, self.site = run, site
         self.failed: list[tuple[Heading, Exception]] = []
         """What went wrong, for the site's own eyes."""
+        self.tells_seconds = True
+        """Whether an answer says how long it took, which depends on people's data."""
         self._lock = threading.Lock()
         self._last: tuple[Heading, bytes] | None = None
         self._newest = 0
@@ -68,6 +77,11 @@ class Answering:
     def on(self, phase: str, handler: Callable[[Parcel], Payload]) -> None:
         """Answer calls of ``phase`` by ``handler``; a word before a space suffices."""
         self._phases[phase] = handler
+
+    def forget(self) -> None:
+        """Answer nothing any more, nor what was answered before."""
+        self._phases.clear()
+        self._last = None
 
     def answer(self, call: bytes) -> bytes:
         """The answer to a call; never raises."""
@@ -90,11 +104,14 @@ class Answering:
             if heading.round < self._newest:
                 raise DataError(f"round {heading.round} is over")
             made = self._handler(heading.phase)(call)
-        except (EpifalconError, OSError) as error:
+        except Exception as error:
+            # Whatever it is: of an error its kind leaves, and no traceback.
             self.failed.append((heading, error))
             return pack(Parcel(heading, {}, {ERROR: in_words(error)}))
         self._newest = heading.round
-        told = {**made.told, BUSY: perf_counter() - began}
+        told = dict(made.told)
+        if self.tells_seconds:
+            told[BUSY] = perf_counter() - began
         answer = pack(Parcel(heading, made.tensors, told))
         self._last = heading, answer
         return answer
