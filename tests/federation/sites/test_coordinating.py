@@ -29,9 +29,7 @@ from epifalcon.privacy.ledger import Ledger
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
-POLICY = (
-    "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 1\n"
-)
+POLICY = "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 0\n"
 KINDS = {
     "off": PrivacySettings(),
     "clips": PrivacySettings(mode="paper", upload_sigma=0.0, gradient_sigma=0.0),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from epifalcon import errors
-from epifalcon.errors import EpifalconError
+from epifalcon.errors import EpifalconError, StoppedError, TooFewSitesError
 from epifalcon.federation.nvflare.job_process import JOB
 
 KEY = "epifalcon"
@@ -53,6 +53,9 @@ def why(record: Mapping[str, Any]) -> tuple[str, str]:
 
 def error_of(kind: str, words: str) -> EpifalconError:
     """The error that ended a job, as it would be in this process."""
+    if kind == StoppedError.__name__ and "gone: " in words:
+        # NVFlare stops a job that has lost its sites.
+        return TooFewSitesError(words)
     known = getattr(errors, kind, EpifalconError)
     if not (isinstance(known, type) and issubclass(known, EpifalconError)):
         known = EpifalconError

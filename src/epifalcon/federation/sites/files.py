@@ -110,7 +110,9 @@ class SitePolicy:
         if rules.sends_rows(mode) and not self.rows:
             raise PolicyError("rows", "this site sends sums only, no rows of people")
         if tallies.needs_cases(wish) and mode not in self.region_model:
-            raise PolicyError("region_model", f"no cases and flows leave this site in mode {mode}")
+            raise PolicyError(
+                "region_model", f"no cases and flows leave this site in mode {mode}"
+            )
         if mode != "off" and wish.pseudo.pseudo_copies < self.least_pseudo:
             raise PolicyError(
                 "least_pseudo",
@@ -122,9 +124,13 @@ class SitePolicy:
 
     def _require_promise(self, wish: PrivacySettings) -> None:
         if wish.delta > self.delta:
-            raise PolicyError("delta", f"delta={wish.delta:g}, at most {self.delta:g} here")
+            raise PolicyError(
+                "delta", f"delta={wish.delta:g}, at most {self.delta:g} here"
+            )
         if (self.relation, wish.relation) == ("replace", "zero-out"):
-            raise PolicyError("relation", "relation='zero-out', this site wants 'replace'")
+            raise PolicyError(
+                "relation", "relation='zero-out', this site wants 'replace'"
+            )
 
     def require_crowd(
         self, people: int, division: Division, wish: PredictionSettings
@@ -135,7 +141,9 @@ class SitePolicy:
         """
         least = self.least_in_fold
         if tallies.needs_sums(wish) and people < least:
-            raise PolicyError("least_in_fold", f"{people} people, sums leave of {least} or more")
+            raise PolicyError(
+                "least_in_fold", f"{people} people, sums leave of {least} or more"
+            )
         if not tallies.needs_cases(wish):
             return
         folds = wish.region.folds if tallies.needs_region_model(wish) else 1

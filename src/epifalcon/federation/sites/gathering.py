@@ -10,8 +10,8 @@ from torch import Tensor
 
 from epifalcon.errors import DataError
 from epifalcon.federation.preparing import StateMoments, StateScaling
-from epifalcon.federation.sites import tallies
 from epifalcon.federation.settings import PredictionSettings
+from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.remembering import Gathered, Trouble
 from epifalcon.federation.sites.run import Order
 from epifalcon.federation.sites.switchboard import Payload, Switchboard

@@ -243,7 +243,9 @@ class SiteRun:
         # First noted: else other numbers could be tried, and other folds with them.
         self._note("count", digest(first))
         run.site.policy.require_crowd(home.traces.people, division, settings)
-        self._record_opening(run)
+        plan = run.plan
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
+        checkpoints.record_once(ledger, _opening(run, plan))
         self._admitted, self._division = replace(run, home=home), division
         return Payload(tallies.pack(tallies.count(home, division, settings)))
 
@@ -274,7 +276,7 @@ class SiteRun:
         """Make the cohort and, after a new start, go back to the round told."""
         run, division = self._require_admitted(), self._require_division()
         order, home, policy, plan = run.order, run.home, run.site.policy, run.plan
-        around = self._surrounding(call, run)
+        around = _surrounding(call, run, self._states)
         self._note("prepare", digest(tensors=call.tensors))
         secret = None if policy.known_noise else self._files.noise_key(self._run)
         seeds = RunSeeds(order.seed, secret)
@@ -301,40 +303,10 @@ class SiteRun:
             put_back(self._rounds, found)
         return Payload()
 
-    def _surrounding(self, call: Parcel, run: Admitted) -> Surrounding:
-        settings, traces = run.order.settings, run.home.traces
-        told = tensors_under(dict(call.tensors), "tally/")
-        tally = tallies.unpack(told, len(traces.regions), traces.clock, 0)
-        tallies.require_public(tally, settings)
-        mobility = cases = scaling = None
-        if tally.mobility is not None:
-            epsilon = MobilityModelSettings().epsilon
-            mobility = tally.mobility.model(traces.regions, epsilon)
-        if tally.reported is not None:
-            cases = tally.reported.cases
-        if tallies.needs_region_model(settings):
-            centre, factor = call.tensor("centre"), call.tensor("factor")
-            scaling = StateScaling(centre.numpy(), factor.numpy())
-            if self._states is None:
-                raise DataError("no region states were told")
-        return Surrounding(mobility, cases, self._states, scaling)
-
     def _found(self, number: int, order: Order) -> Checkpoint | None:
         if number == 0:
             return None
         return checkpoints.at(self.folder, number, order.origin)
-
-    def _record_opening(self, run: Admitted) -> None:
-        """Receipts of what leaves before the rounds and beside them."""
-        order, plan = run.order, run.plan
-        has_states = tallies.needs_region_model(order.settings)
-        follows_cases = tallies.needs_reported(order.settings)
-        made = made_in_the_clear(plan, has_states, follows_cases)
-        if run.site.policy.validation:
-            made += order.looks(plan)
-        made.append(in_the_clear(plan, "uploads", order.revealed))
-        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
-        checkpoints.record_once(ledger, made)
 
     def _keep(self, call: Parcel) -> Payload:
         """Write the people's embeddings of this round to the site's own disk."""
@@ -380,3 +352,36 @@ class SiteRun:
         if self._rounds is None:
             raise DataError("nothing is prepared")
         return self._rounds
+
+
+def _opening(run: Admitted, plan: PrivacyPlan) -> list[UnprotectedRelease]:
+    """Receipts of what leaves before the rounds and beside them, without noise."""
+    order = run.order
+    has_states = tallies.needs_region_model(order.settings)
+    follows_cases = tallies.needs_reported(order.settings)
+    made = made_in_the_clear(plan, has_states, follows_cases)
+    if run.site.policy.validation:
+        made += order.looks(plan)
+    return [*made, in_the_clear(plan, "uploads", order.revealed)]
+
+
+def _surrounding(
+    call: Parcel, run: Admitted, states: NDArray[np.float32] | None
+) -> Surrounding:
+    """What the site is told of the city: all that the settings need, and no more."""
+    settings, traces = run.order.settings, run.home.traces
+    told = tensors_under(dict(call.tensors), "tally/")
+    tally = tallies.unpack(told, len(traces.regions), traces.clock, 0)
+    tallies.require_public(tally, settings)
+    mobility = cases = scaling = None
+    if tally.mobility is not None:
+        epsilon = MobilityModelSettings().epsilon
+        mobility = tally.mobility.model(traces.regions, epsilon)
+    if tally.reported is not None:
+        cases = tally.reported.cases
+    if tallies.needs_region_model(settings):
+        centre, factor = call.tensor("centre"), call.tensor("factor")
+        scaling = StateScaling(centre.numpy(), factor.numpy())
+        if states is None:
+            raise DataError("no region states were told")
+    return Surrounding(mobility, cases, states, scaling)
