@@ -1,9 +1,10 @@
 """A site's side of a run: every call answered once, whatever is sent how often.
 
-Calls are dealt with one at a time. The answer to the last call is kept, so that a
-call that comes twice is answered twice and done once; a call for an earlier round
-is refused. Receipts are in the site's own ledger before an answer leaves. What
-went wrong is told to the server in words that hold no data.
+Calls are dealt with one at a time. The last call and its answer are kept, so that a
+call that comes twice is answered twice and done once; one with the same heading that
+says something else is another call, and a call for an earlier round is refused.
+Receipts are in the site's own ledger before an answer leaves. What went wrong is
+told to the server in words that hold no data.
 """
 
 import threading
@@ -70,7 +71,8 @@ class Answering:
         self.tells_seconds = True
         """Whether an answer says how long it took, which depends on people's data."""
         self._lock = threading.Lock()
-        self._last: tuple[Heading, bytes] | None = None
+        self._last: tuple[Heading, bytes, bytes] | None = None
+        """Of the last good call: its heading, the call, and the answer."""
         self._newest = 0
         self._phases: dict[str, Callable[[Parcel], Payload]] = {}
 
@@ -92,12 +94,17 @@ class Answering:
                 heading = Heading(self.run, self.site, -1, "unreadable")
                 self.failed.append((heading, error))
                 return pack(Parcel(heading, {}, {ERROR: _UNREADABLE}))
-            return self._answer(parcel)
+            heading, last = parcel.heading, self._last
+            if last is not None and last[0] == heading and last[1] == call:
+                return last[2]
+            answer, good = self._answer(parcel)
+            if good:
+                self._last = heading, call, answer
+            return answer
 
-    def _answer(self, call: Parcel) -> bytes:
+    def _answer(self, call: Parcel) -> tuple[bytes, bool]:
+        """The answer, and whether all went well."""
         heading = call.heading
-        if self._last is not None and self._last[0] == heading:
-            return self._last[1]
         began = perf_counter()
         try:
             heading.require(Heading(self.run, self.site, heading.round, heading.phase))
@@ -107,14 +114,12 @@ class Answering:
         except Exception as error:
             # Whatever it is: of an error its kind leaves, and no traceback.
             self.failed.append((heading, error))
-            return pack(Parcel(heading, {}, {ERROR: in_words(error)}))
+            return pack(Parcel(heading, {}, {ERROR: in_words(error)})), False
         self._newest = heading.round
         told = dict(made.told)
         if self.tells_seconds:
             told[BUSY] = perf_counter() - began
-        answer = pack(Parcel(heading, made.tensors, told))
-        self._last = heading, answer
-        return answer
+        return pack(Parcel(heading, made.tensors, told)), True
 
     def _handler(self, phase: str) -> Callable[[Parcel], Payload]:
         for name in (phase, phase.split(" ", 1)[0]):

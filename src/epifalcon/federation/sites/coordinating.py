@@ -12,6 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from scipy.stats import rankdata
 from torch import Tensor
 
@@ -279,8 +280,8 @@ class SitesRun:
     def _read_scores(self, site: str, answer: Parcel) -> Floats | None:
         if "scores" not in answer.tensors:
             return None
-        found: Floats = answer.tensor("scores").double().numpy()
-        if found.shape != (self._people[site],):
+        found: Floats = answer.tensor("scores").numpy()
+        if found.dtype != np.float64 or found.shape != (self._people[site],):
             raise DataError(f"scores of {found.shape} for {self._people[site]} people")
         if not ((found >= 0) & (found <= 1)).all():
             raise DataError("a score outside 0 to 1")

@@ -29,6 +29,7 @@ from epifalcon.models.states import dcrnn_model, states_by_fold
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 
+_KINDS = (torch.int64, torch.float64)
 _PLACES = ("/indices", "/indptr")
 """Parts of a sparse table that are no counts."""
 
@@ -186,7 +187,9 @@ def pack(tally: SiteTally) -> dict[str, Tensor]:
 def unpack(
     tensors: dict[str, Tensor], regions: int, clock: Clock, folds: int
 ) -> SiteTally:
-    """What ``pack`` packed, every shape and sign checked."""
+    """What ``pack`` packed, every type, shape and sign checked."""
+    if odd := [n for n, one in tensors.items() if one.dtype not in _KINDS]:
+        raise DataError(f"{odd[0]} is of {tensors[odd[0]].dtype}")
     arrays = {name: one.numpy() for name, one in tensors.items()}
     days, per_day = clock.days, clock.slots_per_day
     flows = mobility = reported = None

@@ -1,0 +1,68 @@
+"""Sums over sites, and the region model that is fitted to them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.errors import DataError
+from epifalcon.federation.preparing import divide
+from epifalcon.federation.settings import PrivacySettings
+from epifalcon.federation.sites import tallies
+from tests.federation.sites.test_coordinating import homes, order
+
+
+def counted(settings):
+    return [
+        tallies.count(home, divide(home, settings, 3), settings) for home in homes()
+    ]
+
+
+def test_region_states_are_the_same_bits_with_any_number_of_threads():
+    settings = order("off").settings
+    tally, clock = tallies.total(counted(settings)), homes()[0].traces.clock
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(tallies.fit_region_states(tally, clock, settings, 3)[0])
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
+
+
+def test_one_thread_alone_works_on_what_must_be_rounded_alike():
+    before = torch.get_num_threads()
+    with tallies.one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("kind", ["off", "paper", "local"])
+def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
+    settings = order(kind).settings
+    traces = homes()[0].traces
+    tally = counted(settings)[0]
+    tallies.require_counted(tally, settings, traces.people, traces.clock)
+    other = replace(settings, privacy=PrivacySettings(mode="off"))
+    if kind == "off":
+        other = replace(settings, privacy=PrivacySettings(mode="paper"))
+    with pytest.raises(DataError, match=r"a tally (has|lacks)"):
+        tallies.require_counted(tally, other, traces.people, traces.clock)
+    if kind != "local":
+        visitors = tally.flows.visitors + 1e9
+        wrong = replace(tally, flows=replace(tally.flows, visitors=visitors))
+        with pytest.raises(DataError, match="more than 16 people"):
+            tallies.require_counted(wrong, settings, traces.people, traces.clock)
+
+
+def test_no_cases_leave_in_mode_local_unless_a_region_model_is_asked_for():
+    settings = order("local").settings
+    assert counted(settings)[0].reported is None
+    assert counted(settings)[0].mobility is not None
+    region = replace(settings.region, macro_cases="reported")
+    assert tallies.needs_reported(replace(settings, region=region))
+    assert counted(order("paper").settings)[0].reported is not None
