@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.errors import SettingsError, TooFewSitesError, WriteError
+from epifalcon.errors import (
+    DataError,
+    SettingsError,
+    TooFewSitesError,
+    WriteError,
+)
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
 from epifalcon.federation.engine import predict
@@ -179,6 +184,15 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
     for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
         mine, theirs = ledger_at(folder / place), ledger_at(other / place)
         assert mine.releases == theirs.releases
+
+
+def test_what_a_finished_run_told_stays_if_it_cannot_be_gone_on_with(folder):
+    run_of(folder, order(rounds=10))[0].go()
+    before = (folder / "server" / "first" / SUMMARY).read_text()
+    again, _ = run_of(folder, replace(order(rounds=10), seed=4))
+    with pytest.raises(DataError, match="other data, settings or seed"):
+        again.go()
+    assert (folder / "server" / "first" / SUMMARY).read_text() == before
 
 
 @pytest.mark.parametrize("kind", ["paper", "off"])
@@ -352,9 +366,8 @@ def test_two_servers_or_two_sites_on_one_run_are_refused(folder):
 
     def watching(calls, seconds):
         if not second:
-            other, _ = run_of(folder, order("paper", rounds=1), run="first")
             with pytest.raises(WriteError, match="another process is at work"):
-                other.go()
+                run_of(folder, order("paper", rounds=1))
             second.append(SiteRun(SiteFiles(folder / "school"), "first", "school"))
             answers = ask(calls, seconds)
             told = unpack(second[0].answer(calls["school"])).told

@@ -55,7 +55,7 @@ def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
     if kind != "local":
         visitors = tally.flows.visitors + 1e9
         wrong = replace(tally, flows=replace(tally.flows, visitors=visitors))
-        with pytest.raises(DataError, match="more than 16 people"):
+        with pytest.raises(DataError, match="more than 27 people"):
             tallies.require_counted(wrong, settings, traces.people, traces.clock)
 
 

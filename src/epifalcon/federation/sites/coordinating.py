@@ -5,6 +5,7 @@ model, at the end the model of the best look and ``summary.json``. No person's s
 comes here unless it was asked for and the site gives it.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -115,6 +116,7 @@ class SitesRun:
     ) -> None:
         require_federable(order.settings)
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock: FolderLock | None = FolderLock(folder)
         known = Troubles(folder / TROUBLES)
         self.board = Switchboard(transport, folder.name, order.rules, known)
         self.found = Progressed()
@@ -131,7 +133,7 @@ class SitesRun:
         model is kept as it is, and the same call goes on later.
         """
         began = perf_counter()
-        lock = FolderLock(self._folder)
+        self._lock = self._lock or FolderLock(self._folder)
         try:
             resumed = checkpoints.newest(self._folder, self._order.origin)
             self._engine = self._prepare(resumed, progress)
@@ -148,7 +150,8 @@ class SitesRun:
             self._write_report(perf_counter() - began, error)
             raise
         finally:
-            lock.release()
+            self._lock.release()
+            self._lock = None
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
@@ -315,8 +318,16 @@ class SitesRun:
             "forecast": self._forecast,
             "sites": self.board.report(),
         }
-        store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))
+        if engine is not None or not self._ended_before():
+            store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))
         return summary
+
+    def _ended_before(self) -> bool:
+        """Whether the folder holds the summary of a run that came to its end."""
+        try:
+            return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
+        except (OSError, ValueError, KeyError):
+            return False
 
 
 def area_under_curve(scores: Probabilities, infected: Mask) -> float | None:
