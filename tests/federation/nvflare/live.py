@@ -29,7 +29,9 @@ JOB = Job(
     coordinator=Part(path=f"{ECHO}.ScriptedCoordinator", args={"patience": PATIENCE}),
     site=Part(path=f"{ECHO}.EchoSite"),
 )
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+PATHS = f"{ROOT}:{ROOT / 'src'}"
+"""Of processes under test: the tests, and the tree that they stand in."""
+ENVIRONMENT = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
 
 
 class Live:

@@ -34,7 +34,14 @@ from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain
 from epifalcon.studies.rehearsing import lay_out_site
-from tests.federation.nvflare.live import PATIENCE, ROOT, leaks, processes_of, until
+from tests.federation.nvflare.live import (
+    PATHS,
+    PATIENCE,
+    ROOT,
+    leaks,
+    processes_of,
+    until,
+)
 from tests.studies import town
 
 pytestmark = pytest.mark.xdist_group("federation")
@@ -62,7 +69,7 @@ class Falcons:
             lay_out_site(self.kits[name], home, 0)
         self.outside = folder / "connections.txt"
         self.environment = {
-            "PYTHONPATH": f"{LOOPBACK}:{ROOT}",
+            "PYTHONPATH": f"{LOOPBACK}:{PATHS}",
             "OMP_NUM_THREADS": "1",
             "EPIFALCON_CONNECTIONS": str(self.outside),
         }
