@@ -221,7 +221,7 @@ def test_why_a_run_never_began_comes_to_the_administrator(falcons, admin):
     before = path.read_text()
     path.write_text(f'{before}modes = ["local"]\n')
     try:
-        job = falcons.submit(admin, order_of(3), "unwanted")
+        job = falcons.submit(admin, order_of(3, least_sites=2), "unwanted")
         status = admin.wait(job, PATIENCE)
     finally:
         path.write_text(before)

@@ -44,8 +44,11 @@ def test_a_job_of_another_number_has_another_reason(store, tmp_path, monkeypatch
 
 
 def test_a_job_that_was_never_deployed_tells_what_nvflare_knows():
-    record = {"job_deploy_detail": ["server: OK", "a: no code may come with a job"]}
-    assert "no code may come" in outcomes.why(record)[1]
+    lines = ["server: OK", "a: no code may come with a job"]
+    record = {"status": "FINISHED:FAILED_TO_RUN", "job_deploy_detail": lines}
+    assert outcomes.why(record) == ("", "a: no code may come with a job")
+    assert outcomes.why({**record, "status": "FINISHED:COMPLETED"}) == ("", "")
+    assert outcomes.why({**record, "job_deploy_detail": lines[:1]}) == ("", "")
 
 
 def test_the_coordinator_leaves_its_reason(tmp_path, monkeypatch):
@@ -54,7 +57,8 @@ def test_the_coordinator_leaves_its_reason(tmp_path, monkeypatch):
     made = FalconCoordinator(run="one", order={}, conduct={}, resume=False)
     with pytest.raises(SettingsError, match="the run exists"):
         made.coordinate(None, tmp_path)
-    kind, words = outcomes.why(outcomes.told(tmp_path, "/7"))
+    record = {"status": "FINISHED:EXECUTION_EXCEPTION"}
+    kind, words = outcomes.why({**record, **outcomes.told(tmp_path, "/7")})
     assert kind == "SettingsError"
     assert "the run exists; go on with it by resume" in words
 

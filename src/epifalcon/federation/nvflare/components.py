@@ -32,7 +32,6 @@ from epifalcon.federation.nvflare import outcomes
 
 _WRAPPER = "epifalcon.federation.nvflare.job_process"
 _FAREWELL_SECONDS = 4.0
-_COMPLETED = "FINISHED:COMPLETED"
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +48,7 @@ class KitStorage(FilesystemStorage):
     def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
         """With a status that tells of a failure goes the reason."""
         status = str(meta.get(JobMetaKey.STATUS.value, ""))
-        if status.startswith("FINISHED") and status != _COMPLETED:
+        if status.startswith("FINISHED") and status != outcomes.COMPLETED:
             meta = {**meta, **outcomes.told(Path.cwd(), uri)}
         super().update_meta(uri, meta, replace)
 

@@ -17,6 +17,8 @@ from epifalcon.federation.nvflare.job_process import JOB
 
 KEY = "epifalcon"
 """In a job's record."""
+COMPLETED = "FINISHED:COMPLETED"
+"""The status of a job that did not fail."""
 _FOLDER = "outcomes"
 
 
@@ -41,13 +43,17 @@ def told(folder: Path, job: str) -> dict[str, Any]:
 
 def why(record: Mapping[str, Any]) -> tuple[str, str]:
     """Kind and words of a job's failure by its record; empty where none is known."""
+    status = str(record.get("status", ""))
+    if not status.startswith("FINISHED") or status == COMPLETED:
+        return "", ""
     found = record.get(KEY)
     if isinstance(found, dict):
         return str(found.get("kind", "")), str(found.get("why", ""))
     for name in ("job_deploy_detail", "schedule_history"):
         lines = record.get(name)
-        if isinstance(lines, list) and lines:
-            return "", "; ".join(str(one) for one in lines[-3:])
+        told = [str(one) for one in lines] if isinstance(lines, list) else []
+        if odd := [one for one in told if not one.endswith(": OK")]:
+            return "", "; ".join(odd[-3:])
     return "", ""
 
 
