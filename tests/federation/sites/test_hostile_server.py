@@ -12,7 +12,6 @@ from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, SitePolicy
-from epifalcon.federation.sites.promises import PROMISES
 from epifalcon.federation.sites.rounds import usable
 from epifalcon.federation.sites.run import NOTED, Order, SiteRun
 from epifalcon.federation.sites.switchboard import BUSY
@@ -269,20 +268,6 @@ def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):
     assert not refused(hello(site, order("off")))
     assert "policy.least_in_fold" in say(site, "count", first=0).told["error"]
     assert refused(say(site, "prepare", round=0))
-
-
-def test_promises_are_added_up_at_the_sites_own_delta(place):
-    """A run that promises a tiny delta costs what it shows, not what it says."""
-    allow(place, "most_epsilon = 20.0", "delta = 1e-9")
-    wanted = with_privacy(order("local"), epsilon=20.0, delta=1e-9)
-    assert not refused(hello(site_of(place), wanted))
-    (place / PROMISES).unlink()
-    (place / "runs" / RUN / NOTED).unlink()
-    allow(place)
-    text = (place / SITE_FILE).read_text().replace("delta = 1e-9", "delta = 1e-12")
-    (place / SITE_FILE).write_text(text)
-    answer = hello(site_of(place), with_privacy(wanted, delta=1e-12, epsilon=19.9))
-    assert not refused(answer)
 
 
 def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):

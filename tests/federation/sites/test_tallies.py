@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,26 +18,24 @@ def counted(settings):
     ]
 
 
-def test_region_states_are_the_same_bits_with_any_number_of_threads():
+def test_one_thread_alone_fits_what_must_be_rounded_alike(monkeypatch):
+    """A town is too small for threads to round otherwise; a city is not."""
     settings = order("off").settings
     tally, clock = tallies.total(counted(settings)), homes()[0].traces.clock
-    before = torch.get_num_threads()
-    found = []
+    before, seen, fit = torch.get_num_threads(), [], tallies.states_by_fold
+
+    def watched(*given, **named):
+        seen.append(torch.get_num_threads())
+        return fit(*given, **named)
+
+    monkeypatch.setattr(tallies, "states_by_fold", watched)
+    torch.set_num_threads(3)
     try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            found.append(tallies.fit_region_states(tally, clock, settings, 3)[0])
-            assert torch.get_num_threads() == threads
+        tallies.fit_region_states(tally, clock, settings, 3)
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
-    assert np.array_equal(*found)
-
-
-def test_one_thread_alone_works_on_what_must_be_rounded_alike():
-    before = torch.get_num_threads()
-    with tallies.one_thread():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
+    assert seen == [1]
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
