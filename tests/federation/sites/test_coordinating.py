@@ -14,7 +14,6 @@ from epifalcon.errors import (
     DataError,
     SettingsError,
     TooFewSitesError,
-    WriteError,
 )
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
@@ -29,7 +28,6 @@ from epifalcon.federation.sites.coordinating import (
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
 from epifalcon.federation.sites.run import LEDGER, RISKS, Order, SiteRun
-from epifalcon.federation.sites.wire import unpack
 from epifalcon.privacy.ledger import Ledger
 from tests.studies import town
 
@@ -358,25 +356,6 @@ def test_why_a_run_never_began_is_told(folder):
     assert (told["rounds"], told["error_kind"]) == (0, "TooFewSitesError")
     assert "school in round 0, hello: the site says: it does not allow" in told["error"]
     assert told["sites"]["counts"] == {"school": {"refused": 1}}
-
-
-def test_two_servers_or_two_sites_on_one_run_are_refused(folder):
-    run, transport = run_of(folder, order("paper", rounds=1, least_sites=3))
-    ask, second = transport.ask, []
-
-    def watching(calls, seconds):
-        if not second:
-            with pytest.raises(WriteError, match="another process is at work"):
-                run_of(folder, order("paper", rounds=1))
-            second.append(SiteRun(SiteFiles(folder / "school"), "first", "school"))
-            answers = ask(calls, seconds)
-            told = unpack(second[0].answer(calls["school"])).told
-            assert "another of its processes" in told["error"]
-            return answers
-        return ask(calls, seconds)
-
-    transport.ask = watching
-    assert run.go()["finished"]
 
 
 def test_everybodys_cases_are_refused(folder):
