@@ -10,7 +10,7 @@ import typer
 
 from epifalcon.app import options
 from epifalcon.app.screen import Screen
-from epifalcon.errors import EpifalconError, SettingsError
+from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
     from epifalcon.federation.nvflare.admin import JobStatus
@@ -213,7 +213,8 @@ def submit(
         if len(there) < least:
             screen.note(f"Waiting for sites: {len(there)} of {least} are connected.")
         status = admin.wait(number, float("inf")) if wait else admin.job(number)
-    screen.figures({"job": number, "run": run, "status": status.status})
+    told = {"job": number, "run": run, "status": status.status, "why": status.why}
+    screen.figures(told)
     if wait:
         _require_success(status)
         screen.say(f"{status.status}; results at the server in runs/{run}")
@@ -236,6 +237,9 @@ def status(kit: AdminKit, as_json: options.Json = False) -> None:
     screen.table("Sites", ["site", "is"], sites)
     rows = [(one.name, one.status, one.submitted, one.job) for one in found.jobs]
     screen.table("Runs", ["run", "status", "handed in", "job"], rows)
+    for one in found.jobs:
+        if one.why:
+            screen.say(f"{one.name} ({one.job}): {one.why}")
 
 
 def stop(
@@ -296,11 +300,14 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _require_success(status: "JobStatus") -> None:
-    if not status.succeeded:
-        raise EpifalconError(
-            f"the run ended as {status.status}; the server's kit tells why, in "
-            f"runs/{status.name}/summary.json or in its log.txt"
-        )
+    """Raise what ended the run, with the exit code that it would have here."""
+    from epifalcon.federation.nvflare.outcomes import error_of
+
+    if status.succeeded:
+        return
+    place = f"the server's kit tells more, in runs/{status.name}/summary.json"
+    told = f"the run ended as {status.status}: {status.why or 'nothing is known of it'}"
+    raise error_of(status.kind, f"{told}; {place}")
 
 
 def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:

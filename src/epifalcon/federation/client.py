@@ -347,8 +347,8 @@ def gradient_upload(
         return GradientUpload(number, sums, people, weight)
     tapes = [LinearTape(use.weight, use.inputs, use.outputs, use.bias) for use in uses]
     clipped = clipped_sum(tapes, plan.gradient.clip)
-    generator = seeds.gradient(number, int(cohort.people[0]))
     terms = plan.gradient_terms(number)
+    generator = seeds.gradient(terms, int(cohort.people[0]))
     mean = private_mean(clipped, plan.gradient, terms, generator).value
     sums = {name: value * people for name, value in mean.items()}
     return GradientUpload(number, sums, people, None)

@@ -5,6 +5,7 @@ Everything that a run releases is named here. ``PrivacySettings`` is the wish;
 engines ask the plan for parts and receipts instead of knowing modes.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from epifalcon.errors import SettingsError
 from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.micro import Way
@@ -31,6 +33,7 @@ from epifalcon.privacy.events import (
     Terms,
     UnprotectedRelease,
 )
+from epifalcon.privacy.gaussian import KeyedNormals, NoiseKey, NormalSource
 from epifalcon.privacy.ledger import Budget
 from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.streams import Streams
@@ -212,45 +215,66 @@ class RunSeeds:
 
     seed: int
     secret: int | None = None
-    """From which all is drawn that concerns people: of whoever holds them, and of
-    this run alone. Without it, for simulations, the seed that all know."""
+    """256 bits from which all is drawn that concerns people: of whoever holds them,
+    and of this run alone. Without it, for simulations, the seed that all know."""
 
     def __post_init__(self) -> None:
         Streams(self.seed)
-        Streams(self._hidden)
-
-    @property
-    def _hidden(self) -> int:
-        return self.seed if self.secret is None else self.secret
+        if self.secret is not None and not 0 <= self.secret < 2**256:
+            raise SettingsError("a secret must be a whole number of 256 bits")
 
     @property
     def embedding(self) -> int:
         """Of people's first embeddings."""
-        return self._hidden
+        if self.secret is None:
+            return self.seed
+        return self._hashed("falcon embedding")
 
     @cached_property
     def dropout(self) -> int:
-        """Of dropout masks."""
-        return Streams(self._hidden).seed_for("falcon dropout")
+        """Of dropout masks: 63 bits, for what no promise rests on."""
+        return self._of("falcon dropout") >> (0 if self.secret is None else 193)
 
     @cached_property
     def mask(self) -> int:
-        """Of the people whose status a round hides."""
-        return Streams(self._hidden).seed_for("falcon status mask")
+        """Of the people whose status a round hides: 63 bits, as of dropout."""
+        return self._of("falcon status mask") >> (0 if self.secret is None else 193)
 
     @cached_property
     def noise(self) -> int:
         """Of all noise that protects."""
-        return Streams(self._hidden).seed_for("falcon noise")
+        return self._of("falcon noise")
+
+    def pseudo(self, first: int) -> np.random.Generator:
+        """Of the pseudo traces of the cohort that begins with person ``first``."""
+        name = f"pseudo {first}"
+        if self.secret is None:
+            return Streams(self.seed).numpy(name)
+        # A counter-based generator with a key of 128 bits.
+        key = np.frombuffer(self._hashed(name).to_bytes(32, "big")[:16], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
 
     def parameters(self) -> np.random.Generator:
         """Of the first weights, which the server draws and tells everybody."""
         return Streams(self.seed).numpy("falcon parameters")
 
-    def gradient(self, round_number: int, person: int) -> torch.Generator:
+    def gradient(self, terms: Terms, person: int) -> NormalSource:
         """Of the gradient noise of the cohort that begins with ``person``."""
-        name = f"falcon gradient noise {round_number} {person}"
-        return torch.Generator().manual_seed(Streams(self._hidden).seed_for(name))
+        if self.secret is not None:
+            return KeyedNormals(NoiseKey(self.noise, terms), person)
+        # torch takes 32 bits of a seed: for what all know in any case.
+        name = f"falcon gradient noise {terms.round} {person}"
+        return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
+
+    def _of(self, name: str) -> int:
+        if self.secret is None:
+            return Streams(self.seed).seed_for(name)
+        return self._hashed(name)
+
+    def _hashed(self, name: str) -> int:
+        """256 bits of the secret for one purpose."""
+        text = f"epifalcon secret\0{self.secret}\0{name}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
 
 
 def releases_of(clock: Clock) -> Releases:

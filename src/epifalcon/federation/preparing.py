@@ -27,7 +27,6 @@ from epifalcon.models.coupling import state_of_people
 from epifalcon.privacy.events import ONE_VECTOR, Terms, UnprotectedRelease
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.privacy.pseudo.catalogue import generate
-from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, PersonIds
 
@@ -244,15 +243,18 @@ def cohort_of(
 
 
 def made_in_the_clear(
-    plan: PrivacyPlan, has_states: bool, pseudo: PseudoSettings
+    plan: PrivacyPlan, has_states: bool, follows_cases: bool
 ) -> list[UnprotectedRelease]:
-    """Receipts of what is made from people's data before the rounds, without noise."""
+    """Receipts of what is made from people's data before the rounds, without noise.
+
+    ``follows_cases`` says whether pseudo traces, if any, do.
+    """
     made = []
     if has_states:
         made.append(("region model", "cases by region and day, and flows"))
     if plan.copies:
         made.append(("mobility model", "visits and moves of all people, added up"))
-    if plan.copies and pseudo.reads_cases:
+    if plan.copies and follows_cases:
         made.append(("pseudo domains", "reported cases by region and day"))
     return [in_the_clear(plan, channel, what) for channel, what in made]
 

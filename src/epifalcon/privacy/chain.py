@@ -112,6 +112,8 @@ class Journal:
                         f"{self._path}: was changed by another process"
                     )
                 self._write(file.fileno(), data)
+            if not self._size:
+                _sync_name(self._path)
         except OSError as error:
             raise WriteError(
                 f"{self._path}: cannot be written: {error.strerror}"
@@ -126,6 +128,15 @@ class Journal:
         except OSError:
             os.ftruncate(handle, self._size)
             raise
+
+
+def _sync_name(path: Path) -> None:
+    """Wait until the disk knows that the new file is there at all."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _canonical(values: Plain) -> str:

@@ -21,7 +21,7 @@ from epifalcon.checks import non_negative, positive
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.clipping import clip_factors
 from epifalcon.privacy.events import GaussianRelease, Terms
-from epifalcon.privacy.gaussian import normals
+from epifalcon.privacy.gaussian import NormalSource, normals
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def private_mean(
     clipped: ClippedSum,
     mechanism: GradientMechanism,
     terms: Terms,
-    generator: torch.Generator,
+    generator: NormalSource,
 ) -> ReleasedGradient:
     """The mean of noised gradients as the server forms it, g_u + N(0, sigma_f^2).
 

@@ -99,11 +99,32 @@ class NoiseKey:
         return np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
 
 
+class KeyedNormals:
+    """Keyed noise drawn tensor by tensor, each of its own: (key, person, position)."""
+
+    def __init__(self, key: NoiseKey, person: int) -> None:
+        self._key, self._person = key, person
+        self._drawn = 0
+
+    def draw(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The next tensor of standard normal noise."""
+        place = np.array([self._drawn])
+        self._drawn += 1
+        rows = NoiseRows(np.array([self._person]), place)
+        noise = keyed_normals(self._key, rows, max(math.prod(shape), 1))
+        flat = torch.from_numpy(noise[0, : math.prod(shape)])
+        return flat.to(dtype).reshape(shape)
+
+
+NormalSource = torch.Generator | KeyedNormals
+"""Whence noise comes. torch keeps 32 bits of a seed: no secret is safe in it."""
+
+
 def release(
     update: Tensor,
     clip: float,
     sigma: float,
-    generator: torch.Generator,
+    generator: NormalSource,
     terms: Terms = ONE_RELEASE,
 ) -> Released:
     """Clip each row to ``clip`` and add N(0, sigma^2) to every entry.
@@ -141,9 +162,11 @@ def add_keyed(value: Tensor, sigma: float, rows: NoiseRows, key: NoiseKey) -> Te
 
 
 def normals(
-    shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
+    shape: tuple[int, ...], generator: NormalSource, dtype: torch.dtype
 ) -> Tensor:
-    """Standard normal draws; a generator is demanded, never torch's global one."""
+    """Standard normal draws; a source is demanded, never torch's global generator."""
+    if isinstance(generator, KeyedNormals):
+        return generator.draw(tuple(shape), dtype)
     if not isinstance(generator, torch.Generator):
         raise SettingsError("generator must be a torch.Generator of the caller's own")
     return torch.randn(shape, generator=generator, dtype=dtype)

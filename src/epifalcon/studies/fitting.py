@@ -288,7 +288,8 @@ def _engine(
     ledger = _ledger(desk.folder, plan.budget, resumed)
     if resumed is None:
         has_states = features.state is not None
-        ledger.record(*made_in_the_clear(plan, has_states, settings.pseudo))
+        follows = settings.pseudo.reads_cases
+        ledger.record(*made_in_the_clear(plan, has_states, follows))
     seed = Streams(task.seed).seed_for("falcon training")
     taker = take_notes(settings.view, cohort, settings.model, plan, seed, resumed)
     engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, taker)

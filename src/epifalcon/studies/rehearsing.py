@@ -49,7 +49,7 @@ from epifalcon.types import Probabilities
 RUN = "rehearsal"
 _START_SECONDS = 120.0
 _POLL_SECONDS = 0.5
-_POLICY = "[policy]\ngive_scores = true\nknown_noise = true\n"
+_POLICY = "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 0\n"
 
 
 @dataclass(frozen=True, kw_only=True)

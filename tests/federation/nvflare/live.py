@@ -3,8 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,9 @@ JOB = Job(
     coordinator=Part(path=f"{ECHO}.ScriptedCoordinator", args={"patience": PATIENCE}),
     site=Part(path=f"{ECHO}.EchoSite"),
 )
-ENVIRONMENT = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+PATHS = f"{ROOT}:{ROOT / 'src'}"
+"""Of processes under test: the tests, and the tree that they stand in."""
+ENVIRONMENT = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
 
 
 class Live:
@@ -122,6 +125,17 @@ def until(ready, what: str) -> None:
         if time.monotonic() > end:
             raise TimeoutError(f"waited too long for {what}")
         time.sleep(0.02)
+
+
+def leaks(text: str, places: Sequence[str]) -> list[str]:
+    """Lines of a log that tell of a place, a person or a result."""
+    named = "|".join(re.escape(place) for place in places)
+    pattern = re.compile(
+        r"\b(infected|positive|negative|by_slot|status|risk)="
+        r"|\b(tensor|array)\(|\bperson \d|\bprobability \d"
+        + (rf"|\b({named})\b" if named else "")
+    )
+    return [line for line in text.splitlines() if pattern.search(line)]
 
 
 def processes_of(folder: Path) -> list[int]:

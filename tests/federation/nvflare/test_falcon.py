@@ -12,6 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
+from epifalcon.app.federating import _require_success
+from epifalcon.errors import TooFewSitesError
 from epifalcon.federation.engine import predict
 from epifalcon.federation.nvflare.admin import connect
 from epifalcon.federation.nvflare.deployment import Deployment
@@ -25,13 +27,21 @@ from epifalcon.federation.nvflare.processes import (
 )
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites.coordinating import MODEL, PROGRESS, SUMMARY, Conduct
+from epifalcon.federation.sites.files import SITE_FILE
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
 from epifalcon.federation.sites.run import LEDGER, RISKS, Order
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain
 from epifalcon.studies.rehearsing import lay_out_site
-from tests.federation.nvflare.live import PATIENCE, ROOT, processes_of, until
+from tests.federation.nvflare.live import (
+    PATHS,
+    PATIENCE,
+    ROOT,
+    leaks,
+    processes_of,
+    until,
+)
 from tests.studies import town
 
 pytestmark = pytest.mark.xdist_group("federation")
@@ -59,7 +69,7 @@ class Falcons:
             lay_out_site(self.kits[name], home, 0)
         self.outside = folder / "connections.txt"
         self.environment = {
-            "PYTHONPATH": f"{LOOPBACK}:{ROOT}",
+            "PYTHONPATH": f"{LOOPBACK}:{PATHS}",
             "OMP_NUM_THREADS": "1",
             "EPIFALCON_CONNECTIONS": str(self.outside),
         }
@@ -203,11 +213,27 @@ def ledger(place):
 def test_no_log_line_tells_a_place_a_person_or_a_result(falcons):
     text = falcons.texts()
     assert len(text) > 1000
-    for word in ("infected", "positive", "negative", "by_slot", "status", "risk"):
-        lines = [line for line in text.splitlines() if f"{word}=" in line]
-        assert not lines
-    assert "tensor(" not in text
-    assert "array(" not in text
+    assert leaks(text, []) == []
+
+
+def test_why_a_run_never_began_comes_to_the_administrator(falcons, admin):
+    path = falcons.kits["school"] / SITE_FILE
+    before = path.read_text()
+    path.write_text(f'{before}modes = ["local"]\n')
+    try:
+        job = falcons.submit(admin, order_of(3, least_sites=2), "unwanted")
+        status = admin.wait(job, PATIENCE)
+    finally:
+        path.write_text(before)
+    assert not status.succeeded
+    assert status.kind == "TooFewSitesError"
+    assert "school in round 0, hello: the site says: it does not allow" in status.why
+    assert "policy.modes" in status.why
+    (listed,) = [one for one in admin.jobs() if one.job == job]
+    assert listed.why == status.why
+    with pytest.raises(TooFewSitesError, match=r"policy\.modes"):
+        _require_success(status)
+    assert not falcons.summary("unwanted")["finished"]
 
 
 def test_nobody_connected_outside(falcons):

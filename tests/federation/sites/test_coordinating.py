@@ -1,5 +1,6 @@
 """A whole run over sites, from their own files, without a network between."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -9,12 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.errors import DataError, SettingsError, TooFewSitesError
+from epifalcon.errors import (
+    DataError,
+    SettingsError,
+    TooFewSitesError,
+)
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
 from epifalcon.federation.engine import predict
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites.coordinating import Conduct, SitesRun, area_under_curve
+from epifalcon.federation.sites.coordinating import (
+    SUMMARY,
+    Conduct,
+    SitesRun,
+    area_under_curve,
+)
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
 from epifalcon.federation.sites.run import LEDGER, RISKS, Order, SiteRun
@@ -22,7 +32,7 @@ from epifalcon.privacy.ledger import Ledger
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
-POLICY = "[policy]\ngive_scores = true\nknown_noise = true\n"
+POLICY = "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 0\n"
 KINDS = {
     "off": PrivacySettings(),
     "clips": PrivacySettings(mode="paper", upload_sigma=0.0, gradient_sigma=0.0),
@@ -36,11 +46,14 @@ class Transport:
 
     def __init__(self, folder, run):
         self.folder, self.run = folder, run
+        self.running = {}
         self.start()
 
     def start(self):
         """New processes: nothing is remembered that is not on disk."""
         self.asked, self.away = 0, {}
+        for one in self.running.values():
+            one.close()
         self.running = {
             name: SiteRun(SiteFiles(self.folder / name), self.run, name)
             for name in NAMES
@@ -140,8 +153,9 @@ def test_server_and_sites_have_the_receipts_of_one_process(folder, kind):
         assert tuple(one for one in found if one in expected) == expected
         clear = {one.terms.channel for one in found if one not in expected}
         # In mode local neither cases nor results leave in the clear.
-        region = {"region model", "validation"} if kind == "paper" else set()
-        assert clear == {"mobility model", "pseudo domains", "uploads"} | region
+        cases = {"region model", "pseudo domains", "validation"}
+        region = cases if kind == "paper" else set()
+        assert clear == {"mobility model", "uploads"} | region
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
@@ -168,6 +182,15 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
     for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
         mine, theirs = ledger_at(folder / place), ledger_at(other / place)
         assert mine.releases == theirs.releases
+
+
+def test_what_a_finished_run_told_stays_if_it_cannot_be_gone_on_with(folder):
+    run_of(folder, order(rounds=10))[0].go()
+    before = (folder / "server" / "first" / SUMMARY).read_text()
+    again, _ = run_of(folder, replace(order(rounds=10), seed=4))
+    with pytest.raises(DataError, match="other data, settings or seed"):
+        again.go()
+    assert (folder / "server" / "first" / SUMMARY).read_text() == before
 
 
 @pytest.mark.parametrize("kind", ["paper", "off"])
@@ -309,11 +332,30 @@ def test_no_result_leaves_where_tests_are_promised_whatever_is_asked(
     assert any(len(one.people) for one in sites) == some
 
 
-def test_sites_of_different_cities_are_refused(folder):
-    other = town.traces(seed=11)
-    store_site(folder / "school", split(other, town.known(), 3)[2])
-    with pytest.raises(DataError, match="school has another city than clinic"):
-        run_of(folder, order())[0].go()
+@pytest.mark.parametrize("stranger", ["clinic", "school"])
+def test_a_site_of_another_city_is_left_out_and_named(folder, stranger):
+    other = split(town.traces(seed=11), town.known(), 3)
+    store_site(folder / stranger, other[NAMES.index(stranger)])
+    run, _ = run_of(folder, order(rounds=1, least_sites=2))
+    summary = run.go()
+    assert summary["finished"]
+    assert stranger not in summary["sites"]["sites"]
+    (trouble,) = summary["sites"]["troubles"]
+    assert (trouble["site"], trouble["phase"]) == (stranger, "hello")
+    assert "another city: its regions differ" in trouble["why"]
+
+
+def test_why_a_run_never_began_is_told(folder):
+    path = folder / "school" / SITE_FILE
+    path.write_text(f'{path.read_text()}modes = ["local"]\n')
+    run, _ = run_of(folder, order(least_sites=3))
+    with pytest.raises(TooFewSitesError):
+        run.go()
+    told = json.loads((folder / "server" / "first" / SUMMARY).read_text())
+    assert not told["finished"]
+    assert (told["rounds"], told["error_kind"]) == (0, "TooFewSitesError")
+    assert "school in round 0, hello: the site says: it does not allow" in told["error"]
+    assert told["sites"]["counts"] == {"school": {"refused": 1}}
 
 
 def test_everybodys_cases_are_refused(folder):

@@ -1,11 +1,20 @@
 """A site's own files: data, policy, secret."""
 
+import re
 import stat
+from dataclasses import fields
 
 import pytest
 
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, require_run_name
+from epifalcon.federation.sites import files
+from epifalcon.federation.sites.files import (
+    SITE_FILE,
+    TEMPLATE,
+    SiteFiles,
+    SitePolicy,
+    require_run_name,
+)
 
 
 def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
@@ -14,6 +23,31 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
     path = tmp_path / "secret"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(bytes.fromhex(path.read_text())) == 32
+    assert first.bit_length() > 240
+
+
+def test_a_secret_that_another_process_has_just_made_is_taken(tmp_path, monkeypatch):
+    made = files.secrets.token_bytes
+
+    def slow(count):
+        monkeypatch.setattr(files.secrets, "token_bytes", made)
+        SiteFiles(tmp_path).noise_key("run")
+        return made(count)
+
+    monkeypatch.setattr(files.secrets, "token_bytes", slow)
+    found = SiteFiles(tmp_path).noise_key("run")
+    assert SiteFiles(tmp_path).noise_key("run") == found
+    assert not list(tmp_path.glob(".secret*"))
+
+
+def test_the_template_is_a_policy_with_every_key_that_a_server_is_bound_by(tmp_path):
+    text = TEMPLATE.replace('city = ""', 'city = "a"')
+    (tmp_path / SITE_FILE).write_text(text.replace('known = ""', 'known = "b"'))
+    policy = SiteFiles(tmp_path).settings().policy
+    named = set(re.findall(r"^(\w+) = ", text.split("[policy]")[1], re.M))
+    assert named == {one.name for one in fields(SitePolicy)} - {"known_noise"}
+    assert (policy.most_epsilon, policy.least_in_fold) == (8.0, 10)
+    assert not policy.known_noise
 
 
 def test_every_run_and_every_site_has_noise_of_its_own(tmp_path):
@@ -47,6 +81,10 @@ def test_names_that_are_no_folders_of_ours_are_refused(name):
         ('city = "a"\nknown = "b"\ntown = 1\n', "town"),
         ('city = "a"\nknown = "b"\n[policy]\nmodes = ["on"]\n', "modes"),
         ('city = "a"\nknown = "b"\n[policy]\nmost_epsilon = -1.0\n', "most_epsilon"),
+        ('city = "a"\nknown = "b"\n[policy]\ndelta = 1.0\n', "delta"),
+        ('city = "a"\nknown = "b"\n[policy]\nrelation = "any"\n', "relation"),
+        ('city = "a"\nknown = "b"\n[policy]\nleast_in_fold = -1\n', "least_in_fold"),
+        ('city = "a"\nknown = "b"\n[policy]\nregion_model = "yes"\n', "region_model"),
         ("city = ", SITE_FILE),
     ],
 )

@@ -246,8 +246,9 @@ def test_notes_are_on_the_disk_before_an_answer_leaves(folder):  # noqa: F811
         )
     ]
     assert releases == [
-        "announce",
+        *("hello", "count", "states", "prepare", "announce"),
         *(["begin", "reply upload/0", "reply upload/1"] * 2),
+        "finish",
     ]
     grown = [after - before for before, after in itertools.pairwise(seen)]
     assert set(grown) <= {0, 1}

@@ -7,15 +7,17 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from epifalcon.errors import DataError, EpifalconError
+from epifalcon.federation.nvflare import outcomes
 from epifalcon.federation.nvflare.jobs import Job, write_job
 from epifalcon.federation.nvflare.kits import Kit, open_kit
 
 _POLL_SECONDS = 0.5
+_MOST_REASONS = 20
 # Else its warnings go to the screen of a program that sets up no logging.
 logging.getLogger("nvflare").addHandler(logging.NullHandler())
 _FINISHED = "FINISHED"
@@ -29,6 +31,10 @@ class JobStatus:
     name: str
     status: str
     submitted: str
+    kind: str = ""
+    """Of the error that ended it."""
+    why: str = ""
+    """Its words, such as which site refused and by what."""
 
     @property
     def finished(self) -> bool:
@@ -92,17 +98,24 @@ class Admin:
             )
             for one in found
         ]
-        return tuple(sorted(made, key=lambda one: one.submitted))
+        listed = sorted(made, key=lambda one: one.submitted)
+        failed = [one for one in listed if one.finished and not one.succeeded]
+        # The list has no reasons: one more question for each of the newest.
+        told = {one.job: self.job(one.job) for one in failed[-_MOST_REASONS:]}
+        return tuple(_with_reason(one, told.get(one.job)) for one in listed)
 
     def job(self, job: str) -> JobStatus:
         """One job, or ``DataError`` if the server knows no such job."""
         with _told(f"look at job {job}"):
             meta = self._session.get_job_meta(job)
+        kind, words = outcomes.why(meta)
         return JobStatus(
             job=job,
             name=str(meta.get("name")),
             status=str(meta.get("status")),
             submitted=str(meta.get("submit_time_iso")),
+            kind=kind,
+            why=words,
         )
 
     def stop(self, job: str) -> None:
@@ -133,6 +146,12 @@ class Admin:
                     f"missing: {', '.join(missing)}"
                 )
             time.sleep(_POLL_SECONDS)
+
+
+def _with_reason(listed: JobStatus, found: JobStatus | None) -> JobStatus:
+    if found is None:
+        return listed
+    return replace(listed, kind=found.kind, why=found.why)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import shlex
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobHandleSpec, JobProcessArgs, JobReturnCode
 from nvflare.app_common.job_launcher.process_launcher import (
     ProcessHandle,
@@ -25,6 +27,8 @@ from nvflare.app_common.job_launcher.process_launcher import (
 )
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
+
+from epifalcon.federation.nvflare import outcomes
 
 _WRAPPER = "epifalcon.federation.nvflare.job_process"
 _FAREWELL_SECONDS = 4.0
@@ -40,6 +44,13 @@ class KitStorage(FilesystemStorage):
 
     def __init__(self, folder: str) -> None:
         super().__init__(root_dir=os.path.abspath(folder), uri_root="/")
+
+    def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
+        """With a status that tells of a failure goes the reason."""
+        status = str(meta.get(JobMetaKey.STATUS.value, ""))
+        if status.startswith("FINISHED") and status != outcomes.COMPLETED:
+            meta = {**meta, **outcomes.told(Path.cwd(), uri)}
+        super().update_meta(uri, meta, replace)
 
 
 class JobHandle(ProcessHandle):

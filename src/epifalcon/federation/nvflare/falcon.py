@@ -3,7 +3,8 @@
 import threading
 from pathlib import Path
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError, EpifalconError, SettingsError
+from epifalcon.federation.nvflare import outcomes
 from epifalcon.federation.nvflare.jobs import Job, Part
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.settings import build
@@ -21,7 +22,14 @@ class FalconCoordinator:
         self._resume = resume
 
     def coordinate(self, transport: Transport, folder: Path) -> None:
-        """Run to the end, or until too few sites are left."""
+        """Run to the end, or until too few sites are left; tell why if it fails."""
+        try:
+            self._coordinate(transport, folder)
+        except EpifalconError as error:
+            outcomes.tell(folder, error)
+            raise
+
+    def _coordinate(self, transport: Transport, folder: Path) -> None:
         # What loads torch comes with the job, not with every process.
         from epifalcon.federation.sites.coordinating import Conduct, SitesRun
         from epifalcon.federation.sites.files import require_run_name

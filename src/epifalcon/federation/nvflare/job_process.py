@@ -18,6 +18,8 @@ _MODULES = (
     "nvflare.private.fed.app.client.worker_process",
 )
 _WATCH_SECONDS = 0.3
+JOB = "EPIFALCON_JOB"
+"""Environment: the job's number, for what is told of its end."""
 
 
 def end_with_parent(parent: int) -> None:
@@ -37,6 +39,7 @@ def main() -> None:
     del sys.argv[1]
     program = importlib.import_module(module)
     given = program.parse_arguments()
+    os.environ[JOB] = given.job_id
     folder = os.path.join(given.workspace, given.job_id)
     # As the program's own last lines do, but without six seconds of grace: all
     # calls have been answered when a job ends.

@@ -1,9 +1,10 @@
 """A site's side of a run: every call answered once, whatever is sent how often.
 
-Calls are dealt with one at a time. The answer to the last call is kept, so that a
-call that comes twice is answered twice and done once; a call for an earlier round
-is refused. Receipts are in the site's own ledger before an answer leaves. What
-went wrong is told to the server in words that hold no data.
+Calls are dealt with one at a time. The last call and its answer are kept, so that a
+call that comes twice is answered twice and done once; one with the same heading that
+says something else is another call, and a call for an earlier round is refused.
+Receipts are in the site's own ledger before an answer leaves. What went wrong is
+told to the server in words that hold no data.
 """
 
 import threading
@@ -19,8 +20,8 @@ from torch import Tensor
 from epifalcon.errors import (
     BudgetExceededError,
     DataError,
-    EpifalconError,
     SettingsError,
+    WriteError,
 )
 from epifalcon.federation.checkpoints import record_once
 from epifalcon.federation.messages import (
@@ -28,6 +29,7 @@ from epifalcon.federation.messages import (
     Closing,
     GradientUpload,
 )
+from epifalcon.federation.sites.files import PolicyError
 from epifalcon.federation.sites.rounds import CohortRounds, Sent
 from epifalcon.federation.sites.switchboard import BUSY, ERROR, Payload
 from epifalcon.federation.sites.trail import REPLAYED, Noted, ReplayError, Trail
@@ -41,12 +43,18 @@ _WORDS: dict[type[Exception], str] = {
     BudgetExceededError: "its budget of privacy is spent",
     SettingsError: "it does not allow these settings",
     DataError: "the call does not fit what it holds",
+    WriteError: "it cannot write, or another of its processes is at work on this run",
 }
 _UNREADABLE = "the call cannot be read"
 
 
 def in_words(error: Exception) -> str:
-    """What may be told to a server of an error: its kind, and nothing of its text."""
+    """What may be told to a server of an error: its kind, and nothing of its text.
+
+    Of a policy, which line of it.
+    """
+    if isinstance(error, PolicyError):
+        return f"it does not allow these settings: policy.{error.key}"
     for kind, words in _WORDS.items():
         if isinstance(error, kind):
             return words
@@ -60,14 +68,22 @@ class Answering:
         self.run, self.site = run, site
         self.failed: list[tuple[Heading, Exception]] = []
         """What went wrong, for the site's own eyes."""
+        self.tells_seconds = True
+        """Whether an answer says how long it took, which depends on people's data."""
         self._lock = threading.Lock()
-        self._last: tuple[Heading, bytes] | None = None
+        self._last: tuple[Heading, bytes, bytes] | None = None
+        """Of the last good call: its heading, the call, and the answer."""
         self._newest = 0
         self._phases: dict[str, Callable[[Parcel], Payload]] = {}
 
     def on(self, phase: str, handler: Callable[[Parcel], Payload]) -> None:
         """Answer calls of ``phase`` by ``handler``; a word before a space suffices."""
         self._phases[phase] = handler
+
+    def forget(self) -> None:
+        """Answer nothing any more, nor what was answered before."""
+        self._phases.clear()
+        self._last = None
 
     def answer(self, call: bytes) -> bytes:
         """The answer to a call; never raises."""
@@ -78,26 +94,32 @@ class Answering:
                 heading = Heading(self.run, self.site, -1, "unreadable")
                 self.failed.append((heading, error))
                 return pack(Parcel(heading, {}, {ERROR: _UNREADABLE}))
-            return self._answer(parcel)
+            heading, last = parcel.heading, self._last
+            if last is not None and last[0] == heading and last[1] == call:
+                return last[2]
+            answer, good = self._answer(parcel)
+            if good:
+                self._last = heading, call, answer
+            return answer
 
-    def _answer(self, call: Parcel) -> bytes:
+    def _answer(self, call: Parcel) -> tuple[bytes, bool]:
+        """The answer, and whether all went well."""
         heading = call.heading
-        if self._last is not None and self._last[0] == heading:
-            return self._last[1]
         began = perf_counter()
         try:
             heading.require(Heading(self.run, self.site, heading.round, heading.phase))
             if heading.round < self._newest:
                 raise DataError(f"round {heading.round} is over")
             made = self._handler(heading.phase)(call)
-        except (EpifalconError, OSError) as error:
+        except Exception as error:
+            # Whatever it is: of an error its kind leaves, and no traceback.
             self.failed.append((heading, error))
-            return pack(Parcel(heading, {}, {ERROR: in_words(error)}))
+            return pack(Parcel(heading, {}, {ERROR: in_words(error)})), False
         self._newest = heading.round
-        told = {**made.told, BUSY: perf_counter() - began}
-        answer = pack(Parcel(heading, made.tensors, told))
-        self._last = heading, answer
-        return answer
+        told = dict(made.told)
+        if self.tells_seconds:
+            told[BUSY] = perf_counter() - began
+        return pack(Parcel(heading, made.tensors, told)), True
 
     def _handler(self, phase: str) -> Callable[[Parcel], Payload]:
         for name in (phase, phase.split(" ", 1)[0]):

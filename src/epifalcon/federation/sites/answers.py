@@ -32,6 +32,10 @@ from epifalcon.types import Mask, Probabilities
 _ROOM = 8.0
 """A normal vector of d numbers is longer than sqrt(d) + 8 once in 10^14 draws."""
 _ROUNDING = 1 + 1e-5
+_MOST = 1e300
+_LARGEST = 1e6
+"""Of a number in one person's row or gradient, where no clip bounds it: more than a
+training makes, and far from what would make sums infinite for all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +50,11 @@ class Announced:
 
 
 class Answers:
-    """Reads the answers of sites whose numbers of people are known."""
+    """Reads the answers of sites whose numbers of people are known.
+
+    ``rows`` says whether rows go person by person; ``size`` is the number of regions
+    and of windows, where it is known.
+    """
 
     def __init__(
         self,
@@ -54,8 +62,14 @@ class Answers:
         settings: FalconSettings,
         plan: PrivacyPlan,
         parameters: Mapping[str, Tensor],
+        rows: bool = False,
+        size: tuple[int, int] | None = None,
     ) -> None:
         self._people, self._settings, self._plan = dict(people), settings, plan
+        self._size = size
+        self._needed = None
+        if plan.upload is None:
+            self._needed = "claims" if rows else "group"
         self._shapes = {
             name: (one.shape, one.dtype) for name, one in parameters.items()
         }
@@ -76,7 +90,26 @@ class Answers:
                 f"{len(upload.keys):,} keys of {self._people[site]:,} people, at most "
                 f"{most:,} can be"
             )
-        return Announced(upload, _group(answer), self._claims(site, upload, answer))
+        self._require_places(site, upload)
+        claims = self._claims(site, upload, answer)
+        announced = Announced(upload, _group(answer), claims)
+        if self._needed and getattr(announced, self._needed) is None:
+            raise DataError(f"{self._needed} of the places are missing")
+        return announced
+
+    def _require_places(self, site: str, upload: PresenceUpload) -> None:
+        """Keys of the city, and counts that the site's people can make."""
+        if not len(upload.keys):
+            return
+        if self._size and upload.keys[-1] >= math.prod(self._size):
+            raise DataError(f"a key of {math.prod(self._size):,} or more")
+        people, mechanism = self._people[site], self._plan.presence
+        least, most = float(self._plan.mode == "off"), float(people)
+        if mechanism is not None:
+            room = mechanism.sigma * math.sqrt(people) * (1 + _ROOM)
+            least, most = -room, people + room
+        if upload.counts.min() < least or upload.counts.max() > most * _ROUNDING:
+            raise DataError(f"a count that {people:,} people cannot make")
 
     def _claims(
         self, site: str, upload: PresenceUpload, answer: Parcel
@@ -90,6 +123,8 @@ class Answers:
             raise DataError("members must be of 32 bits, their bounds of 64")
         rows = Rows(start.numpy(), member.numpy())
         regions, windows = (int(one) for one in size)
+        if self._size and (regions, windows) != self._size:
+            raise DataError(f"{regions} regions and {windows} windows")
         return Incidence(self._people[site], regions, windows, upload.keys, rows)
 
     def upload(
@@ -140,6 +175,7 @@ class Answers:
         """No row or sum longer than clip and noise can make it."""
         mechanism = self._plan.upload
         if mechanism is None:
+            _require_size(rows, claims)
             return
         noise = mechanism.sigma * (math.sqrt(rows.shape[1]) + _ROOM)
         most = claims * mechanism.clip + math.sqrt(claims) * noise
@@ -168,6 +204,8 @@ class Answers:
         most = people * max(self._settings.class_weights or (1.0,))
         if not 0 <= weight <= most * _ROUNDING:
             raise DataError(f"{people:,} people cannot weigh {weight:g} in the loss")
+        if not 0 <= loss <= most * _LARGEST:
+            raise DataError(f"{people:,} people cannot have a loss of {loss:g}")
         return GradientUpload(number, gradients, people, weight), (loss, weight)
 
     def look(self, site: str, answer: Parcel) -> tuple[Probabilities, Mask]:
@@ -186,6 +224,8 @@ class Answers:
     def _require_gradient_norm(self, gradients: dict[str, Tensor], people: int) -> None:
         mechanism = self._plan.gradient
         if mechanism is None:
+            for one in gradients.values():
+                _require_size(one, people)
             return
         squared = sum(float((one.double() ** 2).sum()) for one in gradients.values())
         size = sum(one.numel() for one in gradients.values())
@@ -196,6 +236,14 @@ class Answers:
                 f"a gradient of norm {math.sqrt(squared):.4g}, clip and noise allow "
                 f"{most:.4g}"
             )
+
+
+def _require_size(numbers: Tensor, people: int) -> None:
+    if not numbers.numel():
+        return
+    low, high = (float(one) for one in torch.aminmax(numbers))
+    if max(-low, high) > people * _LARGEST:
+        raise DataError(f"a number of {max(-low, high):.4g}, of {people:,} people")
 
 
 def _group(answer: Parcel) -> NDArray[np.int64] | None:
@@ -210,6 +258,6 @@ def _group(answer: Parcel) -> NDArray[np.int64] | None:
 
 def _number(answer: Parcel, name: str) -> float:
     value = answer.value(name)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{name} is {value!r}, expected a number")
+    if type(value) not in (int, float) or not abs(value) < _MOST:
+        raise DataError(f"{name} is {str(value)[:40]!r}, expected a number")
     return float(value)

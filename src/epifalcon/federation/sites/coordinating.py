@@ -5,6 +5,7 @@ model, at the end the model of the best look and ``summary.json``. No person's s
 comes here unless it was asked for and the site gives it.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from scipy.stats import rankdata
 from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import whole
-from epifalcon.errors import CorruptFileError, EpifalconError
+from epifalcon.errors import CorruptFileError, DataError, EpifalconError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.plan import PrivacyPlan, releases_of
@@ -28,6 +30,7 @@ from epifalcon.federation.preparing import (
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.engine import Census, SitesEngine
 from epifalcon.federation.sites.gathering import gather, meet, tell_again
+from epifalcon.federation.sites.locks import FolderLock
 from epifalcon.federation.sites.remembering import (
     PREPARATION,
     TROUBLES,
@@ -113,12 +116,15 @@ class SitesRun:
     ) -> None:
         require_federable(order.settings)
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock: FolderLock | None = FolderLock(folder)
         known = Troubles(folder / TROUBLES)
         self.board = Switchboard(transport, folder.name, order.rules, known)
         self.found = Progressed()
         self.scores: dict[str, Probabilities] = {}
         self._folder, self._order, self._conduct = folder, order, conduct
         self._forecast: dict[str, Any] | None = None
+        self._engine: SitesEngine | None = None
+        self._people: Mapping[str, int] = {}
 
     def go(self, progress: Progress = silent) -> dict[str, Any]:
         """Train until the settings' rounds are done or looks get no better.
@@ -127,20 +133,25 @@ class SitesRun:
         model is kept as it is, and the same call goes on later.
         """
         began = perf_counter()
-        resumed = checkpoints.newest(self._folder, self._order.origin)
-        engine = self._prepare(resumed, progress)
-        if resumed is not None:
-            self._put_back(engine, resumed)
+        self._lock = self._lock or FolderLock(self._folder)
         try:
-            self._train(engine, progress)
-            self._finish(engine)
+            resumed = checkpoints.newest(self._folder, self._order.origin)
+            self._engine = self._prepare(resumed, progress)
+            if resumed is not None:
+                self._put_back(self._engine, resumed)
+            self._train(self._engine, progress)
+            self._finish(self._engine)
+            write_tensors(self._folder / MODEL, self.found.parameters)
+            if self.scores:
+                store.replace_text(self._folder / SCORES, _score_table(self.scores))
+            return self._write_report(perf_counter() - began)
         except EpifalconError as error:
-            self._write_report(engine, perf_counter() - began, str(error))
+            # Also of a run that never began: why must be told.
+            self._write_report(perf_counter() - began, error)
             raise
-        write_tensors(self._folder / MODEL, self.found.parameters)
-        if self.scores:
-            store.replace_text(self._folder / SCORES, _score_table(self.scores))
-        return self._write_report(engine, perf_counter() - began)
+        finally:
+            self._lock.release()
+            self._lock = None
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
@@ -169,14 +180,17 @@ class SitesRun:
             copies if tallies.needs_pseudo_traces(settings) else 0,
         )
         ledger = self._ledger(plan, resumed, has_states=around.state_width > 0)
-        census = Census(met.people, around.state_width)
+        self._people = met.people
+        size = met.regions, met.clock.slots // settings.model.window_slots
+        census = Census(met.people, around.state_width, size)
         return SitesEngine(board, census, settings.model, plan, order.seed, ledger)
 
     def _ledger(
         self, plan: PrivacyPlan, resumed: Checkpoint | None, has_states: bool
     ) -> Ledger:
         path, settings = self._folder / LEDGER, self._order.settings
-        made = made_in_the_clear(plan, has_states, settings.pseudo)
+        follows_cases = tallies.needs_reported(settings)
+        made = made_in_the_clear(plan, has_states, follows_cases)
         made += self._order.looks(plan)
         made.append(in_the_clear(plan, "uploads", self._order.revealed))
         ledger = checkpoints.ledger_of(path, plan.budget, resumed)
@@ -260,22 +274,33 @@ class SitesRun:
                 engine.score()
         tensors = {f"parameter/{name}": one for name, one in found.parameters.items()}
         told = {"fresh": fresh, "scores": self._conduct.scores}
-        answers = engine.call("finish", _read_scores, Payload(tensors, told))
+        answers = engine.call("finish", self._read_scores, Payload(tensors, told))
         if self._conduct.scores:
             self.scores = {
                 site: one for site, one in answers.items() if one is not None
             }
 
+    def _read_scores(self, site: str, answer: Parcel) -> Floats | None:
+        if "scores" not in answer.tensors:
+            return None
+        found: Floats = answer.tensor("scores").numpy()
+        if found.dtype != np.float64 or found.shape != (self._people[site],):
+            raise DataError(f"scores of {found.shape} for {self._people[site]} people")
+        if not ((found >= 0) & (found <= 1)).all():
+            raise DataError("a score outside 0 to 1")
+        return found
+
     def _write_report(
-        self, engine: SitesEngine, seconds: float, error: str | None = None
+        self, seconds: float, error: EpifalconError | None = None
     ) -> dict[str, Any]:
-        found, traffic = self.found, self.board.traffic
+        found, traffic, engine = self.found, self.board.traffic, self._engine
         later = found.seconds[1:] or found.seconds or [0.0]
         summary = {
             "run": self.board.run,
             "finished": error is None,
-            "error": error,
-            "rounds": engine.round,
+            "error": None if error is None else str(error),
+            "error_kind": None if error is None else type(error).__name__,
+            "rounds": 0 if engine is None else engine.round,
             "best_round": None if found.best is None else found.best.round,
             "validation_auc": None if found.best is None else found.best.auc,
             "looks": [[one.round, one.auc, one.loss] for one in found.looks],
@@ -288,13 +313,21 @@ class SitesRun:
             "site_seconds": traffic.site_seconds,
             "bytes_sent": traffic.sent,
             "bytes_received": traffic.received,
-            "epsilon": _epsilon(engine),
-            "ledger_head": engine.ledger.head,
+            "epsilon": None if engine is None else _epsilon(engine),
+            "ledger_head": None if engine is None else engine.ledger.head,
             "forecast": self._forecast,
             "sites": self.board.report(),
         }
-        store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))
+        if engine is not None or not self._ended_before():
+            store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))
         return summary
+
+    def _ended_before(self) -> bool:
+        """Whether the folder holds the summary of a run that came to its end."""
+        try:
+            return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
+        except (OSError, ValueError, KeyError):
+            return False
 
 
 def area_under_curve(scores: Probabilities, infected: Mask) -> float | None:
@@ -314,14 +347,6 @@ def _epsilon(engine: SitesEngine) -> dict[str, float | None]:
         unit: value if protected and math.isfinite(value) else None
         for unit, value in spent.items()
     }
-
-
-def _read_scores(site: str, answer: Parcel) -> Floats | None:
-    del site
-    if "scores" not in answer.tensors:
-        return None
-    found: Floats = answer.tensor("scores").double().numpy()
-    return found
 
 
 def _nothing(site: str, answer: Parcel) -> None:

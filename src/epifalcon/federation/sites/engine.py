@@ -43,6 +43,8 @@ class Census:
     """How many each site has, by name."""
     state_width: int = 0
     """Of the region states beside people's rows; 0 without region model."""
+    size: tuple[int, int] | None = None
+    """Regions and windows of the city; None where nobody said."""
 
 
 class SitesEngine:
@@ -64,7 +66,10 @@ class SitesEngine:
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
         rng = RunSeeds(seed).parameters()
         self._model = Model.of(initial_parameters(settings, census.state_width, rng))
-        self._answers = Answers(census.people, settings, plan, self._model.parameters)
+        rows = board.rules.sends_rows(plan.mode)
+        self._answers = Answers(
+            census.people, settings, plan, self._model.parameters, rows, census.size
+        )
         self._round = 0
         self._closing: dict[str, tuple[Closing, Tensor | None]] = {}
         self._best: int | None = None

@@ -5,18 +5,29 @@ its owner alone, and every run draws its noise from a key of its own made of it.
 """
 
 import hashlib
+import os
 import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from epifalcon.checks import positive
+import numpy as np
+
+from epifalcon.checks import one_of, positive, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation.preparing import Household
-from epifalcon.federation.settings import Mode, PredictionSettings, SiteRules
+from epifalcon.federation.preparing import Division, Household
+from epifalcon.federation.settings import (
+    Mode,
+    PredictionSettings,
+    PrivacySettings,
+    SiteRules,
+)
+from epifalcon.federation.sites import tallies
 from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.accounting import DELTA
+from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation
 from epifalcon.settings import build, read_toml
 
 SITE_FILE = "site.toml"
@@ -28,7 +39,12 @@ known = ""   # tests, likewise
 
 [policy]
 modes = ["paper", "local"]   # privacy modes that this site takes part in
-# most_epsilon = 8.0         # of a person, over all runs of mode local together
+most_epsilon = 8.0           # of a person, over all runs of mode local together
+delta = 1e-6                 # at which epsilon is counted; no run may take a larger one
+relation = "zero-out"        # least of a promise: a row against zero, or "replace"
+region_model = ["paper"]     # modes in which sums of cases and flows may leave
+least_in_fold = 10           # people, and tested people of a fold, behind such sums
+least_pseudo = 2             # pseudo traces beside each true one, at least
 rows = false                 # may rows leave person by person, or only sums?
 validation = true            # may results of validation people leave, without names?
 give_scores = false          # may everybody's scores leave where the server asks?
@@ -38,6 +54,17 @@ _SECRET_BYTES = 32
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
+class PolicyError(SettingsError):
+    """A run wants more than a site's policy allows; ``key`` says by which line of it.
+
+    A server may be told the key: it says nothing of anybody.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
 @dataclass(frozen=True, kw_only=True)
 class SitePolicy:
     """What a site lets a server do with it; a run that wants more is refused."""
@@ -45,6 +72,17 @@ class SitePolicy:
     modes: tuple[Mode, ...] = ("off", "paper", "local")
     most_epsilon: float | None = None
     """Of a person, over all ``local`` runs together (``promises``)."""
+    delta: float = DELTA
+    """At which all promises are added up, and the largest that a run may promise."""
+    relation: Relation = "zero-out"
+    """What a promise compares with at least; ``replace`` promises more."""
+    region_model: tuple[Mode, ...] = ("off", "paper")
+    """Modes in which cases and flows may leave, added up and without noise."""
+    least_in_fold: int = 10
+    """People of the site, and tested ones in each fold, behind any sum that leaves
+    without noise; a run that needs sums of fewer is refused."""
+    least_pseudo: int = 0
+    """Pseudo traces of each person, at least, where something is promised."""
     rows: bool = True
     """Whether rows may leave person by person, or only sums of the site."""
     validation: bool = True
@@ -57,14 +95,65 @@ class SitePolicy:
     def __post_init__(self) -> None:
         if self.most_epsilon is not None:
             positive(most_epsilon=self.most_epsilon)
+        positive(delta=self.delta)
+        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
+        whole(0, least_in_fold=self.least_in_fold, least_pseudo=self.least_pseudo)
+        if self.delta >= 1:
+            raise SettingsError(f"delta={self.delta} must be less than 1")
 
     def require(self, wish: PredictionSettings, rules: SiteRules) -> None:
         """Refuse a run that wants more than is allowed."""
         privacy = wish.privacy
-        if privacy.mode not in self.modes:
-            raise SettingsError(f"this site does not take part in mode {privacy.mode}")
-        if rules.sends_rows(privacy.mode) and not self.rows:
-            raise SettingsError("this site sends sums only, no rows of people")
+        mode = privacy.mode
+        if mode not in self.modes:
+            raise PolicyError("modes", f"this site does not take part in mode {mode}")
+        if rules.sends_rows(mode) and not self.rows:
+            raise PolicyError("rows", "this site sends sums only, no rows of people")
+        if tallies.needs_cases(wish) and mode not in self.region_model:
+            raise PolicyError(
+                "region_model", f"no cases and flows leave this site in mode {mode}"
+            )
+        if mode != "off" and wish.pseudo.pseudo_copies < self.least_pseudo:
+            raise PolicyError(
+                "least_pseudo",
+                f"pseudo_copies={wish.pseudo.pseudo_copies}, this site wants "
+                f"{self.least_pseudo}",
+            )
+        if mode == "local":
+            self._require_promise(privacy)
+
+    def _require_promise(self, wish: PrivacySettings) -> None:
+        if wish.delta > self.delta:
+            raise PolicyError(
+                "delta", f"delta={wish.delta:g}, at most {self.delta:g} here"
+            )
+        if (self.relation, wish.relation) == ("replace", "zero-out"):
+            raise PolicyError(
+                "relation", "relation='zero-out', this site wants 'replace'"
+            )
+
+    def require_crowd(
+        self, people: int, division: Division, wish: PredictionSettings
+    ) -> None:
+        """Refuse sums that would leave of too few people, or tell of a few apart.
+
+        Sums over all but a fold tell the sums over the fold.
+        """
+        least = self.least_in_fold
+        if tallies.needs_sums(wish) and people < least:
+            raise PolicyError(
+                "least_in_fold", f"{people} people, sums leave of {least} or more"
+            )
+        if not tallies.needs_cases(wish):
+            return
+        folds = wish.region.folds if tallies.needs_region_model(wish) else 1
+        fold = division.fold[division.fold >= 0]
+        groups = np.bincount(fold, minlength=folds) if folds > 1 else [len(fold)]
+        if min(groups) < least:
+            raise PolicyError(
+                "least_in_fold",
+                f"a fold of {min(groups)} tested people, sums leave of {least} or more",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +196,7 @@ class SiteFiles:
         return place
 
     def noise_key(self, run: str) -> int:
-        """What a run draws its noise from: of this site and this run alone.
+        """The 256 bits that a run draws its noise from: of this site and run alone.
 
         A part of it lies in the run's own folder, beside the ledger and the notes
         of what was released: whoever deletes them begins with other noise.
@@ -115,7 +204,7 @@ class SiteFiles:
         of_site = _secret(self.folder / _SECRET)
         of_run = _secret(self.run(run) / _SECRET)
         digest = hashlib.sha256(of_site + of_run + run.encode()).digest()
-        return int.from_bytes(digest[:8], "big") >> 1
+        return int.from_bytes(digest, "big")
 
 
 def _secret(path: Path) -> bytes:
@@ -132,11 +221,19 @@ def _secret(path: Path) -> bytes:
 
 def _new_secret(path: Path) -> bytes:
     made = secrets.token_bytes(_SECRET_BYTES)
-    scratch = path.with_name(f".{path.name}.new")
-    scratch.touch(mode=0o600, exist_ok=True)
-    scratch.chmod(0o600)
-    scratch.write_text(made.hex())
-    scratch.replace(path)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(made.hex())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # Never over one that another process has just made.
+        os.link(scratch, path)
+    except FileExistsError:
+        return _secret(path)
+    finally:
+        scratch.unlink()
     return made
 
 

@@ -14,7 +14,7 @@ from epifalcon.errors import SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import Engine
 from epifalcon.federation.exchange import CohortEngine
-from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.preparing import (
     Household,
     StateMoments,
@@ -31,7 +31,6 @@ from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.streams import Streams
 from epifalcon.types import Mask
 
 
@@ -96,7 +95,7 @@ def prepare(
         around = Surrounding(mobility, cases, states, scaling)
     cohorts = []
     for home, part in zip(homes, divisions, strict=True):
-        rng = Streams(seed).numpy(f"pseudo {home.first}")
+        rng = RunSeeds(seed).pseudo(home.first)
         cohorts.append(cohort_of(home, part, settings, around, rng))
     plan = PrivacyPlan.of(
         settings.privacy, settings.model, releases_of(clock), len(cohorts[0].pseudo)

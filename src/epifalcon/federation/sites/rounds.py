@@ -42,6 +42,8 @@ from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.types import Floats, Mask, Probabilities
 
+_BEYOND = 1e15
+"""Squares of it, and sums of them, still are numbers in any precision."""
 Sent = dict[str, Tensor]
 """An upload by the names of its parts."""
 
@@ -245,6 +247,11 @@ class CohortRounds:
         return self._send(_Pass(number, kind, work, *entered, exchange))
 
     def _send(self, waiting: _Pass) -> Sent:
+        if self.plan.upload is not None:
+            # Whether an answer comes must not depend on anybody's numbers.
+            exchange = waiting.exchange
+            calm = replace(exchange, rows=usable(exchange.rows))
+            waiting = replace(waiting, exchange=calm)
         self._pass = waiting
         terms = self.plan.terms(waiting.channel, waiting.number)
         key = NoiseKey(self._seeds.noise, terms)
@@ -254,6 +261,11 @@ class CohortRounds:
         self, waiting: _Pass, result: PassResult, owed: _Pass | None = None
     ) -> GradientUpload:
         uses = client.all_uses(result, waiting.entry)
+        if self.plan.gradient is not None:
+            uses = tuple(
+                replace(one, inputs=usable(one.inputs), outputs=usable(one.outputs))
+                for one in uses
+            )
         where = self._seeds, waiting.number
         upload = client.gradient_upload(
             self.cohort, uses, result.weight, self.plan, where
@@ -265,6 +277,18 @@ class CohortRounds:
         if self._told is None:
             raise DataError("the counts of people were not told yet")
         return self._told
+
+
+def usable(rows: Tensor) -> Tensor:
+    """``rows`` with zeros for a person whose row is no number, or beyond all use.
+
+    Parameters made for it can drive the rows of some people there and not those of
+    others: an error, or a NaN that no noise covers, would tell who they are.
+    """
+    if not rows.numel() or float(rows.abs().max()) <= _BEYOND:
+        return rows
+    within = (rows.abs() <= _BEYOND).flatten(1).all(dim=1)
+    return torch.where(within.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _carrier(cohort: Cohort, plan: PrivacyPlan, rows: bool) -> Carrier:

@@ -6,8 +6,7 @@ rounds, ``keep`` for checkpoints, and ``finish``. Everything stays in the site's
 folder, so a site that is started again finds its people's embeddings.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,8 +16,6 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
-from epifalcon.federation.client import Home
-from epifalcon.federation.engine import EngineState
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.preparing import (
     Division,
@@ -39,24 +36,30 @@ from epifalcon.federation.settings import (
 )
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
-from epifalcon.federation.sites.files import SiteFiles, SiteSettings, risks_text
-from epifalcon.federation.sites.promises import PROMISES, Promise, admit
+from epifalcon.federation.sites.files import (
+    PolicyError,
+    SiteFiles,
+    SitePolicy,
+    SiteSettings,
+    risks_text,
+)
+from epifalcon.federation.sites.keeping import fingerprint, kept, put_back
+from epifalcon.federation.sites.locks import FolderLock
+from epifalcon.federation.sites.promises import PROMISES, Bound, Promise, admit
 from epifalcon.federation.sites.rounds import CohortRounds
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.trail import Noted, Trail, digest
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.markov import MobilityModelSettings
-from epifalcon.models.micro import Moments
 from epifalcon.models.region_store import regions_sha256
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.events import Releases, UnprotectedRelease
-from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain, build
-from epifalcon.streams import Streams
 
 LEDGER = "ledger.jsonl"
 NOTED = "told.jsonl"
 RISKS = "risks.csv"
+_MOST_PEOPLE = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,49 +104,84 @@ def require_federable(settings: PredictionSettings) -> None:
         raise SettingsError("view.people: record a view in one process instead")
 
 
+@dataclass(frozen=True, eq=False)
+class Admitted:
+    """A run that the site takes part in."""
+
+    order: Order
+    site: SiteSettings
+    home: Household
+    noted: Noted
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        """What is promised."""
+        settings = self.order.settings
+        copies = settings.pseudo.pseudo_copies
+        return PrivacyPlan.of(
+            settings.privacy,
+            settings.model,
+            releases_of(self.home.traces.clock),
+            copies if tallies.needs_pseudo_traces(settings) else 0,
+        )
+
+
 class SiteRun:
-    """Answers all calls of one run for the site whose files are given."""
+    """Answers all calls of one run for the site whose files are given.
+
+    Nothing but ``hello`` is answered before one was accepted, nor after one was
+    refused. Whatever was told once must be told the same again: each thing that
+    the site is told before the rounds is noted before the answer leaves.
+    """
 
     def __init__(self, files: SiteFiles, run: str, site: str) -> None:
         self.folder = files.run(run)
         self.answering = Answering(run, site)
         self._files, self._run = files, run
-        self._order: Order | None = None
-        self._site: SiteSettings | None = None
-        self._home: Household | None = None
-        self._division: Division | None = None
-        self._states: NDArray[np.float32] | None = None
-        self._rounds: SiteRounds | None = None
-        self._heard: dict[str, str] = {}
-        for phase, handler in (
-            ("hello", self._hello),
-            ("count", self._count),
-            ("states", self._take_states),
-            ("prepare", self._prepare),
-            ("keep", self._keep),
-            ("finish", self._finish),
-        ):
-            self.answering.on(phase, handler)
+        self._lock: FolderLock | None = None
+        self._handlers = {
+            "hello": self._hello,
+            "count": self._count,
+            "states": self._take_states,
+            "prepare": self._prepare,
+            "keep": self._keep,
+            "finish": self._finish,
+        }
+        self._forget()
 
     def answer(self, call: bytes) -> bytes:
         """The answer to a call; never raises."""
         return self.answering.answer(call)
 
+    def close(self) -> None:
+        """Let another process take the run up."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _forget(self) -> None:
+        """Be as before the first call, but for what is noted."""
+        self._admitted: Admitted | None = None
+        self._division: Division | None = None
+        self._states: NDArray[np.float32] | None = None
+        self._rounds: SiteRounds | None = None
+        self._heard: dict[str, str] = {}
+        self.answering.forget()
+        for phase, handler in self._handlers.items():
+            self.answering.on(phase, handler)
+
     def _hello(self, call: Parcel) -> Payload:
         """Whether the site takes part, and how many people it has."""
-        settings = build(PredictionSettings, call.value("settings"), "settings")
-        rules = build(SiteRules, call.value("rules"), "rules")
-        require_federable(settings)
-        self._site = self._files.settings()
-        self._site.policy.require(settings, rules)
-        self._order = Order(
-            settings=settings, rules=rules, seed=int(call.value("seed"))
-        )
-        self._home = self._files.household(self._site, first=0)
-        self._promise(settings.privacy, releases_of(self._home.traces.clock))
-        asked = as_plain(settings), self._order.sends_rows, self._order.seed
-        self._heard["hello"] = digest(asked, _fingerprint(self._home))
-        traces = self._home.traces
+        try:
+            admitted, found = self._admit(call)
+        except Exception:
+            self._forget()
+            raise
+        if self._admitted is None:
+            self._admitted = admitted
+            self._heard["hello"] = found
+        self.answering.tells_seconds = admitted.plan.mode != "local"
+        traces = admitted.home.traces
         return Payload(
             told={
                 "people": traces.people,
@@ -153,33 +191,78 @@ class SiteRun:
             }
         )
 
-    def _promise(self, wish: PrivacySettings, releases: Releases) -> None:
+    def _admit(self, call: Parcel) -> tuple[Admitted, str]:
+        """The run, if its settings are allowed, paid for, and those of before."""
+        settings = build(PredictionSettings, call.value("settings"), "settings")
+        rules = build(SiteRules, call.value("rules"), "rules")
+        require_federable(settings)
+        site = self._files.settings()
+        site.policy.require(settings, rules)
+        order = Order(settings=settings, rules=rules, seed=int(call.value("seed")))
+        home = self._files.household(site, first=0)
+        if self._lock is None:
+            self._lock = FolderLock(self.folder)
+        noted = self._notes(settings.privacy)
+        asked = as_plain(settings), order.sends_rows, order.seed
+        found = digest(asked, fingerprint(home))
+        noted.refuse_other(0, "hello", found)
+        self._promise(site.policy, settings.privacy, releases_of(home.traces.clock))
+        noted.require(0, "hello", found)
+        return Admitted(order, site, home, noted), found
+
+    def _notes(self, wish: PrivacySettings) -> Noted:
+        """On the disk where something is promised; a ledger alone is refused."""
+        if self._admitted is not None:
+            return self._admitted.noted
+        if wish.mode == "off":
+            return Noted()
+        noted = Noted(self.folder / NOTED)
+        if not len(noted) and (self.folder / LEDGER).exists():
+            raise CorruptFileError(
+                f"{self.folder / NOTED}: is missing; begin a new run"
+            )
+        return noted
+
+    def _promise(
+        self, policy: SitePolicy, wish: PrivacySettings, releases: Releases
+    ) -> None:
         """Refuse a promise that is too much, with those of all runs before."""
         if wish.mode != "local":
             return
-        most = self._require_site().policy.most_epsilon
+        bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
         new = Promise.of(self._run, wish, releases)
-        admit(self._files.folder / PROMISES, new, most, wish.delta)
+        admit(self._files.folder / PROMISES, new, bound)
 
     def _count(self, call: Parcel) -> Payload:
-        order, home = self._told()
-        self._home = Household(home.traces, home.known, int(call.value("first")))
-        self._heard["count"] = digest(self._home.first)
-        self._division = divide(self._home, order.settings, order.seed)
-        counted = tallies.count(self._home, self._division, order.settings)
-        return Payload(tallies.pack(counted))
+        run = self._require_admitted()
+        settings, first = run.order.settings, call.value("first")
+        if not isinstance(first, int) or not 0 <= first < _MOST_PEOPLE:
+            raise DataError("the number of the first person is none")
+        home = Household(run.home.traces, run.home.known, first)
+        division = divide(home, settings, run.order.seed)
+        # First noted: else other numbers could be tried, and other folds with them.
+        self._note("count", digest(first))
+        run.site.policy.require_crowd(home.traces.people, division, settings)
+        plan = run.plan
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
+        checkpoints.record_once(ledger, _opening(run, plan))
+        self._admitted, self._division = replace(run, home=home), division
+        return Payload(tallies.pack(tallies.count(home, division, settings)))
 
     def _take_states(self, call: Parcel) -> Payload:
-        order, home = self._told()
-        if not tallies.needs_region_model(order.settings):
+        run, told = self._require_admitted(), call.tensor("states")
+        settings, traces = run.order.settings, run.home.traces
+        if not tallies.needs_region_model(settings):
             raise SettingsError("these settings have no region model")
-        states = call.tensor("states").numpy()
-        shape = (1 + order.settings.region.folds, len(home.traces.regions))
-        if states.ndim != 4 or states.shape[:2] != shape:
-            raise DataError(f"region states of shape {states.shape}")
-        raw = raw_state(home, self._require_division(), order.settings, states)
-        self._states = states
-        self._heard["states"] = digest(tensors={"states": call.tensor("states")})
+        shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
+        if told.dtype != torch.float32 or told.ndim != 4 or told.shape[:3] != shape:
+            raise DataError(f"region states of {told.dtype} and {tuple(told.shape)}")
+        if not bool(torch.isfinite(told).all()):
+            raise DataError("region states hold NaN or infinity")
+        division = self._require_division()
+        self._note("states", digest(tensors={"states": told}))
+        self._states = told.numpy()
+        raw = raw_state(run.home, division, settings, self._states)
         moments = StateMoments.of(raw)
         return Payload(
             {
@@ -191,28 +274,22 @@ class SiteRun:
 
     def _prepare(self, call: Parcel) -> Payload:
         """Make the cohort and, after a new start, go back to the round told."""
-        order, home = self._told()
-        division = self._require_division()
-        around = self._surrounding(call, home)
-        policy = self._require_site().policy
+        run, division = self._require_admitted(), self._require_division()
+        order, home, policy, plan = run.order, run.home, run.site.policy, run.plan
+        around = _surrounding(call, run, self._states)
+        self._note("prepare", digest(tensors=call.tensors))
         secret = None if policy.known_noise else self._files.noise_key(self._run)
-        hidden = order.seed if secret is None else secret
-        rng = Streams(hidden).numpy(f"pseudo {home.first}")
-        cohort = cohort_of(home, division, order.settings, around, rng)
-        plan = PrivacyPlan.of(
-            order.settings.privacy,
-            order.settings.model,
-            releases_of(home.traces.clock),
-            len(cohort.pseudo),
-        )
         seeds = RunSeeds(order.seed, secret)
+        rng = seeds.pseudo(home.first)
+        cohort = cohort_of(home, division, order.settings, around, rng)
         rounds = CohortRounds(
             cohort, order.settings.model, plan, seeds, order.sends_rows
         )
-        kept = self._kept(int(call.value("round")), order)
-        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, kept)
-        trail = self._trail(call, seeds, plan, ledger)
-        self._record_opening(ledger, plan, around)
+        found = self._found(int(call.value("round")), order)
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, found)
+        trail = Trail(run.noted, digest(self._heard, seeds.noise))
+        if plan.mode != "off":
+            trail.require_notes_of(ledger.releases)
         watched = Watched()
         # Whatever a server asks: where tests are promised, no result leaves.
         if policy.validation and order.looks(plan):
@@ -222,104 +299,54 @@ class SiteRun:
         self._rounds = SiteRounds(
             self.answering, rounds, ledger, watched, memory, trail
         )
-        if kept is not None:
-            _put_back(self._rounds, kept)
+        if found is not None:
+            put_back(self._rounds, found)
         return Payload()
 
-    def _trail(
-        self, call: Parcel, seeds: RunSeeds, plan: PrivacyPlan, ledger: Ledger
-    ) -> Trail:
-        """From all that was told so far; a ledger without its notes is refused."""
-        self._heard["prepare"] = digest(tensors=call.tensors)
-        noted = Noted(self.folder / NOTED)
-        released = set(plan.opening()) & set(ledger.releases)
-        if plan.mode != "off" and released and not len(noted):
-            raise CorruptFileError(
-                f"{self.folder / NOTED}: is missing; begin a new run"
-            )
-        return Trail(noted, digest(self._heard, seeds.noise))
-
-    def _surrounding(self, call: Parcel, home: Household) -> Surrounding:
-        order, _ = self._told()
-        regions, clock = home.traces.regions, home.traces.clock
-        told = tensors_under(dict(call.tensors), "tally/")
-        folds = order.settings.region.folds
-        tally = tallies.unpack(told, len(regions), clock, folds)
-        mobility = cases = scaling = None
-        if tally.mobility is not None:
-            epsilon = MobilityModelSettings().epsilon
-            mobility = tally.mobility.model(regions, epsilon)
-        if tally.reported is not None:
-            cases = tally.reported.cases
-        if "centre" in call.tensors:
-            centre, factor = call.tensor("centre"), call.tensor("factor")
-            scaling = StateScaling(centre.numpy(), factor.numpy())
-        return Surrounding(mobility, cases, self._states, scaling)
-
-    def _kept(self, number: int, order: Order) -> Checkpoint | None:
+    def _found(self, number: int, order: Order) -> Checkpoint | None:
         if number == 0:
             return None
         return checkpoints.at(self.folder, number, order.origin)
 
-    def _record_opening(
-        self, ledger: Ledger, plan: PrivacyPlan, around: Surrounding
-    ) -> None:
-        order, _ = self._told()
-        has_states = around.states is not None
-        made = made_in_the_clear(plan, has_states, order.settings.pseudo)
-        if self._require_site().policy.validation:
-            made += order.looks(plan)
-        made.append(in_the_clear(plan, "uploads", order.revealed))
-        checkpoints.record_once(ledger, made)
-
     def _keep(self, call: Parcel) -> Payload:
         """Write the people's embeddings of this round to the site's own disk."""
-        order, _ = self._told()
-        site = self._require_rounds()
+        order, site = self._require_admitted().order, self._require_rounds()
         site.close(call)
-        state = EngineState(call.heading.round, _tensors(site), site.ledger.head)
-        remembered: dict[str, Any] = {
-            "best": site.best_round,
-            "trail": site.trail.home,
-        }
-        tensors = {}
-        for name, one in (("best", site.best), ("held", site.held)):
-            if one is not None:
-                tensors[name] = torch.from_numpy(one)
-        made = Checkpoint(state, tensors, remembered)
-        checkpoints.save(self.folder, made, order.origin)
+        checkpoints.save(self.folder, kept(site, call.heading.round), order.origin)
         return Payload()
 
     def _finish(self, call: Parcel) -> Payload:
         """Write the scores of the site's people to its own folder."""
-        site = self._require_rounds()
+        run, site = self._require_admitted(), self._require_rounds()
+        asked = bool(call.told.get("scores"))
         site.close(call)
         scores = site.best
         if scores is None:
             scores = site.scores(fresh=bool(call.told.get("fresh")))
         text = risks_text(dict(enumerate(scores.tolist())))
         store.replace_text(self.folder / RISKS, text)
-        asked = bool(call.told.get("scores"))
         if not asked:
             return Payload()
-        if not self._require_site().policy.give_scores:
-            raise SettingsError("this site keeps its scores")
+        if not run.site.policy.give_scores:
+            raise PolicyError("give_scores", "this site keeps its scores")
+        # Scores by other parameters would tell more of people than their scores.
+        told = tensors_under(dict(call.tensors), "parameter/")
+        run.noted.require(0, "finish", digest(site.best_round, tensors=told))
         return Payload({"scores": torch.from_numpy(scores)})
 
-    def _told(self) -> tuple[Order, Household]:
-        if self._order is None or self._home is None:
-            raise DataError("no hello was said")
-        return self._order, self._home
+    def _note(self, phase: str, found: str) -> None:
+        self._require_admitted().noted.require(0, phase, found)
+        self._heard[phase] = found
+
+    def _require_admitted(self) -> Admitted:
+        if self._admitted is None:
+            raise DataError("no hello was accepted")
+        return self._admitted
 
     def _require_division(self) -> Division:
         if self._division is None:
             raise DataError("nothing was counted yet")
         return self._division
-
-    def _require_site(self) -> SiteSettings:
-        if self._site is None:
-            raise DataError("no hello was said")
-        return self._site
 
     def _require_rounds(self) -> SiteRounds:
         if self._rounds is None:
@@ -327,39 +354,34 @@ class SiteRun:
         return self._rounds
 
 
-def _tensors(site: SiteRounds) -> dict[str, torch.Tensor]:
-    home = site.rounds.home
-    kept: dict[str, torch.Tensor] = {}
-    if home.rows is not None and home.moments is not None:
-        kept |= {
-            "home/rows": home.rows,
-            "home/first": home.moments.first,
-            "home/second": home.moments.second,
-        }
-    if home.received is not None:
-        kept["home/received"] = home.received
-    return kept
+def _opening(run: Admitted, plan: PrivacyPlan) -> list[UnprotectedRelease]:
+    """Receipts of what leaves before the rounds and beside them, without noise."""
+    order = run.order
+    has_states = tallies.needs_region_model(order.settings)
+    follows_cases = tallies.needs_reported(order.settings)
+    made = made_in_the_clear(plan, has_states, follows_cases)
+    if run.site.policy.validation:
+        made += order.looks(plan)
+    return [*made, in_the_clear(plan, "uploads", order.revealed)]
 
 
-def _put_back(site: SiteRounds, kept: Checkpoint) -> None:
-    tensors = tensors_under(kept.engine.tensors, "home/")
-    received, moments = tensors.get("received"), None
-    if "rows" in tensors:
-        moments = Moments(tensors["first"], tensors["second"])
-    site.rounds.home = Home(tensors.get("rows"), moments, received)
-    found = {name: one.numpy() for name, one in kept.tensors.items()}
-    site.best, site.held = found.get("best"), found.get("held")
-    site.best_round = kept.remembered["best"]
-    site.trail.home = kept.remembered["trail"]
-
-
-def _fingerprint(home: Household) -> str:
-    """Of the site's own files: noise of one run is for one set of data."""
-    traces, known = home.traces, home.known
-    held = {
-        "by_slot": traces.by_slot,
-        "person": known.person,
-        "positive": known.positive,
-        "slot": known.slot,
-    }
-    return digest(tensors={name: torch.tensor(one) for name, one in held.items()})
+def _surrounding(
+    call: Parcel, run: Admitted, states: NDArray[np.float32] | None
+) -> Surrounding:
+    """What the site is told of the city: all that the settings need, and no more."""
+    settings, traces = run.order.settings, run.home.traces
+    told = tensors_under(dict(call.tensors), "tally/")
+    tally = tallies.unpack(told, len(traces.regions), traces.clock, 0)
+    tallies.require_public(tally, settings)
+    mobility = cases = scaling = None
+    if tally.mobility is not None:
+        epsilon = MobilityModelSettings().epsilon
+        mobility = tally.mobility.model(traces.regions, epsilon)
+    if tally.reported is not None:
+        cases = tally.reported.cases
+    if tallies.needs_region_model(settings):
+        centre, factor = call.tensor("centre"), call.tensor("factor")
+        scaling = StateScaling(centre.numpy(), factor.numpy())
+        if states is None:
+            raise DataError("no region states were told")
+    return Surrounding(mobility, cases, states, scaling)

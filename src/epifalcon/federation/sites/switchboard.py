@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.remembering import Trouble, Troubles
 from epifalcon.federation.sites.trail import REPLAYED
@@ -27,6 +27,7 @@ ERROR = "error"
 """In what a site tells: why it could not do as asked, in words without data."""
 BUSY = "busy"
 """In what a site tells: for how many seconds it worked on the answer."""
+_MOST_WORDS = 300
 _BEFORE = frozenset({"hello", "count", "states", "prepare"})
 """Before the rounds; who is ready then is remembered as a whole."""
 
@@ -149,8 +150,9 @@ class Switchboard:
                 parcel = self._accept(answers[site], headings[site])
                 accepted[site] = read(site, parcel)
                 busy.append(_seconds(parcel))
-            except DataError as error:
-                self._sit_out(Trouble(site, number, phase, "refused", str(error)))
+            except Exception as error:
+                # Whatever a stranger's bytes lead to, it is that site's trouble.
+                self._sit_out(Trouble(site, number, phase, "refused", _why(error)))
         self.traffic.site_seconds += max(busy)
         self.traffic.sent += sum(map(len, calls.values()))
         self.traffic.received += sum(map(len, answers.values()))
@@ -158,6 +160,11 @@ class Switchboard:
         self.traffic.seconds += perf_counter() - began
         self._go_on_after(self.troubles[before:])
         return accepted
+
+    def refuse(self, trouble: Trouble) -> None:
+        """Take back that an answer was accepted: it does not fit the others'."""
+        self._sit_out(trouble)
+        self._go_on_after([trouble])
 
     def report(self) -> dict[str, Any]:
         """All troubles, for the run's report."""
@@ -217,6 +224,13 @@ class Switchboard:
         raise TooFewSitesError(
             f"{there} sites take part, at least {least} are needed{last}"
         )
+
+
+def _why(error: Exception) -> str:
+    """In a line: our own words, or the kind of an error that we did not foresee."""
+    if not isinstance(error, EpifalconError):
+        return f"the answer cannot be read ({type(error).__name__})"
+    return " ".join(str(error).split())[:_MOST_WORDS]
 
 
 def _seconds(answer: Parcel) -> float:

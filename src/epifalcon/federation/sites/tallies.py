@@ -4,7 +4,8 @@ A site counts; the server adds up and never sees a person. These sums leave with
 noise: the ledger lists each of them as a release without protection.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -27,6 +28,10 @@ from epifalcon.models.regional import RegionHistory
 from epifalcon.models.states import dcrnn_model, states_by_fold
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
+
+_KINDS = (torch.int64, torch.float64)
+_PLACES = ("/indices", "/indptr")
+"""Parts of a sparse table that are no counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +67,27 @@ def needs_pseudo_traces(settings: PredictionSettings) -> bool:
     return settings.privacy.mode != "off" and settings.pseudo.pseudo_copies > 0
 
 
+def needs_reported(settings: PredictionSettings) -> bool:
+    """Whether pseudo traces follow reported cases.
+
+    In mode ``local`` only beside a region model, where cases leave anyway: what is
+    promised of a test would not hold of sums without noise.
+    """
+    if not (needs_pseudo_traces(settings) and settings.pseudo.reads_cases):
+        return False
+    return settings.privacy.mode != "local" or needs_region_model(settings)
+
+
+def needs_cases(settings: PredictionSettings) -> bool:
+    """Whether cases leave a site, added up."""
+    return needs_region_model(settings) or needs_reported(settings)
+
+
+def needs_sums(settings: PredictionSettings) -> bool:
+    """Whether anything leaves a site added up and without noise."""
+    return needs_region_model(settings) or needs_pseudo_traces(settings)
+
+
 def count(
     home: Household,
     division: Division,
@@ -80,8 +106,8 @@ def count(
             cases.append(tally_cases(training.of_people(others), traces, wanted))
     if needs_pseudo_traces(settings):
         mobility = tally_mobility(traces, progress=progress)
-        if settings.pseudo.reads_cases:
-            reported = tally_cases(training, traces, COUNTS)
+    if needs_reported(settings):
+        reported = tally_cases(training, traces, COUNTS)
     return SiteTally(flows, tuple(cases), mobility, reported)
 
 
@@ -108,9 +134,21 @@ def fit_region_states(
     model = dcrnn_model(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
     generator = torch.Generator().manual_seed(seed_of_model)
-    fitted = states_by_fold(model, whole, others, generator, progress=progress)
+    with one_thread():
+        fitted = states_by_fold(model, whole, others, generator, progress=progress)
     states = [fitted.whole.states.hidden, *(one.hidden for one in fitted.folds)]
     return np.stack(states), dict(fitted.whole.forecast.as_plain())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch work with one thread, so that sums are rounded alike everywhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _histories(
@@ -149,7 +187,9 @@ def pack(tally: SiteTally) -> dict[str, Tensor]:
 def unpack(
     tensors: dict[str, Tensor], regions: int, clock: Clock, folds: int
 ) -> SiteTally:
-    """What ``pack`` packed, every shape and sign checked."""
+    """What ``pack`` packed, every type, shape and sign checked."""
+    if odd := [n for n, one in tensors.items() if one.dtype not in _KINDS]:
+        raise DataError(f"{odd[0]} is of {tensors[odd[0]].dtype}")
     arrays = {name: one.numpy() for name, one in tensors.items()}
     days, per_day = clock.days, clock.slots_per_day
     flows = mobility = reported = None
@@ -170,6 +210,29 @@ def unpack(
     except (KeyError, ValueError, IndexError, CorruptFileError) as error:
         raise DataError(f"a tally is not whole: {error}") from None
     return SiteTally(flows, tuple(cases), mobility, reported)
+
+
+def require_public(tally: SiteTally, settings: PredictionSettings) -> None:
+    """Refuse a tally with more or less than what all sites are told."""
+    for name, needed in (
+        ("mobility", needs_pseudo_traces(settings)),
+        ("reported", needs_reported(settings)),
+    ):
+        if (getattr(tally, name) is not None) != needed:
+            raise DataError(f"a tally {'lacks' if needed else 'has'} {name}")
+
+
+def require_counted(
+    tally: SiteTally, settings: PredictionSettings, people: int, clock: Clock
+) -> None:
+    """Refuse what ``people`` cannot have counted, and another than is needed."""
+    require_public(tally, settings)
+    if (tally.flows is not None) != needs_region_model(settings):
+        raise DataError("a tally has flows where none are needed, or lacks them")
+    most = people * clock.slots
+    for name, one in pack(tally).items():
+        if one.numel() and not name.endswith(_PLACES) and float(one.max()) > most:
+            raise DataError(f"{name} counts more than {people:,} people can have done")
 
 
 def _mobility(

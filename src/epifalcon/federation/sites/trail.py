@@ -13,7 +13,7 @@ files as a whole are in the digest too, so that one run is about one set of data
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from epifalcon.errors import BudgetExceededError, CorruptFileError
 from epifalcon.privacy.chain import Journal
+from epifalcon.privacy.events import Release
 
 REPLAYED = "it answered this before upon other values"
 """What a server is told of a ``ReplayError``."""
@@ -59,14 +60,20 @@ class Noted:
     def __len__(self) -> int:
         return len(self._known)
 
+    def __contains__(self, release: object) -> bool:
+        return release in self._known
+
     def require(self, number: int, phase: str, found: str) -> None:
         """Note ``found`` for this release, or refuse it where another is known."""
-        known = self._known.get((number, phase))
-        if known is None:
+        self.refuse_other(number, phase, found)
+        if (number, phase) not in self._known:
             if self._journal is not None:
                 self._journal.append([json.dumps([number, phase, found])])
             self._known[number, phase] = found
-        elif known != found:
+
+    def refuse_other(self, number: int, phase: str, found: str) -> None:
+        """Refuse this release where another digest of it is known; note nothing."""
+        if self._known.get((number, phase), found) != found:
             raise ReplayError(
                 f"round {number}, {phase}: was released before upon other values"
             )
@@ -85,6 +92,16 @@ class Trail:
         self._noted, self._prepared = noted, prepared
         self._settled = self._pass = self._trained = _NOTHING
         self._training = False
+
+    def require_notes_of(self, releases: Iterable[Release]) -> None:
+        """Refuse a ledger of rounds whose notes are lost: they might be done anew."""
+        for one in releases:
+            channel, number = one.terms.channel, one.terms.round
+            phase = {"upload/0": "begin", "scoring/0": "begin scoring"}.get(channel)
+            if phase is not None and (number, phase) not in self._noted:
+                raise CorruptFileError(
+                    f"the notes of round {number} are missing; begin a new run"
+                )
 
     def announce(self) -> None:
         """Places and counts, which are the same whenever they are asked for."""

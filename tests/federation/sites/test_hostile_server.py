@@ -1,0 +1,349 @@
+"""A server that asks for more than a site allows gets nothing, and learns nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import BudgetExceededError, CorruptFileError, SettingsError
+from epifalcon.federation.preparing import Division
+from epifalcon.federation.settings import PrivacySettings, SiteRules
+from epifalcon.federation.sites import tallies
+from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, SitePolicy
+from epifalcon.federation.sites.rounds import usable
+from epifalcon.federation.sites.run import NOTED, Order, SiteRun
+from epifalcon.federation.sites.switchboard import BUSY
+from epifalcon.federation.sites.trail import REPLAYED
+from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
+from epifalcon.settings import as_plain
+from tests.federation.sites.test_coordinating import (
+    Transport,
+    homes,
+    order,
+    run_of,
+    store_site,
+)
+from tests.studies import town
+
+SITE, RUN = "clinic", "first"
+PHASES = (
+    *("count", "states", "prepare", "announce", "settle", "begin", "begin scoring"),
+    *("reply upload/0", "look", "keep", "finish"),
+)
+
+
+@pytest.fixture
+def place(tmp_path):
+    store_site(tmp_path / SITE, homes()[0])
+    return tmp_path / SITE
+
+
+def site_of(place):
+    return SiteRun(SiteFiles(place), RUN, SITE)
+
+
+def allow(place, *lines):
+    path = place / SITE_FILE
+    path.write_text("\n".join([path.read_text(), *lines, ""]))
+
+
+def say(site, phase, number=0, tensors=None, **told):
+    heading = Heading(RUN, SITE, number, phase)
+    return unpack(site.answer(pack(Parcel(heading, tensors or {}, told))))
+
+
+def hello(site, wanted):
+    told = {"settings": as_plain(wanted.settings), "rules": as_plain(wanted.rules)}
+    return say(site, "hello", **told, seed=wanted.seed)
+
+
+def with_privacy(wanted, **changes):
+    privacy = replace(wanted.settings.privacy, **changes)
+    return replace(wanted, settings=replace(wanted.settings, privacy=privacy))
+
+
+def recorded(folder, wanted):
+    """Every call to the site in a whole run, by phase."""
+    for name, home in zip(Transport(folder, RUN).sites, homes(), strict=True):
+        store_site(folder / name, home)
+    run, transport = run_of(folder, wanted)
+    ask, calls = transport.ask, []
+
+    def listening(sent, seconds):
+        calls.append(sent[SITE])
+        return ask(sent, seconds)
+
+    transport.ask = listening
+    run.go()
+    transport.start()
+    return calls
+
+
+def refused(answer):
+    return "error" in answer.told and not answer.tensors
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ('modes = ["off"]', "it does not allow these settings: policy.modes"),
+        ("most_epsilon = 1.0", "its budget of privacy is spent"),
+    ],
+)
+def test_after_a_refused_hello_nothing_is_answered(
+    place, tmp_path_factory, policy, words
+):
+    calls = recorded(tmp_path_factory.mktemp("whole"), order("local", rounds=2))
+    allow(place, policy)
+    site = site_of(place)
+    assert unpack(site.answer(calls[0])).told["error"] == words
+    for call in calls[1:]:
+        assert refused(unpack(site.answer(call)))
+    for phase in PHASES:
+        assert refused(say(site, phase, first=0, round=0))
+
+
+def test_a_refusal_in_a_run_that_is_under_way_ends_it_until_a_hello_is_accepted(
+    tmp_path,
+):
+    calls = recorded(tmp_path / "whole", order("off", rounds=2))
+    store_site(tmp_path / SITE, homes()[0])
+    site = site_of(tmp_path / SITE)
+    begun = [call for call in calls if unpack(call).heading.round == 0][:6]
+    for call in begun:
+        assert not refused(unpack(site.answer(call)))
+    other = replace(order("off", rounds=2), seed=4)
+    assert hello(site, other).told["error"] == REPLAYED
+    # Also what was answered before is not answered from memory.
+    for call in begun[1:]:
+        assert refused(unpack(site.answer(call)))
+    for call in begun:
+        assert not refused(unpack(site.answer(call)))
+
+
+@pytest.mark.parametrize("kind", ["off", "paper", "local"])
+def test_the_same_hello_is_answered_alike_and_another_changes_nothing(place, kind):
+    site, wanted = site_of(place), order(kind)
+    first = hello(site, wanted)
+    say(site, "count", first=0)
+    again = hello(site, wanted)
+    assert {**again.told, BUSY: 0} == {**first.told, BUSY: 0}
+    assert not refused(say(site, "count", first=0))
+    changed = replace(wanted.settings, model=replace(town.FALCON.model, width=3))
+    assert hello(site, replace(wanted, settings=changed)).told["error"] == REPLAYED
+
+
+@pytest.mark.parametrize("kind", ["off", "paper"])
+def test_people_are_numbered_once_so_that_folds_cannot_be_dealt_again(place, kind):
+    """Sums without other folds would give, fold by fold, sums of a few."""
+    site = site_of(place)
+    hello(site, order(kind))
+    assert not refused(say(site, "count", first=0))
+    assert say(site, "count", first=1).told["error"] == REPLAYED
+    assert refused(say(site, "count", first=-1))
+    assert refused(say(site, "count", first="all"))
+    assert not refused(say(site, "count", first=0))
+    if kind == "paper":
+        site.close()
+        later = site_of(place)
+        hello(later, order(kind))
+        assert say(later, "count", first=1).told["error"] == REPLAYED
+
+
+def test_region_states_are_told_once_and_must_be_numbers(place):
+    site, wanted = site_of(place), order("off")
+    hello(site, wanted)
+    say(site, "count", first=0)
+    traces, folds = homes()[0].traces, wanted.settings.region.folds
+    states = torch.ones(1 + folds, len(traces.regions), traces.clock.days, 2)
+    assert refused(say(site, "states", tensors={"states": states.double()}))
+    assert refused(say(site, "states", tensors={"states": states[:, :, 1:]}))
+    assert refused(say(site, "states", tensors={"states": states / 0}))
+    assert not refused(say(site, "states", tensors={"states": states}))
+    assert say(site, "states", tensors={"states": 2 * states}).told["error"] == REPLAYED
+
+
+def test_pseudo_traces_cannot_be_left_out_at_the_last_moment(place):
+    wanted = order("local")
+    site = site_of(place)
+    hello(site, wanted)
+    say(site, "count", first=0)
+    assert refused(say(site, "prepare", round=0))
+    assert refused(say(site, "announce"))
+
+
+WISHES = {
+    "delta": ("", {"delta": 1e-5}, False),
+    "a smaller delta": ("", {"delta": 1e-9}, True),
+    "the site's own delta": ("delta = 1e-4", {"delta": 1e-5}, True),
+    "relation": ('relation = "replace"', {}, False),
+    "a stronger relation": ("", {"relation": "replace"}, True),
+    "the same relation": ('relation = "replace"', {"relation": "replace"}, True),
+}
+
+
+@pytest.mark.parametrize("name", WISHES)
+def test_delta_and_relation_are_the_sites_to_bound(place, name):
+    policy, changes, allowed = WISHES[name]
+    allow(place, policy)
+    answer = hello(site_of(place), with_privacy(order("local"), **changes))
+    assert refused(answer) != allowed
+
+
+def policy_refuses(policy, settings):
+    try:
+        policy.require(settings, SiteRules(uploads="sums"))
+    except SettingsError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("modes", "mode", "macro", "no"),
+    [
+        (("off", "paper"), "paper", "reported", False),
+        ((), "paper", "reported", True),
+        ((), "off", "reported", True),
+        ((), "off", "none", False),
+        # Pseudo traces of the paper follow reported cases.
+        ((), "paper", "none", True),
+        # In mode local no case leaves unless a region model is asked for.
+        ((), "local", "auto", False),
+        (("off", "paper"), "local", "reported", True),
+        (("local",), "local", "reported", False),
+    ],
+)
+def test_cases_leave_in_the_modes_that_the_site_names(modes, mode, macro, no):
+    region = replace(town.FALCON.region, macro_cases=macro)
+    privacy = PrivacySettings(mode=mode)
+    settings = replace(town.FALCON, region=region, privacy=privacy)
+    assert policy_refuses(SitePolicy(region_model=modes), settings) == no
+
+
+def test_pseudo_traces_are_as_many_as_the_site_wants():
+    few = replace(town.FALCON.pseudo, pseudo_copies=0)
+    settings = replace(town.FALCON, privacy=PrivacySettings(mode="local"), pseudo=few)
+    assert policy_refuses(SitePolicy(least_pseudo=1), settings)
+    assert not policy_refuses(SitePolicy(least_pseudo=0), settings)
+
+
+@pytest.mark.parametrize(
+    ("people", "fold", "kind", "no"),
+    [
+        (40, [3, 3, 3], "paper", False),
+        (40, [3, 3, 2], "paper", True),
+        (40, [9, 9], "paper", True),
+        (2, [], "local", True),
+        (40, [], "local", False),
+        (40, [2, 0, 0], "off", True),
+        (2, [], "none", False),
+    ],
+)
+def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
+    settings = replace(order("off" if kind == "none" else kind).settings)
+    macro = "none" if kind == "none" else settings.region.macro_cases
+    settings = replace(
+        settings, region=replace(settings.region, folds=3, macro_cases=macro)
+    )
+    numbers = np.repeat(np.arange(len(fold)), fold)
+    empty = np.zeros(0, np.int32)
+    tests = Known(people, empty, np.zeros(0, np.bool_), empty)
+    dealt = np.concatenate([numbers, np.full(people - len(numbers), -1)])
+    division = Division(empty, tests, dealt.astype(np.int64))
+    policy = SitePolicy(least_in_fold=3)
+    if no:
+        with pytest.raises(SettingsError, match="sums leave of 3 or more"):
+            policy.require_crowd(people, division, settings)
+    else:
+        policy.require_crowd(people, division, settings)
+
+
+def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):
+    allow(place)
+    text = (place / SITE_FILE).read_text().replace("least_in_fold = 0", "")
+    (place / SITE_FILE).write_text(text)
+    site = site_of(place)
+    assert not refused(hello(site, order("off")))
+    assert "policy.least_in_fold" in say(site, "count", first=0).told["error"]
+    assert refused(say(site, "prepare", round=0))
+
+
+def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):
+    site = site_of(place)
+    hello(site, order("off"))
+
+    def broken(*_):
+        raise ZeroDivisionError("person 7 is infected")
+
+    monkeypatch.setattr(tallies, "count", broken)
+    answer = say(site, "count", first=0)
+    assert answer.told == {"error": "it failed; its own notes tell why"}
+    for told in ({"seed": []}, {"rules": 3}, {}):
+        assert refused(say(site, "hello", **told))
+
+
+@pytest.mark.parametrize(("kind", "told"), [("off", True), ("local", False)])
+def test_seconds_are_not_told_where_tests_are_promised(place, kind, told):
+    site = site_of(place)
+    assert (BUSY in hello(site, order(kind)).told) == told
+    assert (BUSY in say(site, "count", first=0).told) == told
+
+
+@pytest.mark.parametrize("spoilt", [torch.inf, torch.nan, 1e30, -1e200])
+def test_numbers_that_leave_all_bounds_are_no_refusal_but_zeros(spoilt):
+    rows = torch.ones(4, 3, dtype=torch.float64)
+    rows[2, 1] = spoilt
+    found = usable(rows)
+    assert found[2].eq(0).all()
+    assert torch.equal(found[[0, 1, 3]], rows[[0, 1, 3]])
+    assert usable(rows[:2]) is not None
+    assert torch.equal(usable(rows[:2]), rows[:2])
+
+
+@pytest.mark.parametrize("factor", [1e200, -1e300])
+def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
+    tmp_path, tmp_path_factory, factor
+):
+    """Whether an answer comes, and whether it holds numbers, tells of nobody."""
+    calls = recorded(tmp_path_factory.mktemp("whole"), order("local", rounds=1))
+    store_site(tmp_path / SITE, homes()[0])
+    site = site_of(tmp_path / SITE)
+    for call in calls:
+        parcel = unpack(call)
+        tensors = {
+            name: one * factor if name.startswith("parameter/") else one
+            for name, one in parcel.tensors.items()
+        }
+        answer = unpack(site.answer(pack(Parcel(parcel.heading, tensors, parcel.told))))
+        assert not refused(answer) or parcel.heading.phase == "finish"
+        for one in answer.tensors.values():
+            assert torch.isfinite(one.double()).all() or "scores" in answer.tensors
+
+
+def test_a_ledger_whose_notes_were_cut_is_refused(tmp_path):
+    calls = recorded(tmp_path, order("paper", rounds=3))
+    noted = tmp_path / SITE / "runs" / RUN / NOTED
+    lines = noted.read_text().splitlines(keepends=True)
+    noted.write_text("".join(line for line in lines if not line.startswith("[2,")))
+    site = site_of(tmp_path / SITE)
+    answers = [unpack(site.answer(call)) for call in calls[:5]]
+    assert refused(answers[3])
+    assert isinstance(site.answering.failed[0][1], CorruptFileError)
+
+
+def test_a_second_run_of_another_relation_counts_what_it_shows(tmp_path):
+    """Compared with any other row, a row shows twice as much: mu is doubled."""
+    store_site(tmp_path / SITE, homes()[0])
+    allow(tmp_path / SITE, 'relation = "replace"', "most_epsilon = 20.0")
+    site = site_of(tmp_path / SITE)
+    wanted = with_privacy(order("local"), relation="replace", epsilon=20.0)
+    assert not refused(hello(site, wanted))
+    other = SiteRun(SiteFiles(tmp_path / SITE), "second", SITE)
+    again = Order(settings=wanted.settings, rules=wanted.rules, seed=wanted.seed)
+    told = {"settings": as_plain(again.settings), "rules": as_plain(again.rules)}
+    heading = Heading("second", SITE, 0, "hello")
+    answer = other.answer(pack(Parcel(heading, {}, {**told, "seed": 3})))
+    assert "budget" in unpack(answer).told["error"]
+    assert isinstance(other.answering.failed[0][1], BudgetExceededError)
