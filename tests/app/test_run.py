@@ -5,6 +5,7 @@ import pytest
 
 from epifalcon import store
 from epifalcon.epidemic.known import Known
+from epifalcon.errors import DataError
 from epifalcon.privacy.ledger import Budget
 from tests.app.conftest import QUICK, TINY
 from tests.app.runs import names, strict, timeless
@@ -229,3 +230,24 @@ def test_a_layer_of_safer_settings_runs(epifalcon, tmp_path):
     assert said.code == 0, said.err
     assert said.json["mode"] == "local"
     assert said.json["epsilon"]["person"] <= 8 + 1e-6
+
+
+def test_a_method_beside_that_fails_does_not_take_the_run_down(
+    run_town, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise DataError("not with these <traces>")
+
+    monkeypatch.setattr("epifalcon.studies.rivals.run_rival", refuse)
+    said = run_town("--json", "--method", "hgnn", "--beside", "soft-dct-ratio")
+    assert said.code == 0
+    told = "soft-dct-ratio has no result: not with these <traces>"
+    assert told in said.err
+    figures = strict(said.out)
+    assert figures["failed"] == {"soft-dct-ratio": "not with these <traces>"}
+    assert figures["beside"] == {}
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "has no result: not with these &lt;traces&gt;" in page
+    again = run_town("--resume", "--json")
+    assert timeless(strict(again.out)) == timeless(figures)
+    assert told in again.err

@@ -10,13 +10,17 @@ from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.progress import silent
 from epifalcon.settings import json_text
+from epifalcon.studies import outcomes
+from epifalcon.studies.measurements import Failed
 from epifalcon.studies.outcomes import (
     Listeners,
     Outcome,
     judge,
     require_possible,
+    run_guest,
     run_method,
 )
+from epifalcon.studies.run_folder import begin, finish
 from tests.faults import disk, full_from
 from tests.studies import town
 
@@ -187,3 +191,51 @@ def test_a_log_is_written_on_request(tmp_path):
     assert len(logged) == 1
     run_method(begun, "hgnn", replace(LISTENERS, log=True))
     assert sorted(begun.method_folder("hgnn").glob("log/events*")) == logged
+
+
+def failing(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DataError("round 3: the loss is no number"), "round 3: the loss is no number"),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_guest_that_fails_is_told_and_tried_again(tmp_path, monkeypatch, error, told):
+    begun = town.begun(tmp_path / "run", beside=("soft-dct-ratio",))
+    begin(begun)
+    with monkeypatch.context() as patched:
+        patched.setattr(outcomes, "run_method", failing(error))
+        failed = run_guest(begun, "soft-dct-ratio", LISTENERS)
+    assert isinstance(failed, Failed)
+    assert failed.message == told
+    assert Failed.load(begun.method_folder("soft-dct-ratio")) == failed
+    found = run_guest(begun, "soft-dct-ratio", LISTENERS)
+    assert isinstance(found, Outcome)
+    assert Failed.load(begun.method_folder("soft-dct-ratio")) is None
+
+
+def test_a_finished_run_keeps_what_was_told_of_a_guest(tmp_path, monkeypatch):
+    begun = town.begun(tmp_path / "run", beside=("hbp",))
+    begin(begun)
+    with monkeypatch.context() as patched:
+        patched.setattr(outcomes, "run_method", failing(DataError("no")))
+        failed = run_guest(begun, "hbp", LISTENERS)
+    finish(begun)
+    assert run_guest(begun, "hbp", LISTENERS) == failed
+
+
+@pytest.mark.parametrize("stop", [WriteError("full"), KeyboardInterrupt()])
+def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
+    begun = town.begun(tmp_path / "run", beside=("hbp",))
+    begin(begun)
+    monkeypatch.setattr(outcomes, "run_method", failing(stop))
+    with pytest.raises(type(stop)):
+        run_guest(begun, "hbp", LISTENERS)
+    assert Failed.load(begun.method_folder("hbp")) is None
