@@ -1,7 +1,7 @@
 """Pictures that a person would put on a slide. The only file that draws.
 
 Every function returns a figure of its own (no global state of matplotlib);
-``save`` writes it as PNG.
+``save`` writes it as PNG or SVG.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import CenteredNorm, Normalize
 from matplotlib.figure import Figure
@@ -49,7 +50,15 @@ _DRAWN_CURVES = (
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure as PNG; equal figures give equal bytes."""
+    """Write the figure as PNG or SVG, by the path's ending.
+
+    Equal figures give equal bytes.
+    """
+    if path.suffix == ".svg":
+        with rc_context({"svg.hashsalt": "epifalcon"}):
+            FigureCanvasSVG(figure)
+            figure.savefig(path, metadata={"Date": None})
+        return
     FigureCanvasAgg(figure)
     figure.savefig(path, dpi=130, metadata={"Software": None})
 

@@ -86,26 +86,37 @@ class Page:
             f"<li><b>{text(figure)}</b><span>{text(name)}</span></li>"
             for figure, name in self.headline
         )
-        return "\n".join(
+        return document(
+            self.title,
             [
-                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                f"<title>{text(self.title)}</title>\n<style>{_STYLE}</style>\n</head>",
-                f"<body>\n<main>\n<h1>{text(self.title)}</h1>",
                 f'<p class="lead">{text(self.lead)}</p>',
                 f'<ul class="cards">{cards}</ul>',
                 # The first table is the answer; the others explain it.
-                *(_table(table) for table in self.tables[:1]),
-                *(_picture(picture) for picture in self.pictures),
-                *(_table(table) for table in self.tables[1:]),
+                *(table_html(table) for table in self.tables[:1]),
+                *(picture_html(picture) for picture in self.pictures),
+                *(table_html(table) for table in self.tables[1:]),
                 f"<h2>Made by</h2>\n<pre>{text(self.made_by)}</pre>",
                 f"<h2>Settings</h2>\n<pre>{text(self.settings_toml)}</pre>",
-                "</main>\n</body>\n</html>\n",
-            ]
+            ],
         )
 
 
-def _picture(picture: Picture) -> str:
+def document(title: str, parts: Sequence[str]) -> str:
+    """One HTML document of ``parts``, which are HTML, in the dress of all pages."""
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{html.escape(title)}</title>\n<style>{_STYLE}</style>\n</head>",
+            f"<body>\n<main>\n<h1>{html.escape(title)}</h1>",
+            *parts,
+            "</main>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def picture_html(picture: Picture) -> str:
+    """The picture, inside the page."""
     data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
     caption = html.escape(picture.caption)
     return (
@@ -114,7 +125,8 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """The table under its caption."""
     looks = [_look(table.rows, place) for place in range(len(table.columns))]
     head = "".join(
         f'<th scope="col"{look}>{html.escape(name)}</th>'
