@@ -54,7 +54,7 @@ def test_only_what_is_not_done_is_done(wish, monkeypatch):
 
     follow_up([wish], Crew(jobs=1), tell)
     assert isinstance(wish.found, Followed)
-    assert told[-1][:3] == ("attacks and sizes", 0, 1)
+    assert told[-1][:3] == ("attacks and sizes", 1, 1)
     kept = (wish.place / "found.json").read_text()
     (wish.place / "found.json").write_text(kept.replace("{", "{ "))
     follow_up([wish], Crew(jobs=1), tell)
