@@ -17,8 +17,6 @@ from epifalcon.types import Plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from epifalcon.studies.study_running import Ran
-
 Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
 SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
@@ -79,7 +77,7 @@ class Drawn:
     caption: str
 
 
-def _nothing_more(_ran: "Ran", _rows: Sequence[Plain]) -> dict[str, Any]:
+def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa: ANN401
     return {}
 
 
@@ -110,8 +108,9 @@ class Study:
     """Whether rows stand by AUC, and not as the cells do."""
     notes: Callable[[Scale], tuple[str, ...]] = _no_notes
     """What a reader of the tables must know."""
-    more: Callable[["Ran", Sequence[Plain]], dict[str, Any]] = _nothing_more
-    """What else the result holds, for the pictures."""
+    more: Callable[[Any, Sequence[Plain]], dict[str, Any]] = _nothing_more
+    """What else the result holds, for the pictures, from ``study_running.Ran`` and
+    the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ COLOURS: Final = (
 MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
 _PAPER = "the paper's"
+_ROOM = 0.03
+"""Above and below all means at least, for intervals."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
             axes.set_xscale("log")
         if panel.log_y:
             axes.set_yscale("log")
+        else:
+            _keep_means_readable(axes, panel)
         axes.set_title(panel.title, **_TITLE)
         axes.grid(alpha=0.25)
     marks = {
@@ -179,13 +183,23 @@ def _line(
 ) -> None:
     colour, mark = look
     x, y = [one.x for one in listed], [one.mean for one in listed]
-    style = {"color": colour, "marker": mark, "label": name, "markersize": 5}
+    style: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 5}
+    style["label"] = name
     if dashed:
         axes.plot(x, y, linestyle="--", mfc="none", linewidth=1.1, **style)
         return
     below = [0.0 if one.low is None else one.mean - one.low for one in listed]
     above = [0.0 if one.high is None else one.high - one.mean for one in listed]
     axes.errorbar(x, y, [below, above], capsize=2, linewidth=1.5, **style)
+
+
+def _keep_means_readable(axes: Axes, panel: Panel) -> None:
+    """Few seeds have intervals beyond all bounds: they end at the picture's edge."""
+    means = [one.mean for listed in panel.series.values() for one in listed]
+    if means:
+        room = 0.6 * (max(means) - min(means)) + _ROOM
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, min(means) - room), min(high, max(means) + room))
 
 
 def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:

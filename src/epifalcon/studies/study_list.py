@@ -19,7 +19,7 @@ from epifalcon.studies.paper import (
 from epifalcon.studies.study import SCALES, Asked, Study
 from epifalcon.studies.study_plan import plan_study
 
-_STUDIES = {
+_STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
     for module in (
         *(overall, omicron, stages, noise, pseudo_tradeoff, ablation),

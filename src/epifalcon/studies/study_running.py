@@ -4,8 +4,9 @@ Everything is kept under the work folder by a hash of its settings, so a study
 that was stopped goes on where it was and a finished one is only read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from epifalcon.progress import Progress
 from epifalcon.studies.comparing import Crew, Found
@@ -36,21 +37,16 @@ class Ran:
     @property
     def cpu_hours(self) -> float:
         """Of all runs and follow-ups together, each counted once."""
-        total = 0.0
-        counted: set[tuple[object, ...]] = set()
-        for cell in self.planned.cells:
-            folder = self.planned.plans[cell.label].folder
-            for method in cell.methods:
-                for seed, one in self.found[cell.label][method].items():
-                    key = (folder, method, seed)
-                    if isinstance(one, Measured) and key not in counted:
-                        counted.add(key)
-                        total += one.cpu_seconds or one.seconds
-                    after = self.followed(cell, method, seed)
-                    if isinstance(after, Followed) and (*key, cell.then) not in counted:
-                        counted.add((*key, cell.then))
-                        total += after.cpu_seconds
-        return total / 3600
+        spent: dict[Path, float] = {}
+        for cell, method, seed in runs_of(self.planned):
+            one = self.found[cell.label][method][seed]
+            if isinstance(one, Measured):
+                place = self.planned.plans[cell.label].place(seed, method)
+                spent[place] = one.cpu_seconds or one.seconds
+            wish = wish_of(self.planned, cell, method, seed)
+            if wish is not None and isinstance(after := wish.found, Followed):
+                spent[wish.place] = after.cpu_seconds
+        return sum(spent.values()) / 3600
 
 
 def run_study(planned: Planned, crew: Crew, progress: Progress) -> Ran:
@@ -71,6 +67,14 @@ def run_study(planned: Planned, crew: Crew, progress: Progress) -> Ran:
     return Ran(planned, found)
 
 
+def runs_of(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
+    """Every cell, method and seed, seed by seed."""
+    for seed in planned.seeds:
+        for cell in planned.cells:
+            for method in cell.methods:
+                yield cell, method, seed
+
+
 def wish_of(planned: Planned, cell: Cell, method: str, seed: int) -> Wish | None:
     """What is to follow the run of ``method`` in ``cell``."""
     if cell.then is None:
@@ -82,12 +86,10 @@ def wish_of(planned: Planned, cell: Cell, method: str, seed: int) -> Wish | None
 
 def _wishes(planned: Planned, found: Mapping[str, Found]) -> list[Wish]:
     """Of runs that have ended well, each once."""
-    wishes: dict[object, Wish] = {}
-    for seed in planned.seeds:
-        for cell in planned.cells:
-            for method in cell.methods:
-                wish = wish_of(planned, cell, method, seed)
-                done = isinstance(found[cell.label][method][seed], Measured)
-                if wish is not None and done:
-                    wishes.setdefault(wish.place, wish)
+    wishes: dict[Path, Wish] = {}
+    for cell, method, seed in runs_of(planned):
+        wish = wish_of(planned, cell, method, seed)
+        done = isinstance(found[cell.label][method][seed], Measured)
+        if wish is not None and done:
+            wishes.setdefault(wish.place, wish)
     return list(wishes.values())

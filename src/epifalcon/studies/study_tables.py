@@ -23,21 +23,22 @@ TITLES: Final = {
     "precision_at_budget": "prec. at 5 %",
 }
 _ENDS = ("mean", "low", "high")
+_JUDGED = ("auc", "dep")
+"""Metrics whose differences are told in the tables; the CSV has all."""
 _FAMILY = ("mean", "low", "high", "seeds", "wins", "p", "p_holm")
 
 
 def result_tables(study: Study, result: Plain) -> list[Table]:
     """All tables: figures of each group, differences, cost."""
-    groups = list(dict.fromkeys(row["group"] for row in result["rows"]))
-    tables = []
-    for group in groups:
-        rows = [row for row in result["rows"] if row["group"] == group]
-        tables.append(_figures_table(study, result, rows))
-    for group in groups:
-        rows = [row for row in result["rows"] if row["group"] == group]
-        tables.append(_differences_table(result, rows))
+    tables = figure_tables(study, result)
+    tables += [_differences_table(rows) for rows in _by_group(result)]
     tables.append(_cost_table(result))
     return [table for table in tables if table.rows]
+
+
+def figure_tables(study: Study, result: Plain) -> list[Table]:
+    """The figures of each group, as a terminal shows them."""
+    return [_figures_table(study, result, rows) for rows in _by_group(result)]
 
 
 def as_csv(study: Study, result: Plain) -> str:
@@ -134,6 +135,13 @@ def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
     return Table(_caption(result, rows), columns, made)
 
 
+def _by_group(result: Plain) -> list[list[Plain]]:
+    groups: dict[str, list[Plain]] = {}
+    for row in result["rows"]:
+        groups.setdefault(row["group"], []).append(row)
+    return list(groups.values())
+
+
 def _figure(row: Plain, column: Column) -> str:
     found = row["figures"].get(column.key)
     if found is None:
@@ -147,12 +155,12 @@ def _paper(row: Plain, name: str) -> str:
     return shown((row["published"] or {}).get(name))
 
 
-def _differences_table(result: Plain, rows: Sequence[Plain]) -> Table:
+def _differences_table(rows: Sequence[Plain]) -> Table:
     """Every difference to a reference, and whether it is larger than chance."""
     made = []
     for row in rows:
         for name, gaps in row["differences"].items():
-            for metric in result["metrics"][:2]:
+            for metric in (one for one in _JUDGED if one in gaps):
                 gap = gaps[metric]
                 ends = [_signed(gap[end]) for end in _ENDS]
                 won = f"{gap['wins']} of {gap['seeds']}"
@@ -191,7 +199,7 @@ def _caption(result: Plain, rows: Sequence[Plain]) -> str:
     seeds = len(result["seeds"])
     group = rows[0]["group"] or result["title"]
     known = [row["figures"] for row in rows if row["seeds"]]
-    told = group
+    told = str(group)
     people = {one["hidden_people"]["mean"] for one in known}
     if len(people) == 1:
         share = sum(one["prevalence"]["mean"] for one in known) / len(known)

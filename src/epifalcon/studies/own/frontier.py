@@ -25,13 +25,15 @@ def _cells(scale: Scale) -> list[Cell]:
     clear = present("hbp", "hgnn", "soft-dct-ratio")
     listed: list[tuple[str, str, tuple[str, ...]]] = []
     for sigma in SIGMAS:
-        words = (*PAPER, f"privacy.upload_sigma={sigma}")
-        words += (f"privacy.gradient_sigma={sigma}",)
-        listed.append((f"paper, σ {sigma:g}", "Falcon, paper", words))
+        both = (f"privacy.upload_sigma={sigma}", f"privacy.gradient_sigma={sigma}")
+        listed.append((f"paper, σ {sigma:g}", "Falcon, paper", (*PAPER, *both)))
     for unit, epsilons in BUDGETS.items():
         for epsilon in epsilons:
-            words = ("privacy.mode=local", f"privacy.unit={unit}")
-            words += (f"privacy.epsilon={epsilon}",)
+            words = (
+                "privacy.mode=local",
+                f"privacy.unit={unit}",
+                f"privacy.epsilon={epsilon}",
+            )
             label = f"local, epsilon {epsilon} for a {unit}"
             listed.append((label, f"Falcon, local for a {unit}", words))
     cells = [
@@ -65,8 +67,12 @@ def _field(scale: Scale) -> list[Cell]:
     cells = []
     for epsilon in FIELD_EPSILONS if present(FIELD) else ():
         for sweeps in SWEEPS:
-            words = ("field_privacy.mode=local", f"field_privacy.epsilon={epsilon}")
-            words += ("field_privacy.unit=person", f"field_privacy.sweeps={sweeps}")
+            words = (
+                "field_privacy.mode=local",
+                f"field_privacy.epsilon={epsilon}",
+                "field_privacy.unit=person",
+                f"field_privacy.sweeps={sweeps}",
+            )
             label = f"field, epsilon {epsilon} for a person, {sweeps} sweeps"
             title = f"Falcon Field, {sweeps} sweeps"
             with contextlib.suppress(SettingsError):

@@ -25,8 +25,12 @@ def _cells(scale: Scale) -> list[Cell]:
     made = []
     for people, regions in SIZES[scale].items():
         base = SARS["hamlet" if people <= _TOWN else "full"]
-        words = (f"city.people={people}", f"city.regions={regions}")
-        words += ("outbreak.seed_share=0.02", f"model.rounds={ROUNDS}")
+        words = (
+            f"city.people={people}",
+            f"city.regions={regions}",
+            "outbreak.seed_share=0.02",
+            f"model.rounds={ROUNDS}",
+        )
         methods = [one for one in _METHODS if people <= _MOST.get(one, people)]
         for ending, chosen, then in (
             (", graphs", (_COUNTED,), "sizes"),

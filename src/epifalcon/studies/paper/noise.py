@@ -23,8 +23,11 @@ def _cells(scale: Scale) -> list[Cell]:
     town = SARS[scale]
     made = []
     for row in NOISE:
-        words = (f"privacy.upload_sigma={row.upload_sigma}",)
-        words += (f"pseudo.pseudo_copies={PSEUDO}", f"view.people={PEOPLE[scale]}")
+        words = (
+            f"privacy.upload_sigma={row.upload_sigma}",
+            f"pseudo.pseudo_copies={PSEUDO}",
+            f"view.people={PEOPLE[scale]}",
+        )
         figures = {"auc": row.auc, "f1": row.f1, "dep": row.dep}
         made.append(
             Cell(

@@ -28,33 +28,29 @@ def cells_of(label: str, group: str, town: Town, figures: Plain) -> list[Cell]:
 
     ``figures`` are the paper's, by method; Falcon's stand beside Falcon with noise.
     """
-    against = tuple(Against(one, label, one) for one in ("hgnn", "hbp"))
     falcon = {name: one for name, one in figures.items() if name == "falcon"}
     others = {name: one for name, one in figures.items() if name != "falcon"}
     noisy = (*town.overrides, *PAPER)
-    common = {"preset": town.preset, "group": group, "against": against}
     return [
         Cell(
-            label=label,
-            methods=all_methods(),
-            overrides=town.overrides,
-            published=others,
-            **common,
-        ),
-        Cell(
-            label=f"{label}, the paper's noise",
-            methods=("falcon",),
-            overrides=noisy,
-            published=falcon,
-            **common,
-        ),
-        Cell(
-            label=f"{label}, the paper's noise, everybody's cases",
-            methods=("falcon",),
-            overrides=(*noisy, *EVERYBODYS),
-            published=falcon,
-            **common,
-        ),
+            label=name,
+            preset=town.preset,
+            methods=methods,
+            overrides=words,
+            group=group,
+            against=tuple(Against(one, label, one) for one in ("hgnn", "hbp")),
+            published=printed_there,
+        )
+        for name, methods, words, printed_there in (
+            (label, all_methods(), town.overrides, others),
+            (f"{label}, the paper's noise", ("falcon",), noisy, falcon),
+            (
+                f"{label}, the paper's noise, everybody's cases",
+                ("falcon",),
+                (*noisy, *EVERYBODYS),
+                falcon,
+            ),
+        )
     ]
 
 

@@ -61,9 +61,10 @@ def _cells(scale: Scale) -> list[Cell]:
 def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
     """People in each state by day, one line a seed: ``epidemic``."""
     counted: dict[str, list[list[int]]] = {}
-    plan = ran.planned.plans.get(_LAST)
-    for seed in ran.planned.seeds if plan is not None else ():
-        folder = plan.run_folder(seed) / "outbreak"
+    if _LAST not in ran.planned.plans:
+        return {"epidemic": counted}
+    for seed in ran.planned.seeds:
+        folder = ran.planned.plans[_LAST].run_folder(seed) / "outbreak"
         if not folder.is_dir():
             continue
         outbreak = Outbreak.load(folder)
