@@ -4,6 +4,7 @@
 signals and exit codes, without the seconds that a new Python needs to load torch.
 """
 
+import importlib
 import os
 import subprocess
 import sys
@@ -12,23 +13,21 @@ from multiprocessing.reduction import DupFd
 from tests.app.processes import _CONTEXT
 
 
-def _run(words, pipes):
+def _run(module, words, pipes):
     for place, pipe in enumerate(pipes):
         os.dup2(pipe.detach(), place)
     sys.stdin, sys.stderr = open(0), open(2, "w")  # noqa: SIM115
-    from epifalcon.studies.one_method import main
-
-    sys.exit(main(list(words)))
+    sys.exit(importlib.import_module(module).main(list(words)))
 
 
 class Forked:
     """As much of ``subprocess.Popen`` as a comparison uses."""
 
-    def __init__(self, words, errors):
+    def __init__(self, job, errors):
         their_input, mine = os.pipe()
         theirs, their_output = os.pipe()
         pipes = [their_input, their_output, errors.fileno()]
-        self._process = _CONTEXT.Process(target=_Call(words, pipes))
+        self._process = _CONTEXT.Process(target=_Call(job, pipes))
         self._process.start()
         os.close(their_input)
         os.close(their_output)
@@ -53,16 +52,16 @@ class Forked:
 
 
 class _Call:
-    def __init__(self, words, pipes):
-        self.words, self.pipes = words, pipes
+    def __init__(self, job, pipes):
+        self.job, self.pipes = job, pipes
 
     def __getstate__(self):
         # Asked for while the process is started: only then can pipes be handed on.
-        return {"words": self.words, "pipes": [DupFd(pipe) for pipe in self.pipes]}
+        return {"job": self.job, "pipes": [DupFd(pipe) for pipe in self.pipes]}
 
     def __call__(self):
-        _run(self.words, self.pipes)
+        _run(self.job.module, self.job.words, self.pipes)
 
 
 def started(job, errors, _threads):
-    return Forked(job.words, errors)
+    return Forked(job, errors)

@@ -4,7 +4,7 @@ import pytest
 
 from epifalcon import store
 from epifalcon.errors import WriteError
-from epifalcon.studies.comparing import Crew, _Work
+from epifalcon.studies.comparing import Crew, Work
 from epifalcon.studies.measurements import Failed
 from epifalcon.studies.processes import Ended, Running
 from tests.studies.measured_figures import measured, plan
@@ -15,7 +15,7 @@ ORIGIN = store.Origin({}, 0)
 @pytest.fixture
 def work(tmp_path):
     """Three methods on two seeds, nothing done yet."""
-    made = _Work(plan(tmp_path, ["gcn", "dct", "hbp"], [0, 1]), 1)
+    made = Work(plan(tmp_path, ["gcn", "dct", "hbp"], [0, 1]), 1)
     jobs = {one: made.job(*one) for one in made.waiting(retry=False)}
     return made, jobs
 
@@ -52,7 +52,7 @@ def test_what_an_earlier_comparison_took_counts(tmp_path):
     begun = plan(tmp_path, ["gcn", "dct", "hbp"], [0, 1])
     for method, seed in (("gcn", 0), ("dct", 30), ("hbp", 10)):
         measured(seed).save(begun.place(0, method), ORIGIN)
-    again = _Work(begun, 1)
+    again = Work(begun, 1)
     jobs = {one: again.job(*one) for one in again.waiting(retry=False)}
     assert by_turn(again, jobs) == [(1, "dct"), (1, "hbp"), (1, "gcn")]
 
@@ -75,7 +75,7 @@ def test_what_was_killed_gets_the_machine_for_itself(work):
     failed = Failed.load(made.plan.place(0, "hbp"))
     assert failed.killed
     assert failed.message.startswith("killed by SIGKILL")
-    again = _Work(made.plan, 1)
+    again = Work(made.plan, 1)
     assert (0, "hbp") not in again.waiting(retry=False)
     assert (0, "hbp") in again.waiting(retry=True)
     assert again.needed_mb(again.job(0, "hbp")) == float("inf")

@@ -26,6 +26,7 @@ from epifalcon.app import (
     presets,
     privacy,
     run,
+    studying,
 )
 from epifalcon.errors import EpifalconError
 
@@ -64,6 +65,15 @@ federate_app.command("status")(federating.status)
 federate_app.command("stop")(federating.stop)
 federate_app.command("deal")(federating.deal)
 app.add_typer(federate_app, name="federate")
+study_app = typer.Typer(
+    help="The paper's tables and figures, and ours: one command each, resumable.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+study_app.command("list")(studying.list_)
+study_app.command("run")(studying.run)
+study_app.command("report")(studying.report)
+app.add_typer(study_app, name="study")
 
 
 _INTERRUPTED = 130

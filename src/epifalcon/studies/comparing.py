@@ -62,17 +62,12 @@ def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
     process and leaves what was done, to be gone on with.
     """
     with contextlib.ExitStack() as held:
-        held.enter_context(alone(plan.folder))
-        threads = _begin(plan, crew, progress)
-        for seed in plan.seeds:
-            # Nobody else shall go on with one of the runs meanwhile.
-            held.enter_context(alone(plan.run_folder(seed)))
-        work = _Work(plan, threads)
+        work = opened(plan, crew, progress, held)
         waiting = work.waiting(crew.retry)
         for ended in run_jobs(
             [work.job(*one) for one in waiting],
             crew.at_once,
-            threads,
+            work.threads,
             work.needed_mb,
             lambda running: work.tell(progress, len(waiting), running),
             work.turn,
@@ -81,7 +76,21 @@ def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
         return work.found()
 
 
-def _begin(plan: Plan, crew: Crew, progress: Progress) -> int:
+def opened(
+    plan: Plan, crew: Crew, progress: Progress, held: contextlib.ExitStack
+) -> "Work":
+    """The comparison with its folder and runs made, for this process alone.
+
+    Nobody else can go on with it or one of its runs while ``held`` is open.
+    """
+    held.enter_context(alone(plan.folder))
+    threads = begin_comparison(plan, crew, progress)
+    for seed in plan.seeds:
+        held.enter_context(alone(plan.run_folder(seed)))
+    return Work(plan, threads)
+
+
+def begin_comparison(plan: Plan, crew: Crew, progress: Progress) -> int:
     """Make the folder and the runs in it that are missing; threads of a process.
 
     The number of threads decides last bits, so it stays as it was begun.
@@ -134,16 +143,23 @@ def _make(plan: Plan, seed: int, threads: int) -> Begun:
     return Begun(folder, prepared, seed, reported, known, epidemic, threads)
 
 
-@dataclass
-class _Work:
-    """What is to be done, and what was learnt from what is done."""
+@dataclass(frozen=True)
+class Experience:
+    """What methods took before, on cities of one size."""
 
-    plan: Plan
-    threads: int
     peak_mb: dict[str, float] = field(default_factory=dict)
     """The most that each method took."""
     took: dict[str, float] = field(default_factory=dict)
     """Seconds of each method's latest process."""
+
+
+@dataclass
+class Work:
+    """What is to be done, and what was learnt from what is done."""
+
+    plan: Plan
+    threads: int
+    learnt: Experience = field(default_factory=Experience)
     alone: set[str] = field(default_factory=set)
     """Jobs that were killed before: they get the machine for themselves."""
     what: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -178,18 +194,22 @@ class _Work:
         if not retry and failed.source_sha256 == source:
             return False
         if failed.killed:
-            self.alone.add(_job_name(seed, method))
+            self.alone.add(self._name(seed, method))
         with store.writing(place):
             (place / FAILED).unlink()
         return True
 
     def job(self, seed: int, method: str) -> Job:
         """The process that measures ``method`` on ``seed``."""
-        name = _job_name(seed, method)
+        name = self._name(seed, method)
         self.what[name] = seed, method
         sources = [word for one in self.plan.sources for word in ("--with", str(one))]
         words = (str(self.plan.run_folder(seed)), method, "--attached", *sources)
-        return Job(name, _WORKER, words)
+        return Job(name, _WORKER, words, self.threads)
+
+    def _name(self, seed: int, method: str) -> str:
+        label = f", {self.plan.label}" if self.plan.label else ""
+        return f"{method}{label} (seed {seed})"
 
     def turn(self, job: Job) -> tuple[float, ...]:
         """Seed by seed; within a seed the longest first, by what methods took before.
@@ -198,13 +218,13 @@ class _Work:
         seen to end may be the longest of all.
         """
         seed, method = self.what[job.name]
-        return seed, -self.took.get(method, math.inf)
+        return seed, -self.learnt.took.get(method, math.inf)
 
     def needed_mb(self, job: Job) -> float:
         """What the job will probably take, by what its method took before."""
         if job.name in self.alone:
             return float("inf")
-        peak = self.peak_mb.get(self.what[job.name][1])
+        peak = self.learnt.peak_mb.get(self.what[job.name][1])
         if peak is not None:
             return _MORE * peak
         city = self.plan.experiment.city
@@ -215,15 +235,15 @@ class _Work:
         """Take in how a process ended; ``WriteError`` where none could go on."""
         self.over.add(ended.job.name)
         seed, method = self.what[ended.job.name]
-        self.took[method] = ended.seconds
+        self.learnt.took[method] = ended.seconds
         place = self.plan.place(seed, method)
         if ended.code == WriteError.exit_code:
-            raise WriteError(_last_line(ended.said))
+            raise WriteError(last_line(ended.said))
         measured = Measured.load(place)
         if measured is not None:
             self._learn(method, measured)
         elif Failed.load(place) is None:
-            told, source = _end_told(ended), source_sha256(method, self.plan.sources)
+            told, source = end_told(ended), source_sha256(method, self.plan.sources)
             Failed(told, ended.said, source, killed=ended.code < 0).save(place)
 
     def found(self) -> Found:
@@ -235,46 +255,59 @@ class _Work:
 
     def tell(self, progress: Progress, total: int, running: Sequence[Running]) -> None:
         """Show how far the work is, what runs and how long it may last."""
-        if not total:
-            return
-        words = [_under_way(one) for one in running[:_SHOWN]]
-        if len(running) > _SHOWN:
-            words.append(f"{len(running) - _SHOWN} more")
-        left = self._seconds_left(running)
-        if left is not None:
-            words.append(f"about {_duration(left)} left")
-        progress("methods and seeds", len(self.over), total, "; ".join(words))
+        left = self.seconds_left(running)
+        tell(progress, (len(self.over), total), running, left)
 
-    def _seconds_left(self, running: Sequence[Running]) -> float | None:
-        """By what the methods took before; a new one as the mean of the others."""
-        if not self.took or not running:
+    def seconds_left(self, running: Sequence[Running]) -> float | None:
+        """Of all processes still to come and of the rest of those ``running``.
+
+        By what the methods took before; a new one as the mean of the others.
+        """
+        took = self.learnt.took
+        if not took:
             return None
         begun = {one.job.name: one.seconds for one in running}
-        mean = sum(self.took.values()) / len(self.took)
+        mean = sum(took.values()) / len(took)
         left = 0.0
         for name in self.what.keys() - self.over:
-            expected = self.took.get(self.what[name][1], mean)
+            expected = took.get(self.what[name][1], mean)
             left += max(0.0, expected - begun.get(name, 0.0))
-        return left / len(running)
+        return left
 
     def _learn(self, method: str, measured: Measured) -> None:
         peak = measured.peak_rss_mb or 0.0
         if peak:
-            self.peak_mb[method] = max(peak, self.peak_mb.get(method, 0.0))
-        self.took.setdefault(method, measured.seconds)
+            self.learnt.peak_mb[method] = max(
+                peak, self.learnt.peak_mb.get(method, 0.0)
+            )
+        self.learnt.took.setdefault(method, measured.seconds)
 
     def _one(self, seed: int, method: str) -> Measured | Failed:
         place = self.plan.place(seed, method)
         return Measured.load(place) or Failed.load(place) or Failed("was not run")
 
 
-def _job_name(seed: int, method: str) -> str:
-    return f"{method} (seed {seed})"
+def tell(
+    progress: Progress,
+    done: tuple[int, int],
+    running: Sequence[Running],
+    left: float | None,
+) -> None:
+    """Show ``done`` of how many, what runs, and ``left`` seconds of processes."""
+    if not done[1]:
+        return
+    words = [_under_way(one) for one in running[:_SHOWN]]
+    if len(running) > _SHOWN:
+        words.append(f"{len(running) - _SHOWN} more")
+    if left is not None and running:
+        words.append(f"about {duration(left / len(running))} left")
+    progress("methods and seeds", *done, "; ".join(words))
 
 
-def _end_told(ended: Ended) -> str:
+def end_told(ended: Ended) -> str:
+    """How a process without a result ended, in words."""
     if ended.code >= 0:
-        return _last_line(ended.said) or f"ended with code {ended.code} and no result"
+        return last_line(ended.said) or f"ended with code {ended.code} and no result"
     try:
         name = signal.Signals(-ended.code).name
     except ValueError:
@@ -283,7 +316,8 @@ def _end_told(ended: Ended) -> str:
     return f"killed by {name}{why}"
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """The last line that is not empty; nothing where there is none."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
@@ -294,7 +328,8 @@ def _under_way(one: Running) -> str:
     return f"{one.job.name} {told}".rstrip()
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, in words."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

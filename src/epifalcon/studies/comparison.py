@@ -101,11 +101,11 @@ def _row(
         "method": method,
         "title": measured[0].title if measured else listed.title,
         "kind": listed.kind,
-        "metrics": {name: _interval(over_seeds(values[name])) for name in METRICS},
+        "metrics": {name: interval(over_seeds(values[name])) for name in METRICS},
         "seconds": _mean([one.seconds for one in measured]),
         "cpu_seconds": _mean([one.cpu_seconds for one in measured]),
         "peak_rss_mb": _most([one.peak_rss_mb for one in measured]),
-        "failed": _failed(by_seed),
+        "failed": told_failures(by_seed),
         "seeds": list(done),
         "by_seed": [
             {"seed": seed, **{name: one.metrics[name] for name in METRICS}}
@@ -149,7 +149,7 @@ def _difference(row: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     for name in METRICS:
         held = paired([a[name] for a, _ in pairs], [b[name] for _, b in pairs], LEVEL)
         found[name] = {
-            **_interval(held.difference),
+            **interval(held.difference),
             "seeds": held.difference.count,
             "wins": held.wins,
             "losses": held.losses,
@@ -185,21 +185,22 @@ def _value(one: Measured | Failed, name: str) -> float | None:
     return one.metrics[name] if isinstance(one, Measured) else None
 
 
-def _interval(summary: Summary) -> dict[str, float | None]:
+def interval(summary: Summary) -> dict[str, float | None]:
+    """Mean and ends of the interval, as JSON holds them."""
     plain = asdict(summary)
     return {key: plain[key] for key in ("mean", "low", "high")}
 
 
 def _recalibrated(measured: Sequence[Measured], scaling: str) -> dict[str, Any]:
     return {
-        name: _interval(
+        name: interval(
             over_seeds([one.recalibrated[scaling][name] for one in measured])
         )
         for name in CALIBRATED
     }
 
 
-def _failed(by_seed: Mapping[int, Measured | Failed]) -> str | None:
+def told_failures(by_seed: Mapping[int, Any]) -> str | None:
     """Each message once, with the seeds that it is of."""
     seeds: dict[str, list[str]] = {}
     for seed, one in by_seed.items():

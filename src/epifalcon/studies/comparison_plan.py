@@ -50,6 +50,8 @@ class Plan:
     seeds: tuple[int, ...]
     sources: tuple[Path, ...] = ()
     overrides: tuple[str, ...] = ()
+    label: str = ""
+    """What progress calls it, where several comparisons are made together."""
 
     def run_folder(self, seed: int) -> Path:
         """Where the run of ``seed`` stands."""

@@ -13,26 +13,21 @@ whoever started it.
 
 import argparse
 import contextlib
-import faulthandler
-import json
-import os
-import signal
 import sys
-import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic, process_time, sleep
-from typing import Any, NoReturn
+from time import process_time
+from typing import Any
 
 import numpy as np
 
-from epifalcon import store
 from epifalcon.baselines.catalogue import load_file
 from epifalcon.errors import DataError, EpifalconError, WriteError
 from epifalcon.evaluation.metrics import MetricSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.studies import tables
+from epifalcon.studies.attached import STOPPED, attach, patiently_alone
 from epifalcon.studies.judged import judge_curves
 from epifalcon.studies.measurements import (
     FAILED,
@@ -46,14 +41,11 @@ from epifalcon.studies.measurements import (
 )
 from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.outcomes import Listeners, Outcome, run_method
-from epifalcon.studies.run_folder import METHODS, Begun, alone, open_run
+from epifalcon.studies.run_folder import METHODS, Begun, open_run
 
-_TELL_SECONDS = 0.3
-_LOCK_SECONDS = 20.0
 _CHECKPOINT_SECONDS = 20.0
 _DETAILS = 4000
 """Characters kept of what a failing method told."""
-_STOPPED = 128 + int(signal.SIGTERM)
 
 
 def measure_method(
@@ -121,18 +113,14 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     progress: Progress = silent
     if given.attached:
-        threading.Thread(target=_end_with_input, daemon=True).start()
-        faulthandler.enable(2)
-        signal.signal(signal.SIGTERM, _leave)
-        _offer_to_be_killed()
-        progress = _teller()
+        progress = attach()
     return _run(given.folder, given.method, given.sources or [], progress)
 
 
 def _run(folder: Path, method: str, sources: list[Path], progress: Progress) -> int:
     place = folder / METHODS / method
     try:
-        with _patiently_alone(place):
+        with patiently_alone(place):
             return _tried(folder, method, sources, progress)
     except WriteError as error:
         sys.stderr.write(f"{error}\n")
@@ -149,7 +137,7 @@ def _tried(folder: Path, method: str, sources: list[Path], progress: Progress) -
         raise
     except (Exception, SystemExit) as error:
         # Whatever a method raises is told in its row; others go on.
-        if isinstance(error, SystemExit) and error.code == _STOPPED:
+        if isinstance(error, SystemExit) and error.code == STOPPED:
             raise
         told = str(error) if isinstance(error, EpifalconError) else _named(error)
         details = traceback.format_exc()[-_DETAILS:]
@@ -160,61 +148,6 @@ def _tried(folder: Path, method: str, sources: list[Path], progress: Progress) -
 
 def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-@contextlib.contextmanager
-def _patiently_alone(place: Path) -> Iterator[None]:
-    """Hold the method's folder; who lost its starter may need a moment to end."""
-    end = monotonic() + _LOCK_SECONDS
-    with store.writing(place), contextlib.ExitStack() as stack:
-        while not _taken(stack, place, patient=monotonic() < end):
-            sleep(0.2)
-        yield
-
-
-def _taken(stack: contextlib.ExitStack, place: Path, *, patient: bool) -> bool:
-    try:
-        stack.enter_context(alone(place))
-    except WriteError:
-        if not patient:
-            raise
-        return False
-    return True
-
-
-def _end_with_input() -> None:
-    """End without a word when whoever started this process is gone."""
-    # Not by way of ``sys.stdin``: Python aborts where a thread holds it at the end.
-    while os.read(0, 1):
-        pass
-    os._exit(128 + signal.SIGHUP)
-
-
-def _teller() -> Progress:
-    """Progress as lines on what was standard output; what methods print goes by."""
-    line = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-    last = 0.0
-
-    def tell(name: str, done: int, total: int, told: str = "") -> None:
-        nonlocal last
-        now = monotonic()
-        if now - last >= _TELL_SECONDS or done == total:
-            last = now
-            line.write(json.dumps([name, int(done), int(total), told]) + "\n")
-
-    return tell
-
-
-def _offer_to_be_killed() -> None:
-    """Where memory runs out, this process shall end and not its starter."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-
-
-def _leave(_number: int, _frame: object) -> NoReturn:
-    """End by way of every ``finally``, so that nothing half-written stays."""
-    sys.exit(_STOPPED)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ class Job:
     module: str
     """Run by ``python -m``."""
     words: tuple[str, ...]
+    threads: int | None = None
+    """Of the process; None for as many as all get."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class _Process:
         self._start = monotonic()
         # Kept by the process, closed in ``result`` or ``kill``.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = _started(job, self._errors, threads)
+        self._process = _started(job, self._errors, job.threads or threads)
         self._input = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
         os.set_blocking(self._output.fileno(), False)

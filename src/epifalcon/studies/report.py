@@ -95,32 +95,26 @@ class Page:
             f"<li><b>{text(figure)}</b><span>{text(name)}</span></li>"
             for figure, name in self.headline
         )
-        return "\n".join(
+        return document(
+            self.title,
             [
-                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                # Without it a browser asks for /favicon.ico.
-                '<link rel="icon" href="data:,">',
-                f"<title>{text(self.title)}</title>\n<style>{STYLE}</style>\n</head>",
-                f"<body>\n<header>\n<h1>{text(self.title)}</h1>",
                 f'<p class="lead">{text(self.lead)}</p>',
-                f'<ul class="cards">{cards}</ul>\n</header>',
-                self._contents(),
-                "<main>",
+                f'<ul class="cards">{cards}</ul>',
+            ],
+            self._contents(),
+            [
                 *(
                     _section(section, number)
                     for number, section in enumerate(self.sections, 1)
                 ),
                 # The first table is the answer; the others explain it.
-                *(_table(table) for table in self.tables[:1]),
-                *(_picture(picture) for picture in self.pictures),
-                *(_table(table) for table in self.tables[1:]),
+                *(table_html(table) for table in self.tables[:1]),
+                *(picture_html(picture) for picture in self.pictures),
+                *(table_html(table) for table in self.tables[1:]),
                 f'<h2 id="made-by">Made by</h2>\n{_code(self.made_by)}',
                 f'<h2 id="settings">Settings</h2>\n{_code(self.settings_toml)}',
-                "</main>",
-                f"<footer><p>{text(self.closing)}</p></footer>" if self.closing else "",
-                "</body>\n</html>\n",
-            ]
+            ],
+            self.closing,
         )
 
     def _contents(self) -> str:
@@ -151,7 +145,7 @@ def _section(section: Section, number: int) -> str:
 def _part(part: Part) -> str:
     if isinstance(part, Words):
         return _words(part)
-    return _picture(part) if isinstance(part, Picture) else _table(part, level=3)
+    return picture_html(part) if isinstance(part, Picture) else table_html(part, 3)
 
 
 def _words(words: Words) -> str:
@@ -166,7 +160,36 @@ def _with_code(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
-def _picture(picture: Picture) -> str:
+def document(
+    title: str,
+    header: Sequence[str],
+    contents: str,
+    main: Sequence[str],
+    closing: str = "",
+) -> str:
+    """One HTML document in the dress of all pages; the parts are HTML themselves."""
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            # Without it a browser asks for /favicon.ico.
+            '<link rel="icon" href="data:,">',
+            f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>",
+            f"<body>\n<header>\n<h1>{html.escape(title)}</h1>",
+            *header,
+            "</header>",
+            contents,
+            "<main>",
+            *main,
+            "</main>",
+            f"<footer><p>{html.escape(closing)}</p></footer>" if closing else "",
+            "</body>\n</html>\n",
+        ]
+    )
+
+
+def picture_html(picture: Picture) -> str:
+    """The picture, inside the page."""
     data = base64.b64encode(picture.path.read_bytes()).decode("ascii")
     caption = html.escape(picture.caption)
     alt = html.escape(picture.alt or picture.caption)
@@ -192,7 +215,8 @@ def _scrolling(name: str, inside: str) -> str:
     )
 
 
-def _table(table: Table, level: int = 2) -> str:
+def table_html(table: Table, level: int = 2) -> str:
+    """The table under its caption."""
     looks = [_look(table.rows, place) for place in range(len(table.columns))]
     head = "".join(
         f'<th scope="col"{look}>{html.escape(name)}</th>'

@@ -1,0 +1,75 @@
+"""Methods in worlds that differ from what they take for granted."""
+
+from epifalcon.studies import study_figures
+from epifalcon.studies.experiment import layer_names
+from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
+from epifalcon.studies.towns import FIELD, SARS, present
+from epifalcon.types import Plain
+
+WORLDS = (
+    *("regional-1", "regional-1.5", "beta-double", "beta-half", "half-traces"),
+    *("labels-05", "labels-20", "labels-60", "test-errors", "super-spreaders"),
+    *("authors-sir",),
+)
+"""Layers, of which this version may lack some."""
+ASSUMED = "as assumed"
+METHODS = (
+    *("dct", "soft-dct-ratio", "exposure-logistic", "mean-field", "hbp", FIELD),
+    *("gcn", "unimp", "dcrnn", "hgnn", "falcon", "oracle"),
+)
+
+
+def _cells(scale: Scale) -> list[Cell]:
+    town, there = SARS[scale], layer_names()
+    worlds = {ASSUMED: town.preset}
+    worlds |= {one: f"{town.preset}+{one}" for one in WORLDS if one in there}
+    return [
+        Cell(
+            label=world,
+            preset=preset,
+            overrides=town.overrides,
+            methods=present(*METHODS),
+            group=world,
+            facts={"world": world},
+            against=(
+                Against("hbp", world, "hbp"),
+                Against(ASSUMED, ASSUMED),
+            ),
+        )
+        for world, preset in worlds.items()
+    ]
+
+
+def _draw(result: Plain) -> dict[str, Drawn]:
+    drawn = {}
+    for world in dict.fromkeys(row["group"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["group"] == world]
+        figure = study_figures.dots(rows, {"auc": "AUC", "dep": "DEP"}, world)
+        if figure is not None:
+            name = world.replace(" ", "-").replace(".", "-")
+            caption = f"World {world}: mean and 95 % interval of each method."
+            drawn[name] = Drawn(figure, caption)
+    return drawn
+
+
+def _notes(_scale: Scale) -> tuple[str, ...]:
+    missing = [one for one in WORLDS if one not in layer_names()]
+    notes = ["Seeds begin at 10, where nothing was ever chosen by"]
+    if missing:
+        notes.append(f"This version has no world {', '.join(missing)}")
+    return tuple(notes)
+
+
+STUDY = Study(
+    name="worlds",
+    title="Other worlds",
+    what="Methods where the disease, the tests or the traces are not as they assume.",
+    shows="nothing: ours",
+    cells=_cells,
+    draw=_draw,
+    metrics=("auc", "dep", "f1"),
+    first_seed=10,
+    seeds={"hamlet": 2, "full": 3},
+    ranked=True,
+    notes=_notes,
+)

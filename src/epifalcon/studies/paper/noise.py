@@ -1,0 +1,110 @@
+"""Accuracy and attack errors by the noise of uploads: table 6."""
+
+from epifalcon.studies import study_figures
+from epifalcon.studies.published_tables import NOISE
+from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study
+from epifalcon.studies.study_figures import Panel, Point, points
+from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
+from epifalcon.types import Plain
+
+PSEUDO = 9
+PEOPLE = {"hamlet": 60, "full": 100}
+"""Of whom the server keeps notes."""
+ATTACKS = (
+    *("norm", "energy", "consistency", "counts", "claimants", "moves", "recurrence"),
+    *("moves and recurrence", "moves by sets", "everything"),
+    *("tested from gradients", "result from gradients"),
+    *("tested from rows", "result from rows"),
+)
+_FEW = ("norm", "energy", "consistency", "moves", "result from rows")
+
+
+def _cells(scale: Scale) -> list[Cell]:
+    town = SARS[scale]
+    made = []
+    for row in NOISE:
+        words = (
+            f"privacy.upload_sigma={row.upload_sigma}",
+            f"pseudo.pseudo_copies={PSEUDO}",
+            f"view.people={PEOPLE[scale]}",
+        )
+        figures = {"auc": row.auc, "f1": row.f1, "dep": row.dep}
+        made.append(
+            Cell(
+                label=f"σ {row.upload_sigma:g}",
+                preset=town.preset,
+                overrides=(*town.overrides, *PAPER, *words),
+                methods=("falcon",),
+                facts={"upload_sigma": row.upload_sigma},
+                against=(Against("σ 0", "σ 0"),),
+                published={"falcon": {**figures, "norm": row.attack_error}},
+                then="audit",
+            )
+        )
+    return made
+
+
+def _draw(result: Plain) -> dict[str, Drawn]:
+    sigma = ("facts", "upload_sigma")
+    rows = result["rows"]
+    ours = points(rows, sigma, ("metrics", "auc"))
+    quality = {f"AUC, {name}": listed for name, listed in ours.items()}
+    quality |= {"AUC, the paper's": _printed(rows, "auc")}
+    errors = {
+        attack: listed
+        for attack in _FEW
+        for listed in points(rows, sigma, ("figures", attack)).values()
+    }
+    errors["norm, the paper's"] = _printed(rows, "norm")
+    panels = [
+        Panel(
+            title=title,
+            xlabel="noise of uploads, σ",
+            ylabel=label,
+            series=series,
+            dashed=frozenset({"AUC, the paper's", "norm, the paper's"}),
+        )
+        for title, label, series in (
+            ("Accuracy", "AUC", quality),
+            ("What attacks get wrong", "share of wrong guesses", errors),
+        )
+    ]
+    figure = study_figures.lines(panels)
+    caption = (
+        "Left: AUC on hidden people by the noise of uploads. Right: the share that "
+        "each attack gets wrong, a blind guess being .9 for places and .5 for results."
+    )
+    return {} if figure is None else {"noise": Drawn(figure, caption)}
+
+
+def _printed(rows: list[Plain], name: str) -> list[Point]:
+    told = [(row["facts"]["upload_sigma"], row["published"][name]) for row in rows]
+    return [Point(sigma, value) for sigma, value in told]
+
+
+def _notes(scale: Scale) -> tuple[str, ...]:
+    return (
+        OTHER_DATA,
+        (
+            f"Attacks are on the notes of {PEOPLE[scale]} people, with nine pseudo "
+            "places to a true one; where they rank people, errors are of pairs"
+        ),
+    )
+
+
+STUDY = Study(
+    name="noise",
+    title="Noise of uploads",
+    what="Accuracy and attack errors by the noise of uploads, with nine pseudo places.",
+    shows="table 6",
+    cells=_cells,
+    draw=_draw,
+    metrics=("auc", "f1", "dep"),
+    columns=(
+        *(Column(name, name) for name in ATTACKS),
+        Column("epsilon_person", "epsilon of a person"),
+        Column("rounds", "rounds", 0),
+    ),
+    seeds={"hamlet": 2, "full": 3},
+    notes=_notes,
+)

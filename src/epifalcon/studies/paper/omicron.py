@@ -1,0 +1,40 @@
+"""The same methods with Omicron's rates: the paper's second precision-recall figure."""
+
+from epifalcon.studies.paper.overall import cells_of
+from epifalcon.studies.study import Cell, Scale, Study
+from epifalcon.studies.study_curves import curves_by_group, draw_comparison
+from epifalcon.studies.towns import OMICRON, Town
+
+_SCENARIOS = {
+    "hamlet": {"town": ("Town of 2,000 people, Omicron", OMICRON["hamlet"])},
+    "full": {
+        "basic": ("Basic, Omicron", Town("basic-omicron")),
+        "larger": ("Larger, Omicron", OMICRON["full"]),
+    },
+}
+
+
+def _cells(scale: Scale) -> list[Cell]:
+    return [
+        cell
+        for label, (group, town) in _SCENARIOS[scale].items()
+        for cell in cells_of(label, group, town, {})
+    ]
+
+
+def _notes(_scale: Scale) -> tuple[str, ...]:
+    return ("The paper shows curves alone, no figures that could stand beside ours",)
+
+
+STUDY = Study(
+    name="omicron",
+    title="Generalisation to Omicron",
+    what="All methods where the disease passes on faster.",
+    shows="the figure of precision and recall with the Omicron settings",
+    cells=_cells,
+    draw=draw_comparison,
+    seeds={"hamlet": 2, "full": 3},
+    ranked=True,
+    notes=_notes,
+    more=curves_by_group,
+)

@@ -1,0 +1,124 @@
+"""Before and after the outbreak, with Omicron: table 5 and the epidemic curve."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from epifalcon.epidemic.outbreak import (
+    ASYMPTOMATIC,
+    RECOVERED,
+    SUSCEPTIBLE,
+    SYMPTOMATIC,
+    Outbreak,
+)
+from epifalcon.studies import study_figures
+from epifalcon.studies.published_tables import STAGE_DAYS, STAGES
+from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
+from epifalcon.studies.study_running import Ran
+from epifalcon.studies.towns import (
+    EVERYBODYS,
+    FIELD,
+    OMICRON,
+    OTHER_DATA,
+    PAPER,
+    present,
+    printed,
+)
+from epifalcon.types import Plain
+
+_RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD)
+_LAST = "after"
+"""The stage whose outbreak is drawn: it holds the days before."""
+
+
+def _cells(scale: Scale) -> list[Cell]:
+    made = []
+    for stage, day in STAGE_DAYS.items():
+        town, figures = OMICRON[scale], printed(STAGES[stage])
+        days = (*town.overrides, f"city.days={day}")
+        noisy = (*days, *PAPER)
+        for label, words, methods in (
+            (stage, days, present(*_RIVALS)),
+            (f"{stage}, the paper's noise", noisy, ("falcon",)),
+            (f"{stage}, everybody's cases", (*noisy, *EVERYBODYS), ("falcon",)),
+        ):
+            made.append(
+                Cell(
+                    label=label,
+                    preset=town.preset,
+                    overrides=words,
+                    methods=methods,
+                    group=f"{stage.capitalize()} the outbreak, day {day}",
+                    facts={"day": day},
+                    against=(Against("hgnn", stage, "hgnn"),),
+                    published=figures,
+                )
+            )
+    return made
+
+
+def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
+    """People in each state by day, one line a seed: ``epidemic``."""
+    counted: dict[str, list[list[int]]] = {}
+    if _LAST not in ran.planned.plans:
+        return {"epidemic": counted}
+    for seed in ran.planned.seeds:
+        folder = ran.planned.plans[_LAST].run_folder(seed) / "outbreak"
+        if not folder.is_dir():
+            continue
+        outbreak = Outbreak.load(folder)
+        counts = outbreak.counts_by_day()
+        ill = counts[:, ASYMPTOMATIC] + counts[:, SYMPTOMATIC]
+        for name, values in (
+            ("susceptible", counts[:, SUSCEPTIBLE]),
+            ("infectious", ill),
+            ("recovered", counts[:, RECOVERED]),
+            ("new", outbreak.new_cases_by_day()),
+        ):
+            counted.setdefault(name, []).append(np.asarray(values).tolist())
+    return {"epidemic": counted}
+
+
+def _draw(result: Plain) -> dict[str, Drawn]:
+    drawn = {}
+    if result["epidemic"]:
+        drawn["epidemic"] = Drawn(
+            study_figures.epidemic(result["epidemic"], "Omicron, day by day"),
+            "Susceptible, infectious and recovered people at the end of each day and "
+            "new infections: mean over seeds, with the least and the most.",
+        )
+    names = {"auc": "AUC", "dep": "DEP", "f1": "F1"}
+    figure = study_figures.dots(result["rows"], names, "Before and after the outbreak")
+    if figure is not None:
+        drawn["stages"] = Drawn(
+            figure,
+            "Each method before and after the outbreak: mean and 95 % interval, the "
+            "paper's figure as a hollow diamond; squares saw everybody's cases.",
+        )
+    return drawn
+
+
+def _notes(scale: Scale) -> tuple[str, ...]:
+    notes = (
+        OTHER_DATA,
+        (
+            "A stage is an outbreak that is followed until its day: traces, tests and "
+            "truth end there"
+        ),
+    )
+    started = "The town's outbreak starts from 10 people"
+    return (*notes, started) if scale == "hamlet" else notes
+
+
+STUDY = Study(
+    name="stages",
+    title="Stages of the pandemic",
+    what="Day 10 and day 14 of an Omicron outbreak, and its curve.",
+    shows="table 5 and the figure of the epidemic's course",
+    cells=_cells,
+    draw=_draw,
+    metrics=("dep", "f1", "auc"),
+    notes=_notes,
+    more=_more,
+)

@@ -1,0 +1,130 @@
+"""A study: which methods under which settings, and what is shown of their figures.
+
+A study is data. Its cells name a preset, what is changed in it and the methods
+that run there; how cells are run, kept and tabled is the same for all studies.
+Free of torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from epifalcon.checks import whole
+from epifalcon.errors import SettingsError
+from epifalcon.settings import unknown_name
+from epifalcon.types import Plain
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Scale = Literal["hamlet", "full"]
+"""A town of 2,000 people, or the paper's sizes."""
+SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
+FollowUp = Literal["audit", "places", "sizes"]
+"""What is measured on a finished run: every attack of the privacy card, attacks on
+claimed places alone, or how large hypergraph and contact graph are."""
+ACCURACY: Final = ("dep", "auc", "f1", "accuracy", "bep")
+"""The paper's metrics, in its order."""
+
+
+@dataclass(frozen=True)
+class Against:
+    """What a row's figures are held against, on the same seeds."""
+
+    name: str
+    """As tables call it."""
+    cell: str | None = None
+    """None: the row's own."""
+    method: str | None = None
+    """None: the row's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """Methods under one set of settings: one line of a table for each."""
+
+    label: str
+    """Of its own in the study."""
+    preset: str
+    methods: tuple[str, ...]
+    overrides: tuple[str, ...] = ()
+    group: str = ""
+    """Cells of one group stand in one table and share Holm's adjustment."""
+    facts: Plain = field(default_factory=dict)
+    """What sets the cell apart, by name: a figure's axis, a column of the CSV."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """What a method is called here, where its usual name does not do."""
+    against: tuple[Against, ...] = ()
+    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The paper's figures, by method and metric."""
+    then: FollowUp | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure that a table shows beside the metrics."""
+
+    key: str
+    title: str
+    digits: int = 3
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A picture and the words that stand for it when it is not seen."""
+
+    figure: "Figure"
+    caption: str
+
+
+def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa: ANN401
+    return {}
+
+
+def _no_notes(_scale: Scale) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One table or figure of the paper, or one of our own."""
+
+    name: str
+    title: str
+    what: str
+    """In one line."""
+    shows: str
+    """The paper's table or figure."""
+    cells: Callable[[Scale], Sequence[Cell]]
+    draw: Callable[[Plain], Mapping[str, Drawn]]
+    """Pictures of the result, by name."""
+    metrics: tuple[str, ...] = ACCURACY
+    """Shown and held against others, in this order."""
+    columns: tuple[Column, ...] = ()
+    seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
+    """How many, unless told."""
+    first_seed: int = 0
+    ranked: bool = False
+    """Whether rows stand by AUC, and not as the cells do."""
+    notes: Callable[[Scale], tuple[str, ...]] = _no_notes
+    """What a reader of the tables must know."""
+    more: Callable[[Any, Sequence[Plain]], dict[str, Any]] = _nothing_more
+    """What else the result holds, for the pictures, from ``study_running.Ran`` and
+    the rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """How a study is wanted."""
+
+    scale: Scale = "full"
+    seeds: int | None = None
+    """None for as many as the study usually has."""
+    methods: tuple[str, ...] = ()
+    """These alone; none for all."""
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise SettingsError(unknown_name("scale", str(self.scale), SCALES))
+        if self.seeds is not None:
+            whole(1, seeds=self.seeds)

@@ -1,0 +1,80 @@
+"""Curves of precision and recall for studies that compare all methods."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from epifalcon.studies import comparison_figures
+from epifalcon.studies.comparison import curves
+from epifalcon.studies.measurements import Measured
+from epifalcon.studies.study import Drawn
+from epifalcon.studies.study_running import Ran
+from epifalcon.types import Plain
+
+_CURVE = (
+    "{group}: precision against recall on hidden people. The dotted line is the "
+    "recall that would end the epidemic; the precision there is DEP."
+)
+_GAPS = (
+    "{group}: each method's AUC minus that of HGNN and of HBP on the same seeds, "
+    "with 95 % intervals. A hollow dot is the ceiling, which is no method."
+)
+
+
+def curves_by_group(ran: Ran, rows: Sequence[Plain]) -> dict[str, Any]:
+    """What ``draw_comparison`` draws, by group: ``curves``."""
+    cells = {cell.label: cell for cell in ran.planned.cells}
+    found: dict[str, Any] = {}
+    for group in dict.fromkeys(row["group"] for row in rows):
+        mine = [row for row in rows if row["group"] == group]
+        by_key = {
+            key: ran.measured(cells[row["cell"]], row["method"])
+            for key, row in _keyed(mine).items()
+        }
+        drawn = curves(by_key)
+        for one in drawn["methods"].values():
+            # Only this picture's; the sums of the other are many.
+            del one["reliability"]
+        told = [
+            one.metrics["extinction_recall"]
+            for by_seed in by_key.values()
+            for one in by_seed.values()
+            if isinstance(one, Measured)
+        ]
+        found[group] = {**drawn, "extinction_recall": told[0] if told else None}
+    return {"curves": found}
+
+
+def draw_comparison(result: Plain) -> dict[str, Drawn]:
+    """Precision and recall, and differences, for each group."""
+    drawn = {}
+    for number, (group, kept) in enumerate(result["curves"].items()):
+        rows = [row for row in result["rows"] if row["group"] == group]
+        keyed = [{**row, "method": key} for key, row in _keyed(rows).items()]
+        shares = [row["figures"]["prevalence"]["mean"] for row in rows if row["seeds"]]
+        told = {
+            "rows": keyed,
+            "seeds": result["seeds"],
+            "prevalence": shares[0] if shares else None,
+            "extinction_recall": kept["extinction_recall"],
+        }
+        pictures = {
+            "precision-recall": (
+                comparison_figures.precision_recall(told, kept),
+                _CURVE,
+            ),
+            "differences": (comparison_figures.differences(told), _GAPS),
+        }
+        ending = f"-{number + 1}" if len(result["curves"]) > 1 else ""
+        for name, (figure, caption) in pictures.items():
+            if figure is not None:
+                drawn[f"{name}{ending}"] = Drawn(figure, caption.format(group=group))
+    return drawn
+
+
+def _keyed(rows: Sequence[Plain]) -> dict[str, Plain]:
+    """Rows of one group by method; by cell too where a method comes again."""
+    keyed: dict[str, Plain] = {}
+    for row in rows:
+        method = row["method"]
+        keyed[method if method not in keyed else f"{method}: {row['cell']}"] = row
+    return keyed

@@ -1,0 +1,155 @@
+"""The folder of a finished study: tables, pictures, command, one page.
+
+It appears whole, in place of an earlier one of the same study and scale.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, EpifalconError, WriteError
+from epifalcon.settings import as_plain, json_text
+from epifalcon.studies import figures
+from epifalcon.studies.report import Page, Picture
+from epifalcon.studies.study import Study
+from epifalcon.studies.study_plan import Planned
+from epifalcon.studies.study_tables import (
+    as_csv,
+    as_markdown,
+    headline,
+    lead,
+    result_tables,
+    shown,
+)
+from epifalcon.types import Plain
+
+KIND: Final = "study"
+TABLE: Final = "table"
+FIGURES: Final = "figures"
+REPORT: Final = "report.html"
+COMMAND: Final = "command.txt"
+
+
+def require_free(out: Path, planned: Planned) -> None:
+    """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / store.MANIFEST).is_file():
+        store.refuse_occupied(out, overwrite=False)
+    manifest = store.read_manifest(out)
+    if manifest["kind"] != KIND:
+        raise WriteError(
+            f"{out}: holds {manifest['kind']!r}, not a study; choose another folder"
+        )
+    meta = manifest["meta"]
+    wanted = (planned.study.name, planned.scale)
+    if (meta["study"], meta["scale"]) != wanted:
+        raise WriteError(
+            f"{out}: holds study {meta['study']} at scale {meta['scale']}, not "
+            f"{wanted[0]} at {wanted[1]}; choose another folder"
+        )
+    store.refuse_occupied(out, overwrite=True)
+
+
+def keep_study(out: Path, planned: Planned, result: Plain) -> None:
+    """Write every file of the study into ``out``, all at once."""
+    require_free(out, planned)
+    study = planned.study
+    meta = {"study": study.name, "scale": planned.scale, "title": study.title}
+    settings = {
+        cell.label: as_plain(planned.plans[cell.label].experiment)
+        for cell in planned.cells
+    }
+    origin = store.Origin.now(settings, None)
+    with store.new_directory(out, overwrite=True) as scratch:
+        pictures = _draw(scratch / FIGURES, study, result)
+        _write(scratch / f"{TABLE}.json", json_text(result, indent=1) + "\n")
+        _write(scratch / f"{TABLE}.csv", as_csv(study, result))
+        _write(scratch / f"{TABLE}.md", as_markdown(study, result))
+        _write(scratch / COMMAND, _command(result))
+        page = _page(planned, result, pictures)
+        _write(scratch / REPORT, page.to_html())
+        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
+
+
+def finished_studies(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The folders of finished studies in ``folder`` with their results, by name.
+
+    Every byte of each is checked.
+    """
+    found = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not (place / f"{TABLE}.json").is_file():
+            continue
+        try:
+            if store.read_manifest(place)["kind"] != KIND:
+                continue
+        except CorruptFileError:
+            raise
+        except EpifalconError:
+            # Somebody else's table.
+            continue
+        store.verify(place)
+        text = (place / f"{TABLE}.json").read_text(encoding="utf-8")
+        found.append((place, json.loads(text)))
+    return found
+
+
+def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
+    folder.mkdir()
+    pictures = []
+    for name, drawn in study.draw(result).items():
+        path = folder / f"{name}.png"
+        figures.save(drawn.figure, path)
+        pictures.append(Picture(path, drawn.caption))
+    return pictures
+
+
+def _command(result: Plain) -> str:
+    versions = ", ".join(f"{name} {one}" for name, one in result["versions"].items())
+    return (
+        f"{result['made_by']}\n"
+        f"seeds {', '.join(map(str, result['seeds']))}\n"
+        f"CPU-hours {result['cpu_hours']:.2f}\n"
+        f"{versions}\n"
+    )
+
+
+def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
+    rows = result["rows"]
+    cards = [
+        (str(len(rows)), "rows"),
+        (str(len(result["seeds"])), "seeds"),
+        (f"{result['cpu_hours']:.2g}", "CPU-hours"),
+    ]
+    judged = [row for row in rows if row["seeds"] and row["kind"] != "ceiling"]
+    judged = [row for row in judged if row["protocol"] == "reported"]
+    if judged:
+        best = max(judged, key=lambda row: row["metrics"]["auc"]["mean"] or 0.0)
+        auc = shown(best["metrics"]["auc"]["mean"])
+        cards.append((auc, f"highest AUC: {best['title']}, {best['cell']}"))
+    return Page(
+        title=headline(result),
+        lead=lead(result),
+        headline=cards,
+        pictures=pictures,
+        tables=result_tables(planned.study, result),
+        settings_toml=_settings(planned),
+        made_by=_command(result),
+    )
+
+
+def _settings(planned: Planned) -> str:
+    """Each cell as the words that make it; the presets are in the package."""
+    lines = []
+    for cell in planned.cells:
+        words = [f"--preset {cell.preset}"]
+        words += [f"--set {one}" for one in cell.overrides]
+        lines.append(f"# {cell.label}\n{' '.join(words)}")
+    return "\n".join(lines)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,64 @@
+"""All studies by name: the paper's in its order, then ours."""
+
+from pathlib import Path
+from typing import Any
+
+from epifalcon.errors import SettingsError
+from epifalcon.settings import unknown_name
+from epifalcon.studies.own import frontier, scale, worlds
+from epifalcon.studies.paper import (
+    ablation,
+    label_share,
+    noise,
+    omicron,
+    overall,
+    pseudo_tradeoff,
+    stages,
+    trace_share,
+)
+from epifalcon.studies.study import SCALES, Asked, Study
+from epifalcon.studies.study_plan import plan_study
+
+_STUDIES: dict[str, Study] = {
+    module.STUDY.name: module.STUDY
+    for module in (
+        *(overall, omicron, stages, noise, pseudo_tradeoff, ablation),
+        *(trace_share, label_share, frontier, worlds, scale),
+    )
+}
+
+
+def study_names() -> list[str]:
+    """Every study's name, in order."""
+    return list(_STUDIES)
+
+
+def find_study(name: str) -> Study:
+    """The study called ``name``, or ``SettingsError`` with the nearest name."""
+    if name not in _STUDIES:
+        raise SettingsError(unknown_name("study", name, _STUDIES))
+    return _STUDIES[name]
+
+
+def told_studies() -> list[dict[str, Any]]:
+    """What ``epifalcon study list --json`` prints of each study."""
+    return [
+        {
+            "name": study.name,
+            "title": study.title,
+            "what": study.what,
+            "paper": study.shows,
+            "scales": {one: _told_scale(study, one) for one in SCALES},
+        }
+        for study in _STUDIES.values()
+    ]
+
+
+def _told_scale(study: Study, scale: Any) -> dict[str, Any]:  # noqa: ANN401
+    planned = plan_study(study, Asked(scale=scale), Path())
+    return {
+        "seeds": len(planned.seeds),
+        "first_seed": planned.seeds[0],
+        "runs": len(planned.seeds) * sum(len(one.methods) for one in planned.cells),
+        "cpu_hours": round(planned.cpu_hours, 2),
+    }

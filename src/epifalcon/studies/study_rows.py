@@ -1,0 +1,203 @@
+"""The result of a study: every row's figures over seeds, and its differences.
+
+Plain values throughout, as ``table.json`` holds them, in the form of
+``studies.comparison``: t intervals over seeds, differences on the same seeds,
+p values adjusted by Holm for all rows of a group that one reference is held
+against. A ceiling is no method and takes no part in that adjustment.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from epifalcon import store
+from epifalcon.baselines.catalogue import entry
+from epifalcon.errors import EpifalconError
+from epifalcon.evaluation.uncertainty import holm, over_seeds, paired
+from epifalcon.studies.comparison import LEVEL, METRICS, interval, told_failures
+from epifalcon.studies.follow_ups import Followed
+from epifalcon.studies.measurements import Failed, Measured
+from epifalcon.studies.method_folder import PREDICTION
+from epifalcon.studies.study import Against, Cell
+from epifalcon.studies.study_plan import Planned
+from epifalcon.studies.study_running import Ran
+from epifalcon.types import Plain
+
+CHANCE: Final = 0.05
+"""A difference whose adjusted p lies below is called larger than chance."""
+_UNITS = ("visit", "day", "person")
+
+
+def study_result(ran: Ran) -> dict[str, Any]:
+    """What ``epifalcon study run --json`` prints, and ``table.json`` holds."""
+    planned, study = ran.planned, ran.planned.study
+    rows = [
+        _row(ran, cell, method) for cell in planned.cells for method in cell.methods
+    ]
+    for number, cell in enumerate(planned.cells):
+        if any(other.label == cell.label for other in planned.cells[:number]):
+            raise EpifalconError(f"study {study.name}: two cells {cell.label!r}")
+    _add_differences(planned, rows)
+    if study.ranked:
+        order = list(dict.fromkeys(row["group"] for row in rows))
+        rows.sort(key=lambda row: (order.index(row["group"]), *_rank(row)))
+    return {
+        "study": study.name,
+        "title": study.title,
+        "what": study.what,
+        "shows": study.shows,
+        "scale": planned.scale,
+        "seeds": list(planned.seeds),
+        "level": LEVEL,
+        "metrics": list(study.metrics),
+        "rows": rows,
+        "notes": [*study.notes(planned.scale), *_failures(rows)],
+        "made_by": planned.command,
+        "cpu_hours": ran.cpu_hours,
+        "versions": store.installed_versions(),
+        **study.more(ran, rows),
+    }
+
+
+def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
+    by_seed = ran.measured(cell, method)
+    done = {seed: one for seed, one in by_seed.items() if isinstance(one, Measured)}
+    plan = ran.planned.plans[cell.label]
+    flat = [
+        {
+            "seed": seed,
+            **{name: one.metrics[name] for name in METRICS},
+            **_cost(one),
+            **_spent(plan.place(seed, method)),
+            **_after(ran.followed(cell, method, seed)),
+        }
+        for seed, one in done.items()
+    ]
+    extra = dict.fromkeys(
+        key for one in flat for key in one if key != "seed" and key not in METRICS
+    )
+    after = {seed: ran.followed(cell, method, seed) for seed in done}
+    failed: dict[int, Any] = {**by_seed}
+    failed |= {seed: one for seed, one in after.items() if isinstance(one, Failed)}
+    title = cell.titles.get(method) or _title(list(done.values()), method)
+    return {
+        "cell": cell.label,
+        "group": cell.group,
+        "facts": dict(cell.facts),
+        "method": method,
+        "title": title,
+        "kind": entry(method).kind,
+        "protocol": protocol(ran.planned, cell, method),
+        "metrics": {name: _over(flat, name) for name in METRICS},
+        "figures": {name: _over(flat, name) for name in extra},
+        "published": dict(cell.published.get(method, {})) or None,
+        "differences": {},
+        "seeds": list(done),
+        "failed": told_failures(failed),
+        "by_seed": flat,
+    }
+
+
+def protocol(planned: Planned, cell: Cell, method: str) -> str:
+    """Whose results the method was shown: of tested people, or of everybody."""
+    if entry(method).kind == "ceiling":
+        return "truth of others"
+    settings = planned.plans[cell.label].experiment.prediction
+    leaks = method == "falcon" and settings.macro_cases == "all"
+    return "all cases" if leaks else "reported"
+
+
+def _title(measured: Sequence[Measured], method: str) -> str:
+    return measured[0].title if measured else entry(method).title
+
+
+def _cost(one: Measured) -> dict[str, float | None]:
+    return {
+        "seconds": one.seconds,
+        "cpu_seconds": one.cpu_seconds,
+        "peak_rss_mb": one.peak_rss_mb,
+        "prevalence": one.metrics["prevalence"],
+        "hidden_people": one.metrics["people"],
+    }
+
+
+def _spent(place: Any) -> dict[str, float | None]:  # noqa: ANN401
+    """Rounds and the true epsilon by unit, of methods that tell them."""
+    try:
+        meta = store.read_manifest(place / PREDICTION)["meta"]
+    except EpifalconError:
+        return {}
+    told = {**meta, **meta.get("told", {}), **meta.get("spent", {})}
+    found: dict[str, float | None] = {}
+    if told.get("looks"):
+        found["rounds"] = told["looks"][-1]["round"]
+    epsilon = told.get("epsilon")
+    if isinstance(epsilon, Mapping):
+        found |= {f"epsilon_{unit}": epsilon.get(unit) for unit in _UNITS}
+    return found
+
+
+def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
+    return dict(followed.values) if isinstance(followed, Followed) else {}
+
+
+def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
+    return interval(over_seeds([one.get(name) for one in flat], LEVEL))
+
+
+def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
+    """Put each row's differences into it, adjusted together for a reference."""
+    cells = {cell.label: cell for cell in planned.cells}
+    by_key = {(row["cell"], row["method"]): row for row in rows}
+    families: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        for against in cells[row["cell"]].against:
+            other = by_key.get(_reference(row, against))
+            if other is None or other is row or not row["by_seed"]:
+                continue
+            row["differences"][against.name] = _difference(planned, row, other)
+            if row["kind"] != "ceiling":
+                families.setdefault((row["group"], against.name), []).append(row)
+    for (_, name), family in families.items():
+        for metric in planned.study.metrics:
+            held = [row["differences"][name][metric] for row in family]
+            adjusted = holm({str(place): one["p"] for place, one in enumerate(held)})
+            for place, one in enumerate(held):
+                one["p_holm"] = adjusted[str(place)]
+
+
+def _reference(row: Plain, against: Against) -> tuple[str, str]:
+    return against.cell or row["cell"], against.method or row["method"]
+
+
+def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
+    """The row minus the other on the seeds that both have."""
+    theirs = {one["seed"]: one for one in other["by_seed"]}
+    pairs = [
+        (one, theirs[one["seed"]]) for one in row["by_seed"] if one["seed"] in theirs
+    ]
+    found = {}
+    for name in planned.study.metrics:
+        held = paired([a[name] for a, _ in pairs], [b[name] for _, b in pairs], LEVEL)
+        found[name] = {
+            **interval(held.difference),
+            "seeds": held.difference.count,
+            "wins": held.wins,
+            "losses": held.losses,
+            "p": held.p_t,
+            "p_flip": held.p_flip,
+            "p_holm": None,
+        }
+    return found
+
+
+def _rank(row: Plain) -> tuple[bool, float]:
+    auc = row["metrics"]["auc"]["mean"]
+    return auc is None, 0.0 if auc is None else -auc
+
+
+def _failures(rows: Sequence[Plain]) -> list[str]:
+    return [
+        f"{row['title']} ({row['cell']}): {row['failed']}"
+        for row in rows
+        if row["failed"]
+    ]

@@ -1,0 +1,61 @@
+"""The towns that studies are run in, by scale, and words that several studies share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from epifalcon.baselines.catalogue import entry, names
+from epifalcon.studies.published_tables import Row
+from epifalcon.studies.study import Scale
+
+PAPER: Final = ("privacy.mode=paper",)
+"""Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
+EVERYBODYS: Final = ("region.macro_cases=all",)
+"""The region model sees the cases of hidden people too: the paper's leak."""
+FIELD: Final = "falcon-field"
+REPRESENTATIVE: Final = (
+    *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
+)
+"""Rivals that sweeps are run for: of each kind one."""
+OTHER_DATA: Final = (
+    "The paper's figures are of its own 15,738 people, whatever stands beside them"
+)
+
+
+@dataclass(frozen=True)
+class Town:
+    """A preset, with what is changed in it."""
+
+    preset: str
+    overrides: tuple[str, ...] = ()
+
+
+SARS: Final[Mapping[Scale, Town]] = {
+    "hamlet": Town("hamlet"),
+    "full": Town("larger-sars"),
+}
+"""The paper's Larger scenario."""
+OMICRON: Final[Mapping[Scale, Town]] = {
+    "hamlet": Town("hamlet", ("pathogen=omicron", "outbreak.seed_count=10")),
+    "full": Town("larger-omicron"),
+}
+
+
+def all_methods() -> tuple[str, ...]:
+    """Every method that comes with the package."""
+    return tuple(name for name in names() if entry(name).kind != "own")
+
+
+def present(*methods: str) -> tuple[str, ...]:
+    """Those of ``methods`` that this version has."""
+    return tuple(name for name in methods if name in names())
+
+
+def printed(rows: Mapping[str, Row]) -> dict[str, dict[str, float]]:
+    """The paper's figures by our names of methods, and by metric."""
+    return {name.replace("_", "-"): figures_of(row) for name, row in rows.items()}
+
+
+def figures_of(row: Row) -> dict[str, float]:
+    """What the paper prints of one row."""
+    return {key: value for key, value in vars(row).items() if value is not None}

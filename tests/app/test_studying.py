@@ -1,0 +1,119 @@
+"""``epifalcon study``: from the list to the page, on a town of 120 people."""
+
+import json
+
+import pytest
+
+from epifalcon.studies import study_list
+from epifalcon.studies.experiment import Experiment
+from tests.app.conftest import QUICK
+from tests.studies import forked
+from tests.studies.study_results import tiny_study
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+METHODS = ("soft-dct-ratio", "dct")
+
+
+@pytest.fixture
+def town(tmp_path, monkeypatch):
+    """A preset of 120 people, and a study of it on the list."""
+    words = ["city.people=120", "city.regions=30", "city.days=5"]
+    experiment = Experiment.load("hamlet", [*words, "outbreak.seed_count=12", *QUICK])
+    preset = tmp_path / "town.toml"
+    preset.write_text(experiment.to_toml())
+    study = tiny_study(str(preset), METHODS, metrics=("auc", "dep"))
+    known = {**study_list._STUDIES, "tiny": study}
+    monkeypatch.setattr(study_list, "_STUDIES", known)
+    monkeypatch.setattr("epifalcon.studies.processes._started", forked.started)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def study(epifalcon, town):  # noqa: ARG001
+    def call(*words):
+        said = epifalcon("study", *words)
+        assert "Traceback" not in said.err
+        return said
+
+    return call
+
+
+SMALL = ("run", "tiny", "--scale", "hamlet", "--seeds", 2, "--jobs", 2)
+
+
+def test_a_study_runs_resumes_and_is_reported(study, town):
+    said = study(*SMALL, "--methods", "dct", "--json")
+    assert said.code == 0
+    assert {row["method"] for row in said.json["rows"]} == {"dct"}
+    part = town / "runs" / "studies" / "tiny-hamlet-part"
+    assert said.json["out"] == "runs/studies/tiny-hamlet-part"
+    assert (part / "table.csv").is_file()
+    measured = sorted(town.rglob("measured/manifest.json"))
+    times = {path: path.stat().st_mtime_ns for path in measured}
+    assert len(times) == 4
+
+    said = study(*SMALL, "--json")
+    rows = said.json["rows"]
+    assert [(row["cell"], row["method"]) for row in rows] == [
+        ("whole", "soft-dct-ratio"), ("whole", "dct"),
+        ("half", "soft-dct-ratio"), ("half", "dct"),
+    ]  # fmt: skip
+    assert all(row["seeds"] == [0, 1] for row in rows)
+    # What was there was only read.
+    assert {path: path.stat().st_mtime_ns for path in measured} == times
+    out = town / "runs" / "studies" / "tiny-hamlet"
+    assert json.loads((out / "table.json").read_text())["rows"] == rows
+    assert (
+        (out / "command.txt")
+        .read_text()
+        .startswith("epifalcon study run tiny --scale hamlet --seeds 2\n")
+    )
+
+    said = study("report", "--results", "runs/studies", "--json")
+    assert [one["study"] for one in said.json["studies"]] == ["tiny", "tiny"]
+    assert (town / "runs" / "studies" / "studies.html").is_file()
+
+
+def test_the_list_names_the_eleven(study):
+    told = study("list", "--json").json["studies"]
+    assert [one["name"] for one in told][:11] == [
+        "overall", "omicron", "stages", "noise", "pseudo-tradeoff", "ablation",
+        "trace-share", "label-share", "frontier", "worlds", "scale",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("run", "overal"), 2, "unknown study 'overal': did you mean 'overall'?"),
+        (("run", "tiny", "--scale", "town"), 2, "unknown scale 'town'"),
+        (("run", "tiny", "--seeds", 0), 2, "seeds=0 must be a whole number"),
+        (("run", "tiny", "--jobs", 0), 2, "jobs=0"),
+        (("run", "tiny", "--methods", ","), 2, "--methods names no method"),
+        (("run", "tiny", "--methods", "hbp"), 2, "study tiny has no method hbp"),
+        (("run", "tiny", "--out", "taken"), 6, "taken: exists and was not made by"),
+        (("report",), 3, "results: holds no finished study"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(study, town, words, code, told):
+    (town / "taken").mkdir()
+    (town / "taken" / "mine").write_text("x")
+    said = study(*words)
+    assert said.code == code
+    assert said.err.startswith(f"epifalcon: {told}")
+    assert said.err.count("\n") == 1
+    assert not (town / "runs").exists()
+
+
+def test_an_interrupted_study_tells_how_to_go_on(study, monkeypatch):
+    def tired(*_words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("epifalcon.studies.study_running.compare_all", tired)
+    said = study(*SMALL, "--work", "my work")
+    assert said.code == 130
+    assert said.err == (
+        "epifalcon: interrupted; go on with: epifalcon study run tiny --scale hamlet "
+        "--seeds 2 --work 'my work'\n"
+    )

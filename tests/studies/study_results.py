@@ -1,0 +1,65 @@
+"""Studies whose runs are made up: every table and picture without a training."""
+
+from functools import cache
+
+from epifalcon.studies.follow_ups import Followed
+from epifalcon.studies.measurements import Failed
+from epifalcon.studies.study import Asked, Cell, Study
+from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study_running import Ran, wish_of
+from tests.studies import measured_figures
+
+VALUES = {
+    "audit": ("norm", "energy", "consistency", "moves", "result from rows", "random"),
+    "places": ("claimants", "moves", "recurrence", "moves by sets", "random"),
+    "sizes": ("people", "edges", "incidences", "contacts", "meetings"),
+}
+
+
+@cache
+def earned(seed, skill):
+    return measured_figures.measured(seed, skill, people=300)
+
+
+def made_up(study, work, scale="hamlet", seeds=2, methods=()):
+    """The study as if it had run: a method's skill is by the length of its name."""
+    planned = plan_study(study, Asked(scale=scale, seeds=seeds, methods=methods), work)
+    found = {}
+    for cell in planned.cells:
+        for method in cell.methods:
+            skill = 0.5 + len(method) % 5 / 2
+            by_seed = {seed: earned(seed, skill) for seed in planned.seeds}
+            found.setdefault(cell.label, {})[method] = by_seed
+            for seed in planned.seeds:
+                wish = wish_of(planned, cell, method, seed)
+                if wish is not None:
+                    values = dict.fromkeys(VALUES[wish.kind], 0.1 + seed / 10)
+                    Followed(values, 3.6).save(wish.place)
+    return Ran(planned, found)
+
+
+def nothing(_result):
+    return {}
+
+
+def tiny_study(preset, methods=("soft-dct-ratio", "fine"), draw=nothing, **more):
+    """Two cells on a town: as it is, and with half of the traces."""
+    half = "reporting.trace_share=0.5"
+
+    def cells(_scale):
+        return [
+            Cell(label="whole", preset=preset, methods=tuple(methods)),
+            Cell(
+                label="half", preset=preset, methods=tuple(methods), overrides=(half,)
+            ),
+        ]
+
+    values = {"name": "tiny", "title": "Tiny", "what": "A trial.", "shows": "nothing"}
+    return Study(**{**values, "cells": cells, "draw": draw, **more})
+
+
+def failed(ran, cell, method, seed, why="it broke"):
+    """The same, but one run has failed."""
+    found = {label: dict(one) for label, one in ran.found.items()}
+    found[cell][method] = {**found[cell][method], seed: Failed(why)}
+    return Ran(ran.planned, found)

@@ -1,0 +1,94 @@
+"""Several comparisons together: shared cores, kept failures, going on."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import epifalcon.studies.methods  # noqa: F401
+from epifalcon.baselines import catalogue
+from epifalcon.errors import WriteError
+from epifalcon.progress import silent
+from epifalcon.studies.comparing import Crew
+from epifalcon.studies.comparing_many import _Team, compare_all
+from epifalcon.studies.measurements import Failed, Measured
+from epifalcon.studies.processes import Running
+from epifalcon.studies.run_folder import alone
+from tests.studies import forked
+from tests.studies.measured_figures import plan
+
+OWN = Path(forked.__file__).with_name("own_methods.py")
+
+
+@pytest.fixture
+def plans(tmp_path, monkeypatch):
+    """Two comparisons of a user's methods on one town."""
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(catalogue, table, dict(getattr(catalogue, table)))
+    monkeypatch.setattr("epifalcon.studies.processes._started", forked.started)
+    (tmp_path / "mine").mkdir()
+    own = Path(shutil.copy(OWN, tmp_path / "mine" / "own_methods.py"))
+    catalogue.load_file(own)
+    made = [
+        replace(plan(tmp_path / name, ["fine", "broken"], [0]), sources=(own,))
+        for name in ("one", "two")
+    ]
+    return [replace(each, label=each.folder.name) for each in made]
+
+
+def calls(plans):
+    path = plans[0].sources[0].parent / "calls"
+    return [line.split()[0] for line in path.read_text().splitlines()]
+
+
+def test_a_failure_stays_in_its_place_and_what_is_done_stays_done(plans):
+    found = compare_all(plans, Crew(jobs=2), silent)
+    for one in found:
+        assert isinstance(one["fine"][0], Measured)
+        assert one["broken"][0].message.startswith("RuntimeError: boom")
+    assert sorted(calls(plans)) == ["broken", "broken", "fine", "fine"]
+    shutil.rmtree(plans[1].place(0, "fine"))
+    again = compare_all(plans, Crew(jobs=2), silent)
+    assert calls(plans)[4:] == ["fine"]
+    assert again[1]["fine"][0].metrics == found[1]["fine"][0].metrics
+
+
+def test_a_city_that_cannot_be_made_takes_nobody_down(plans):
+    labels = replace(plans[0].experiment.labels, label_share=1.0)
+    experiment = replace(plans[0].experiment, labels=labels)
+    impossible = replace(plans[0], experiment=experiment, methods=("fine",))
+    possible = replace(plans[1], methods=("fine",))
+    first, second = compare_all([impossible, possible], Crew(jobs=1), silent)
+    assert "everybody is tested" in first["fine"][0].message
+    assert isinstance(first["fine"][0], Failed)
+    assert isinstance(second["fine"][0], Measured)
+
+
+def test_nobody_else_may_work_there_meanwhile(plans):
+    with alone(plans[1].folder), pytest.raises(WriteError, match="another process"):
+        compare_all(plans, Crew(jobs=1), silent)
+
+
+class Held:
+    def enter_context(self, _context):
+        """Hold nothing."""
+
+
+def test_what_one_took_is_known_for_the_other(plans):
+    team = _Team()
+    works = [team.take_on(each, Crew(jobs=1), silent, Held()) for each in plans]
+    jobs = team.jobs(retry=False)
+    assert [job.name for job in jobs][:2] == [
+        "fine, one (seed 0)", "broken, one (seed 0)",
+    ]  # fmt: skip
+    works[0].learnt.took["fine"] = 30.0
+    works[0].learnt.peak_mb["fine"] = 100.0
+    assert works[1].learnt is works[0].learnt
+    assert team.needed_mb(jobs[2]) == pytest.approx(120)
+    said = []
+    team.tell(lambda *words: said.append(words), 4, [Running(jobs[0], 10.0, "")])
+    # 20 s are left of the first, and 30 s each for three others.
+    assert said == [
+        ("methods and seeds", 0, 4, "fine, one (seed 0); about 2 min left"),
+    ]  # fmt: skip

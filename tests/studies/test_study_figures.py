@@ -1,0 +1,79 @@
+"""Pictures of studies hold what they are given, and the paper's beside it."""
+
+import pytest
+
+from epifalcon.studies import figures, study_figures
+from epifalcon.studies.study_figures import Panel, Point, dots, epidemic, lines, points
+
+
+def row(title="A", mean=0.7, half=0.05, paper=None, **facts):
+    held = {"mean": mean, "low": mean - half, "high": mean + half}
+    return {
+        "cell": "cell", "title": title, "seeds": [0, 1], "facts": facts,
+        "metrics": {"auc": held}, "figures": {"epsilon": {**held, "mean": 3.0}},
+        "published": None if paper is None else {"auc": paper},
+        "protocol": "reported",
+    }  # fmt: skip
+
+
+def test_points_stand_in_order_and_by_title():
+    rows = [row(x=2), row(x=1), row("B", x=1), {**row("C", x=1), "seeds": []}]
+    found = points(rows, ("facts", "x"), ("metrics", "auc"))
+    assert [one.x for one in found["A"]] == [1, 2]
+    assert found["B"] == [Point(1, 0.7, pytest.approx(0.65), pytest.approx(0.75))]
+    assert set(found) == {"A", "B"}
+    assert points(rows, ("figures", "epsilon"), ("metrics", "auc"))["B"][0].x == 3.0
+    assert points([row()], ("facts", "x"), ("metrics", "auc")) == {}
+
+
+def panel(**more):
+    series = {"ours": [Point(1, 0.5, 0.4, 0.6), Point(2, 0.6)], "theirs": [Point(1, 1)]}
+    words = {"title": "T", "xlabel": "x", "ylabel": "y", "series": series}
+    return Panel(**{**words, **more})
+
+
+def test_lines_have_intervals_and_the_papers_none():
+    figure = lines([panel(dashed=frozenset({"theirs"}), log_x=True), panel()])
+    first, second = figure.axes
+    assert (first.get_xscale(), second.get_xscale()) == ("log", "linear")
+    # One line with error bars, one without; on the right both have them.
+    assert (len(first.containers), len(second.containers)) == (1, 2)
+    named = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert named == {"ours", "theirs"}
+    assert lines([panel(series={})]) is None
+
+
+def test_dots_show_the_papers_figure():
+    figure = dots([row(paper=0.8), row("B")], {"auc": "AUC"}, "Title")
+    axes = figure.axes[0]
+    drawn = [
+        tuple(line.get_data()[0]) for line in axes.lines if line.get_marker() == "D"
+    ]
+    assert (0.8,) in drawn
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["A", "B"]
+    assert dots([{**row(), "seeds": []}], {"auc": "AUC"}, "T") is None
+
+
+def test_an_epidemic_is_drawn_day_by_day():
+    days = {
+        name: [[9, 8, 7], [9, 7, 5]]
+        for name in ("susceptible", "infectious", "recovered", "new")
+    }
+    above, below = epidemic(days, "Course").axes
+    assert [line.get_label() for line in above.lines] == [
+        "susceptible", "infectious", "recovered",
+    ]  # fmt: skip
+    assert [patch.get_height() for patch in below.patches] == [9, 7.5, 6]
+
+
+def test_both_files_are_the_same_each_time(tmp_path):
+    for kind in ("png", "svg"):
+        for name in ("one", "two"):
+            figure = study_figures.lines([panel()])
+            figures.save(figure, tmp_path / f"{name}.{kind}")
+        one, two = (
+            (tmp_path / f"{name}.{kind}").read_bytes() for name in ("one", "two")
+        )
+        assert one == two
+    assert (tmp_path / "one.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")

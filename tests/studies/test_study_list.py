@@ -1,0 +1,104 @@
+"""The catalogue: the names that are relied on, and plans that can be made."""
+
+from pathlib import Path
+
+import pytest
+
+from epifalcon.baselines.catalogue import names
+from epifalcon.errors import SettingsError
+from epifalcon.studies import study_list
+from epifalcon.studies.comparison import METRICS
+from epifalcon.studies.study import SCALES, Asked
+from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study_rows import protocol, study_result
+from epifalcon.studies.study_tables import as_csv, as_markdown, result_tables
+from tests.studies.study_results import made_up
+
+NAMES = [
+    "overall", "omicron", "stages", "noise", "pseudo-tradeoff", "ablation",
+    "trace-share", "label-share", "frontier", "worlds", "scale",
+]  # fmt: skip
+each_study = pytest.mark.parametrize("name", NAMES)
+
+
+def planned(name, scale):
+    return plan_study(study_list.find_study(name), Asked(scale=scale), Path("w"))
+
+
+def test_the_names_are_those_that_are_relied_on():
+    assert study_list.study_names() == NAMES
+    told = study_list.told_studies()
+    assert [one["name"] for one in told] == NAMES
+    for one in told:
+        assert one["title"]
+        assert one["what"].endswith(".")
+        assert one["paper"]
+        assert set(one["scales"]) == {"hamlet", "full"}
+        assert all(each["cpu_hours"] > 0 for each in one["scales"].values())
+        hamlet, full = (one["scales"][scale]["cpu_hours"] for scale in SCALES)
+        assert hamlet < full
+
+
+def test_an_unknown_study_is_refused_with_the_nearest():
+    with pytest.raises(SettingsError, match="did you mean 'ablation'"):
+        study_list.find_study("ablations")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@each_study
+def test_every_plan_can_be_made(name, scale):
+    made = planned(name, scale)
+    labels = [cell.label for cell in made.cells]
+    assert len(set(labels)) == len(labels)
+    by_label = {cell.label: cell for cell in made.cells}
+    largest = max(plan.experiment.city.people for plan in made.plans.values())
+    assert (largest <= 2000) == (scale == "hamlet")
+    for cell in made.cells:
+        assert cell.methods
+        assert set(cell.methods) <= set(names())
+        assert set(cell.titles) | set(cell.published) <= set(names())
+        for against in cell.against:
+            other = by_label[against.cell or cell.label]
+            assert {against.method or cell.methods[0]} <= set(other.methods)
+    assert set(made.study.metrics) <= set(METRICS)
+
+
+@each_study
+def test_every_study_has_tables_and_pictures(name, tmp_path):
+    study = study_list.find_study(name)
+    ran = made_up(study, tmp_path)
+    result = study_result(ran)
+    tables = result_tables(study, result)
+    width = {len(table.columns) for table in tables for row in table.rows}
+    assert width
+    for table in tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    lines = as_csv(study, result).splitlines()
+    assert len(lines) == 1 + len(result["rows"])
+    assert as_markdown(study, result).startswith(f"# {study.title} (hamlet)")
+    drawn = study.draw(result)
+    # Made-up runs have no ledger, and so no epsilon to draw.
+    assert drawn or name == "frontier"
+    assert all(one.caption.endswith(".") for one in drawn.values())
+
+
+def test_leaks_are_told_as_such():
+    made = planned("ablation", "hamlet")
+    told = {cell.label: protocol(made, cell, cell.methods[0]) for cell in made.cells}
+    leaking = {label for label, word in told.items() if word == "all cases"}
+    assert leaking == {label for label in told if "everybody's cases" in label}
+    assert len(leaking) == 6
+
+
+def test_the_stages_end_on_the_papers_days():
+    days = {
+        cell.label: made.experiment.city.clock.days
+        for cell in planned("stages", "full").cells
+        if (made := planned("stages", "full").plans[cell.label])
+    }
+    assert {days["before"], days["after"]} == {10, 14}
+    assert days["before"] == 10
+
+
+def test_worlds_begin_where_nothing_was_chosen_by():
+    assert planned("worlds", "full").seeds[0] == 10

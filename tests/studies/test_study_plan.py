@@ -1,0 +1,78 @@
+"""Where a study's runs are kept: by their settings, and shared."""
+
+from pathlib import Path
+
+import pytest
+
+from epifalcon.errors import SettingsError
+from epifalcon.studies import study_plan
+from epifalcon.studies.study import Asked, Cell
+from epifalcon.studies.study_list import find_study
+from epifalcon.studies.study_plan import plan_study
+from tests.studies.study_results import tiny_study
+
+WORK = Path("work")
+
+
+def plan(study, **asked):
+    return plan_study(study, Asked(**{"scale": "hamlet", **asked}), WORK)
+
+
+def with_cells(*cells):
+    return tiny_study("hamlet", cells=lambda _scale: cells)
+
+
+def cell(label, *overrides, methods=("hbp",)):
+    return Cell(label=label, preset="hamlet", methods=methods, overrides=overrides)
+
+
+def test_equal_settings_share_their_runs():
+    one = plan(
+        with_cells(
+            cell("a"),
+            cell("b", "labels.label_share=0.4", methods=("dct", "hbp")),
+            cell("c", "labels.label_share=0.3"),
+        )
+    )
+    folders = {label: made.folder for label, made in one.plans.items()}
+    # 0.4 is what the preset has anyway.
+    assert folders["a"] == folders["b"] != folders["c"]
+    assert one.plans["a"].methods == ("hbp", "dct")
+    assert len(one.comparisons) == 2
+    assert folders["a"].name.startswith("hamlet-")
+
+
+def test_another_version_has_runs_of_its_own(monkeypatch):
+    before = plan(with_cells(cell("a"))).plans["a"].folder
+    monkeypatch.setattr(study_plan.importlib.metadata, "version", lambda _name: "99")
+    assert plan(with_cells(cell("a"))).plans["a"].folder != before
+
+
+def test_studies_share_what_they_have_in_common():
+    overall = plan(find_study("overall")).plans["town"].folder
+    assert plan(find_study("ablation")).plans["HGNN"].folder == overall
+
+
+def test_some_methods_can_be_asked_for():
+    made = plan(find_study("stages"), methods=("hbp", "dct"), seeds=3)
+    assert {cell.methods for cell in made.cells} == {("dct", "hbp")}
+    assert [cell.label for cell in made.cells] == ["before", "after"]
+    assert made.command == (
+        "epifalcon study run stages --scale hamlet --seeds 3 --methods hbp,dct"
+    )
+    with pytest.raises(SettingsError, match="study noise has no method hbp, only falc"):
+        plan(find_study("noise"), methods=("hbp",))
+    with pytest.raises(SettingsError, match="did you mean 'hbp'"):
+        plan(find_study("noise"), methods=("hpb",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"scale": "ful"}, "unknown scale 'ful': did you mean 'full'"),
+        ({"seeds": 0}, "seeds=0"),
+    ],
+)
+def test_what_cannot_be_is_refused(asked, told):
+    with pytest.raises(SettingsError, match=told):
+        Asked(**asked)

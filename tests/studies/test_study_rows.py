@@ -1,0 +1,122 @@
+"""A study's figures against those made by hand."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from epifalcon.studies.study import Against, Cell
+from epifalcon.studies.study_rows import study_result
+from tests.studies.study_results import earned, failed, made_up, tiny_study
+
+METHODS = ("hgnn", "hbp", "dct", "oracle")
+
+
+def study(**more):
+    cells = [
+        Cell(
+            label="one",
+            preset="hamlet",
+            methods=METHODS,
+            facts={"share": 0.5},
+            against=(Against("HBP", "one", "hbp"),),
+            published={"dct": {"auc": 0.4}},
+        ),
+        Cell(
+            label="two",
+            preset="hamlet",
+            overrides=("labels.label_share=0.3",),
+            methods=("hbp",),
+            titles={"hbp": "Ours"},
+            against=(Against("one", "one"),),
+            then="sizes",
+        ),
+    ]
+    return tiny_study("hamlet", cells=lambda _scale: cells, **more)
+
+
+@pytest.fixture
+def ran(tmp_path):
+    return made_up(study(metrics=("auc", "dep")), tmp_path, seeds=3)
+
+
+def row_of(result, cell, method):
+    rows = result["rows"]
+    return next(one for one in rows if (one["cell"], one["method"]) == (cell, method))
+
+
+def skill(method):
+    return 0.5 + len(method) % 5 / 2
+
+
+def values(method, metric, seeds=(0, 1, 2)):
+    return np.array([earned(seed, skill(method)).metrics[metric] for seed in seeds])
+
+
+def test_means_and_intervals_are_those_of_the_seeds(ran):
+    row = row_of(study_result(ran), "one", "hgnn")
+    auc = values("hgnn", "auc")
+    half = stats.t.ppf(0.975, 2) * auc.std(ddof=1) / np.sqrt(3)
+    told = row["metrics"]["auc"]
+    assert told["mean"] == pytest.approx(auc.mean())
+    assert told["low"] == pytest.approx(auc.mean() - half)
+    assert told["high"] == pytest.approx(auc.mean() + half)
+    assert row["seeds"] == [0, 1, 2]
+    assert row["facts"] == {"share": 0.5}
+
+
+def test_differences_are_paired_and_adjusted_without_the_ceiling(ran):
+    result = study_result(ran)
+    told = {}
+    for method in ("hgnn", "dct", "oracle"):
+        gap = values(method, "auc") - values("hbp", "auc")
+        found = row_of(result, "one", method)["differences"]["HBP"]["auc"]
+        assert found["mean"] == pytest.approx(gap.mean())
+        if gap.any():
+            assert found["p"] == pytest.approx(stats.ttest_1samp(gap, 0).pvalue)
+        told[method] = found
+    judged = [one for one in (told["hgnn"], told["dct"]) if one["p"] is not None]
+    smallest = min(one["p"] for one in judged)
+    assert min(one["p_holm"] for one in judged) == pytest.approx(
+        min(1.0, len(judged) * smallest)
+    )
+    assert told["oracle"]["p_holm"] is None
+    assert row_of(result, "one", "hbp")["differences"] == {}
+    # The same method in another cell.
+    assert row_of(result, "two", "hbp")["differences"]["one"]["auc"]["mean"] == 0
+
+
+def test_what_follows_a_run_is_told_with_it(ran):
+    row = row_of(study_result(ran), "two", "hbp")
+    assert row["title"] == "Ours"
+    assert row["figures"]["incidences"]["mean"] == pytest.approx(0.2)
+    # Four methods of four CPU-seconds and one, thrice, and three follow-ups of 3.6 s.
+    hours = (5 * 3 * 4.0 + 3 * 3.6) / 3600
+    assert study_result(ran)["cpu_hours"] == pytest.approx(hours)
+
+
+def test_the_papers_figure_and_the_protocol_stand_beside(ran):
+    result = study_result(ran)
+    assert row_of(result, "one", "dct")["published"] == {"auc": 0.4}
+    assert row_of(result, "one", "hgnn")["published"] is None
+    assert row_of(result, "one", "hgnn")["protocol"] == "reported"
+    assert row_of(result, "one", "oracle")["protocol"] == "truth of others"
+
+
+def test_a_run_that_failed_is_told_in_its_row_alone(ran):
+    broken = failed(failed(ran, "one", "dct", 1), "one", "hgnn", 0, "no\nmemory")
+    result = study_result(broken)
+    row = row_of(result, "one", "dct")
+    assert row["failed"] == "seed 1: it broke"
+    assert row["seeds"] == [0, 2]
+    assert row["metrics"]["auc"]["mean"] == pytest.approx(
+        values("dct", "auc", (0, 2)).mean()
+    )
+    assert row["differences"]["HBP"]["auc"]["seeds"] == 2
+    assert row_of(result, "one", "hbp")["failed"] is None
+    assert any(note.endswith("(one): seed 0: no memory") for note in result["notes"])
+
+
+def test_rows_may_stand_by_auc(tmp_path):
+    result = study_result(made_up(study(ranked=True), tmp_path))
+    found = [row["metrics"]["auc"]["mean"] for row in result["rows"]]
+    assert found == sorted(found, reverse=True)
