@@ -70,8 +70,8 @@ def _city(preset: str, seed: int) -> tuple[Scene, Known]:
     scene = Scene(
         traces=prepared.traces,
         seed=seed,
-        pathogen=experiment.pathogen,
-        rule=experiment.outbreak,
+        pathogen=experiment.believed_pathogen,
+        rule=experiment.believed_rule,
     )
     return scene, epidemic.labels.known
 

@@ -25,6 +25,7 @@ RULES = [
         seed_count=4, kappa=0.4, chance="linear", asymptomatic_weight=0.25
     ),
     OutbreakSettings(seed_count=4, model="sir", seed_state="exposed"),
+    OutbreakSettings(seed_count=4, kappa=0.5, regional_sigma=1.5, dispersion=0.5),
 ]
 
 
@@ -43,6 +44,8 @@ def risk_by_loop(traces, truth, person):
     """The oracle's risk of one person, meeting by meeting."""
     rule, escaped = truth.settings, 1 - 4 / traces.people
     force = truth.kappa * FIERCE.beta * traces.clock.slot_days
+    counts_as = truth.variation.infectiousness
+    factor = truth.variation.factors(5)
     for slot, here in enumerate(traces.by_slot):
         if here[person] < 0:
             continue
@@ -54,15 +57,16 @@ def risk_by_loop(traces, truth, person):
             began, ended = truth.infectious_slot[one], truth.recovery_slot[one]
             if 0 <= began <= slot and (ended < 0 or slot < ended):
                 ill = 0 <= truth.onset_slot[one] <= slot
-                weight += 1 if ill else rule.asymptomatic_weight
+                own = 1 if counts_as is None else counts_as[one]
+                weight += own * (1 if ill else rule.asymptomatic_weight)
         among = 1 + (len(others) if rule.contact == "I/N" else healthy)
-        dose = force * weight / among
+        dose = force * weight / among * factor[here[person]]
         chance = min(dose, 1) if rule.chance == "linear" else 1 - np.exp(-dose)
         escaped *= 1 - chance
     return 1 - escaped
 
 
-@pytest.mark.parametrize("rule", RULES, ids=["paper", "I/S", "linear", "sir"])
+@pytest.mark.parametrize("rule", RULES, ids=["paper", "I/S", "linear", "sir", "uneven"])
 def test_hazards_are_added_up_meeting_by_meeting(rule):
     traces, truth = outbreak(rule)
     wanted = [risk_by_loop(traces, truth, one) for one in range(traces.people)]

@@ -115,7 +115,17 @@ class Untouchable:
 @METHODS
 def test_nothing_hidden_is_looked_at(name, tmp_path):
     begun = dataclasses.replace(town.begun(tmp_path), epidemic=Untouchable())
+    # Nor is a method told that regions and people differ, should they.
+    prepared = begun.prepared
+    rule = dataclasses.replace(
+        prepared.experiment.outbreak, regional_sigma=1.5, dispersion=0.1
+    )
+    uneven = dataclasses.replace(prepared.experiment, outbreak=rule)
+    begun = dataclasses.replace(
+        begun, prepared=dataclasses.replace(prepared, experiment=uneven)
+    )
     scene = rivals.scene_of(begun, name, lambda *_: None, 1e9)
+    assert scene.rule.even
     scene = dataclasses.replace(scene, folder=None, seed=3)
     found = method_class(name)(scene, quick(name)).fit(rivals.known_of(begun))
     np.testing.assert_array_equal(found.predict_proba(), in_the_town(name))

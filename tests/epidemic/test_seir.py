@@ -12,6 +12,7 @@ from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.variation import Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from tests.epidemic.worlds import (
@@ -41,10 +42,12 @@ def rng(seed=0):
 
 def run(traces, pathogen, rule, seed):
     """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
-    draws = Draws.sample(traces.people, pathogen, rule, traces.clock, rng(seed))
+    stream = rng(seed)
+    draws = Draws.sample(traces.people, pathogen, rule, traces.clock, stream)
+    variation = Variation.after(traces, rule, stream)
     harmless = rule.asymptomatic_weight == rule.symptomatic_share == 0
     kappa = 1.0 if harmless or (traces.by_slot < 0).all() else None
-    return draws, replay(traces, pathogen, rule, draws, kappa)
+    return draws, replay(traces, pathogen, rule, draws, kappa, variation)
 
 
 @CASES
@@ -159,7 +162,10 @@ def test_permuting_people_permutes_the_outbreak(traces, pathogen, rule, seed):
         np.ascontiguousarray(traces.by_slot[:, order]), traces.clock, traces.regions
     )
     shuffled = Draws(**{name: array[order] for name, array in vars(draws).items()})
-    again = replay(moved, pathogen, rule, shuffled, outbreak.kappa)
+    old = outbreak.variation
+    counts_as = None if old.infectiousness is None else old.infectiousness[order]
+    variation = Variation(old.regional_factor, counts_as)
+    again = replay(moved, pathogen, rule, shuffled, outbreak.kappa, variation)
     # The source is drawn by rank among those present, so only its region moves along.
     for name in FIELDS:
         if name != "source_person":

@@ -18,7 +18,7 @@ def test_expected_cases_against_the_loop(linear, over_susceptible):
     rows = rng.integers(-1, 3, size=(9, 14))
     traces = traces_of(rows, regions=3)
     visits = rng.integers(0, 3, size=(2, 9)).astype(float)
-    force, weight = 0.8, 0.4
+    force, weight, factors = 0.8, 0.4, np.array([1.0, 0.2, 3.0])
     for person in range(14):
         escape = np.ones(14)
         for slot, here in enumerate(rows):
@@ -29,9 +29,9 @@ def test_expected_cases_against_the_loop(linear, over_susceptible):
             if crowd == 0:
                 continue
             for kind, factor in enumerate((weight, 1.0)):
-                dose = factor * force / crowd
+                dose = factor * force / crowd * factors[here[person]]
                 chance = min(dose, 1) if linear else 1 - np.exp(-dose)
                 escape[there] *= (1 - chance) ** visits[kind, slot]
         rule = (force, weight, linear, over_susceptible)
-        found = expected_cases(traces.by_slot, person, visits, rule)
+        found = expected_cases(traces.by_slot, person, visits, rule, factors)
         assert found == pytest.approx((1 - escape).sum())

@@ -42,6 +42,8 @@ def rules(draw: st.DrawFn) -> OutbreakSettings:
         symptomatic_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
         onset_rate=draw(st.sampled_from([0.5, 5.0])),
         asymptomatic_weight=draw(st.sampled_from([0.0, 0.3, 1.0, 1.7])),
+        regional_sigma=draw(st.sampled_from([0.0, 0.0, 1.5])),
+        dispersion=draw(st.sampled_from([None, None, 0.2, 3.0])),
     )
 
 

@@ -23,12 +23,13 @@ NEVER = -1
 @dataclass
 class World:
     by_slot: list[list[int]]
-    regions: int
     slot_days: float
     pathogen: Pathogen
     settings: OutbreakSettings
     kappa: float
     seeds: list[int]
+    factor: list[float]
+    infectiousness: list[float]
 
 
 class Story:
@@ -53,15 +54,19 @@ class Story:
 class Place:
     """Who is in a region in one slot."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: float) -> None:
         self.crowd = 0
         self.susceptible = 0
         self.silent = 0
         self.ill = 0
+        self.factor = factor
+        self.own_weight = 0.0
         self.carriers: list[int] = []
 
     def weight(self, settings: OutbreakSettings) -> float:
-        return self.ill + settings.asymptomatic_weight * self.silent
+        if settings.dispersion is None:
+            return self.ill + settings.asymptomatic_weight * self.silent
+        return self.own_weight
 
 
 def loop_with_draws(world: World, draws: Draws) -> Story:
@@ -90,7 +95,7 @@ def loop_with_draws(world: World, draws: Draws) -> Story:
             begin(story, person, (slot, latent[person]), stays[person])
             story.source_region[person] = region
             story.source_person[person] = pick_source(
-                story, slot, places[region], choice[person], settings
+                story, slot, places[region], choice[person], world
             )
     return story.without_later(len(world.by_slot))
 
@@ -108,7 +113,7 @@ def begin(
 
 
 def look_around(world: World, story: Story, slot: int, here: list[int]) -> list[Place]:
-    places = [Place() for _ in range(world.regions)]
+    places = [Place(factor) for factor in world.factor]
     infection, infectious = story.infection_slot, story.infectious_slot
     recovery, onset = story.recovery_slot, story.onset_slot
     for person, region in enumerate(here):
@@ -120,6 +125,9 @@ def look_around(world: World, story: Story, slot: int, here: list[int]) -> list[
             place.susceptible += 1
         elif infectious[person] <= slot < recovery[person]:
             place.carriers.append(person)
+            ill = NEVER != onset[person] <= slot
+            symptoms = 1.0 if ill else world.settings.asymptomatic_weight
+            place.own_weight += world.infectiousness[person] * symptoms
             if onset[person] == NEVER or onset[person] > slot:
                 place.silent += 1
             else:
@@ -133,15 +141,18 @@ def hazard(world: World, place: Place) -> float:
     weight = place.weight(settings)
     if weight == 0 or below == 0:
         return 0.0
-    dose = world.kappa * world.pathogen.beta * world.slot_days * (weight / below)
+    force = world.kappa * world.pathogen.beta * world.slot_days
+    dose = force * (weight / below) * place.factor
     if settings.chance == "exponential":
         return dose
     return math.inf if dose >= 1 else -math.log1p(-dose)
 
 
 def pick_source(
-    story: Story, slot: int, place: Place, choice: float, settings: OutbreakSettings
+    story: Story, slot: int, place: Place, choice: float, world: World
 ) -> int:
+    settings = world.settings
+
     def symptoms(carrier: int) -> bool:
         return NEVER != story.onset_slot[carrier] <= slot
 
@@ -149,8 +160,9 @@ def pick_source(
     source = NEVER
     for carrier in sorted(place.carriers, key=symptoms, reverse=True):
         weight = 1.0 if symptoms(carrier) else settings.asymptomatic_weight
+        weight *= world.infectiousness[carrier]
         if weight == 0:
-            break
+            continue
         source = carrier
         left -= weight
         if left < 0:
@@ -230,20 +242,30 @@ def infection_chance(
     world: World, state: list[str], here: list[int], region: int
 ) -> float:
     settings = world.settings
-    present = [state[other] for other, there in enumerate(here) if there == region]
-    weight = present.count("I") + settings.asymptomatic_weight * present.count("A")
-    below = len(present) if settings.contact == "I/N" else present.count("S")
-    return chance_of(world, world.kappa * world.pathogen.beta * weight / below)
+    present = [other for other, there in enumerate(here) if there == region]
+    counts_as = {"I": 1.0, "A": settings.asymptomatic_weight}
+    weight = sum(
+        counts_as.get(state[other], 0.0) * world.infectiousness[other]
+        for other in present
+    )
+    healthy = [other for other in present if state[other] == "S"]
+    below = len(present) if settings.contact == "I/N" else len(healthy)
+    rate = world.kappa * world.pathogen.beta * weight / below
+    return chance_of(world, rate * world.factor[region])
 
 
 def world_of(traces: Traces, outbreak: Outbreak) -> World:
     """What the loop needs to know of an outbreak of ours."""
+    counts_as = outbreak.variation.infectiousness
     return World(
         by_slot=traces.by_slot.tolist(),
-        regions=len(traces.regions),
         slot_days=traces.clock.slot_days,
         pathogen=outbreak.pathogen,
         settings=outbreak.settings,
         kappa=outbreak.kappa,
         seeds=np.flatnonzero(outbreak.seeds).tolist(),
+        factor=outbreak.variation.factors(len(traces.regions)).tolist(),
+        infectiousness=(
+            np.ones(traces.people) if counts_as is None else counts_as
+        ).tolist(),
     )

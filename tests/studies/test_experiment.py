@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from epifalcon.epidemic.pathogen import OMICRON
 from epifalcon.epidemic.rules import named_rule
 from epifalcon.errors import SettingsError
-from epifalcon.studies.experiment import Experiment, layer_names, preset_names
+from epifalcon.settings import as_plain
+from epifalcon.studies.experiment import (
+    Experiment,
+    layer_descriptions,
+    layer_names,
+    preset_names,
+)
 
 PRESETS = ["hamlet", "basic-omicron", "basic-sars", "larger-omicron", "larger-sars"]
 
@@ -147,9 +153,55 @@ def test_any_override_is_taken_or_refused_clearly(key, value):
         Experiment.load("hamlet", [f"{key}={value}"])
 
 
+WORLDS = {
+    "regional-1": ("outbreak.regional_sigma", 1.0),
+    "regional-1.5": ("outbreak.regional_sigma", 1.5),
+    "beta-double": ("beliefs.beta_factor", 2.0),
+    "beta-half": ("beliefs.beta_factor", 0.5),
+    "half-traces": ("reporting.trace_share", 0.5),
+    "labels-05": ("labels.label_share", 0.05),
+    "labels-10": ("labels.label_share", 0.1),
+    "labels-20": ("labels.label_share", 0.2),
+    "labels-60": ("labels.label_share", 0.6),
+    "test-errors": ("labels.false_negative", 0.15),
+    "super-spreaders": ("outbreak.dispersion", 0.1),
+    "authors-sir": ("outbreak.model", "sir"),
+}
+"""The worlds that differ, and a setting of each."""
+
+
+@pytest.mark.parametrize("layer", WORLDS)
+def test_a_world_differs_from_its_preset_in_what_it_says(layer):
+    plain, made = (
+        as_plain(Experiment.load(name)) for name in ("hamlet", f"hamlet+{layer}")
+    )
+    (section, _, key), expected = WORLDS[layer][0].partition("."), WORLDS[layer][1]
+    assert made[section][key] == expected != plain[section][key]
+    del plain[section], made[section]
+    assert made == plain
+
+
+def test_every_layer_is_told_in_a_line():
+    told = layer_descriptions()
+    assert list(told) == layer_names()
+    for line in told.values():
+        assert 20 < len(line) < 90
+        assert line.endswith(".")
+        assert line[0] != "#"
+
+
+def test_methods_are_told_beliefs_and_not_the_truth():
+    world = "hamlet+regional-1.5+super-spreaders+beta-double"
+    plain, made = Experiment.load("hamlet"), Experiment.load(world)
+    assert made.believed_rule == plain.outbreak
+    assert made.outbreak != plain.outbreak
+    assert made.pathogen == plain.pathogen
+    assert made.believed_pathogen.beta == 2 * plain.pathogen.beta
+
+
 def test_a_layer_is_put_on_a_preset():
     plain, safer = (Experiment.load(name) for name in ("hamlet", "hamlet+safer"))
-    assert layer_names() == ["safer"]
+    assert set(WORLDS) | {"safer"} == set(layer_names())
     assert safer.city == plain.city
     assert (safer.model.input, plain.model.input) == ("status", "embedding")
     assert (safer.privacy.mode, plain.privacy.mode) == ("local", "off")

@@ -10,6 +10,7 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.progress import silent
 from epifalcon.studies import rivals
+from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.run_folder import begin
 from tests.studies import town
 
@@ -100,8 +101,28 @@ def test_a_record_that_lacks_something_is_told(begun):
 def test_the_ceiling_alone_is_given_the_truth(begun):
     for name in ("gcn", "hbp", "soft-dct"):
         assert rivals.scene_of(begun, name, silent, 1.0).everybody is None
-    scene = rivals.scene_of(begun, "oracle", silent, 1.0)
-    assert scene.everybody is begun.epidemic.outbreak
+    for name in ("oracle", "hbp-true-factors"):
+        scene = rivals.scene_of(begun, name, silent, 1.0)
+        assert scene.everybody is begun.epidemic.outbreak
+
+
+def test_methods_are_told_beliefs_and_how_often_tests_err(begun):
+    experiment = Experiment.load("hamlet+regional-1.5+beta-half+test-errors")
+    prepared = dataclasses.replace(begun.prepared, experiment=experiment)
+    begun = dataclasses.replace(begun, prepared=prepared)
+    for name in ("hbp", "gcn", "hbp-true-factors"):
+        scene = rivals.scene_of(begun, name, silent, 1.0)
+        assert scene.rule.even
+        assert scene.pathogen.beta == SARS_COV_2.beta / 2
+        assert scene.test_errors.false_negative == 0.15
+
+
+def test_a_ceiling_that_is_told_factors_sees_what_methods_see(begun):
+    late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
+    scene = rivals.scene_of(late, "hbp-true-factors", silent, 1.0)
+    assert scene.traces is late.reported
+    assert scene.rule == rivals.scene_of(late, "hbp", silent, 1.0).rule
+    assert rivals.scene_of(late, "oracle", silent, 1.0).traces is begun.prepared.traces
 
 
 def test_the_ceiling_needs_a_simulated_outbreak(begun):
@@ -112,7 +133,7 @@ def test_the_ceiling_needs_a_simulated_outbreak(begun):
 
 
 def test_traces_that_begin_later_begin_with_more_infected(begun):
-    assert rivals.rule_of(begun) is begun.prepared.experiment.outbreak
+    assert rivals.rule_of(begun) == begun.prepared.experiment.outbreak
     late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
     dropped = begun.reported.slots - late.reported.slots
     rule, known = begun.prepared.experiment.outbreak, begun.known

@@ -22,7 +22,11 @@ def presets(
     """
     from epifalcon.errors import SettingsError
     from epifalcon.settings import as_plain
-    from epifalcon.studies.experiment import Experiment, layer_names, preset_names
+    from epifalcon.studies.experiment import (
+        Experiment,
+        layer_descriptions,
+        preset_names,
+    )
 
     screen = Screen(json=json)
     if name is None and overrides:
@@ -49,5 +53,6 @@ def presets(
     ]
     columns = ["preset", "people", "regions", "kind", "days", "pathogen", "seeds"]
     screen.table("Presets", columns, rows)
-    layers = ", ".join(layer_names())
-    screen.say(f"Layers, put on a preset as in hamlet+{layer_names()[0]}: {layers}")
+    layers = layer_descriptions()
+    title = f"Layers, put on a preset as in hamlet+{min(layers)}"
+    screen.table(title, ["layer", "what it changes"], [*map(list, layers.items())])

@@ -146,6 +146,13 @@ _BUILT_IN = (
         "falcon_field:FalconField",
     ),
     Entry(
+        "hbp-true-factors",
+        "HBP, true factors (no method)",
+        "ceiling",
+        "HBP told the true factor of every region: a ceiling.",
+        "epifalcon.baselines.hbp_true_factors:HbpTrueFactors",
+    ),
+    Entry(
         "oracle",
         "Oracle (no method)",
         "ceiling",

@@ -25,6 +25,7 @@ from epifalcon.baselines.field_kernels import (
 )
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.known import Known
+from epifalcon.errors import DataError
 from epifalcon.hypergraph.compiled import each_part
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field import disease
@@ -50,10 +51,17 @@ class Field:
     traces. The outcome has the same bits on any number of threads.
     """
 
-    def __init__(self, scene: Scene, traces: Traces, known: Known) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        traces: Traces,
+        known: Known,
+        factor: Floats | None = None,
+    ) -> None:
+        """``factor`` (regions,) is on the force of infection; 1 unless given."""
         slots, people = traces.by_slot.shape
         self._traces, self._rule = traces, scene.rule
-        self._force = force_of_infection(scene, traces)
+        self._force = force_of_infection(scene, traces) * _by_edge(traces, factor)
         self._chances = chances_of(scene, traces)
         self._tiles = -(-people // LANES)
         window = allowed_slots(known, slots)
@@ -163,6 +171,16 @@ class Field:
         # Nobody meets anybody where nobody was seen.
         chance[0] = 0
         return chance
+
+
+def _by_edge(traces: Traces, factor: Floats | None) -> Floats:
+    """The factor of "not observed" and of each region: (1 + regions,)."""
+    regions = len(traces.regions)
+    if factor is None:
+        return np.ones(1 + regions)
+    if factor.shape != (regions,):
+        raise DataError(f"factor of shape {factor.shape}, expected ({regions},)")
+    return np.concatenate([[1.0], factor])
 
 
 def force_of_infection(scene: Scene, traces: Traces) -> float:

@@ -130,7 +130,7 @@ class Hbp(Method):
             nonlocal done
             late = tests.of_people(known_late(tests, traces))
             found = believe(
-                lambda: Field(scene, traces, tests), late, self.settings, tell_of
+                lambda: self.field(scene, traces, tests), late, self.settings, tell_of
             )
             done += 1
             return found
@@ -142,6 +142,10 @@ class Hbp(Method):
 
         rng = Streams(self.scene.seed).numpy("hbp folds")
         return without_own_tests(known, self.settings.folds, rng, run)
+
+    def field(self, scene: Scene, traces: Traces, tests: Known) -> Field:
+        """The people, who know ``tests``, before any sweep."""
+        return Field(scene, traces, tests)
 
     def _started(self) -> Scene:
         """The scene, with as many seeds as were infected at the start."""

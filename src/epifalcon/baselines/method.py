@@ -45,9 +45,10 @@ class Scene:
     """As reported."""
     seed: int = 0
     pathogen: Pathogen = SARS_COV_2
-    """The disease's rates, as health offices publish them."""
+    """The disease's rates, as health offices publish and believe them."""
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
-    """How the disease passes on; of the seeds only their number may be read."""
+    """How the disease is believed to pass on, in all regions alike; of the seeds only
+    their number may be read."""
     test_errors: TestErrors = field(default_factory=TestErrors)
     """How often tests are wrong, as their makers publish it."""
     progress: Progress = silent
@@ -94,6 +95,8 @@ class Method(ABC):
     title: ClassVar[str]
     kind: ClassVar[Kind] = "own"
     settings_type: ClassVar[type] = NoSettings
+    true_traces: ClassVar[bool] = False
+    """Of a ceiling: whether it is given the true traces instead of the reported."""
 
     def __init__(self, scene: Scene, settings: Any = None) -> None:  # noqa: ANN401
         if scene.everybody is not None and self.kind != "ceiling":

@@ -22,9 +22,10 @@ from epifalcon.types import Floats, Mask, Probabilities, Slots
 class Oracle(Method):
     """Risk = 1 - (1 - p0) exp(-hazard), p0 the chance to be a seed.
 
-    In each slot a person gathers kappa beta dt W / N in its region, W the weight
-    of the infectious others there and N all people there (under ``I/S``: itself
-    and the susceptible others). A person's own infection never enters its own
+    In each slot a person gathers kappa beta dt f W / N in its region, f the region's
+    true factor, W the weight of the infectious others there, each with its true
+    infectiousness, and N all people there (under ``I/S``: itself and the
+    susceptible others). A person's own infection never enters its own
     hazard, which is also gathered after it. Traces that begin later than the
     outbreak hold the hazard of their slots alone.
     """
@@ -32,6 +33,7 @@ class Oracle(Method):
     name = "oracle"
     title = "Oracle (no method)"
     kind = "ceiling"
+    true_traces = True
 
     def fit(self, known: Known) -> Self:
         """Add up hazards; no test is needed."""
@@ -65,6 +67,8 @@ def _hazard(traces: Traces, truth: Outbreak) -> Floats:
     rule, regions = truth.settings, len(traces.regions)
     force = truth.kappa * truth.pathogen.beta * traces.clock.slot_days
     dropped = truth.clock.slots - traces.slots
+    truth.variation.require_fit(traces.people, regions)
+    factor, counts_as = truth.variation.factors(regions), truth.variation.infectiousness
     total = np.zeros(traces.people)
     for number, here in enumerate(traces.by_slot):
         slot = dropped + number
@@ -72,6 +76,8 @@ def _hazard(traces: Traces, truth: Outbreak) -> Floats:
         place = here[seen]
         ill = _since(truth.onset_slot, slot)
         weight = np.where(ill, 1.0, rule.asymptomatic_weight)
+        if counts_as is not None:
+            weight *= counts_as
         weight *= _since(truth.infectious_slot, slot)
         weight *= ~_since(truth.recovery_slot, slot)
         among = np.ones(len(seen))
@@ -80,7 +86,7 @@ def _hazard(traces: Traces, truth: Outbreak) -> Floats:
             among -= truth.seeds[seen] | _since(truth.infection_slot, slot - 1)[seen]
         givers = np.bincount(place, weight[seen], regions)[place] - weight[seen]
         present = np.bincount(place, among, regions)[place] - among + 1
-        dose = force * np.maximum(givers, 0) / present
+        dose = force * np.maximum(givers, 0) / present * factor[place]
         if rule.chance == "linear":
             dose = -np.log1p(-np.minimum(dose, 1 - 1e-12))
         total[seen] += dose

@@ -16,6 +16,11 @@ from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay
 from epifalcon.epidemic.sellke import Draws, whole_slots
 from epifalcon.epidemic.spread import expected_cases
+from epifalcon.epidemic.variation import (
+    Variation,
+    draw_factors,
+    draw_infectiousness,
+)
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -75,12 +80,18 @@ def kappa_for_share(
     reaches.
     """
     draws = [
-        Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
+        (
+            Draws.sample(traces.people, pathogen, settings, traces.clock, rng),
+            Variation.after(traces, settings, rng),
+        )
         for _ in range(goal.runs)
     ]
 
     def run(kappa: float) -> Calibration:
-        outbreaks = (replay(traces, pathogen, settings, each, kappa) for each in draws)
+        outbreaks = (
+            replay(traces, pathogen, settings, each, kappa, variation)
+            for each, variation in draws
+        )
         shares = np.array([outbreak.infected_share for outbreak in outbreaks])
         return Calibration(kappa, shares)
 
@@ -151,7 +162,8 @@ def counted_r0(
     a random slot until recovery, the expected number of others it infects.
     The traces are repeated from their start when the infectious time outlasts
     them, so nothing is cut off. It is below the hazard R0 because the same
-    people are met again. Both contact laws; kappa as the settings say.
+    people are met again. Both contact laws; kappa as the settings say. Where
+    regions or people differ, every index person lives in a city drawn anew.
     """
     at_least(1, index_people=index_people)
     clock, kappa = traces.clock, resolve_kappa(traces, pathogen, settings)
@@ -163,17 +175,21 @@ def counted_r0(
     )
     symptomatic = rng.random(index_people) < settings.symptomatic_share
     silent_for = np.where(symptomatic, np.minimum(duration, onset), duration)
+    force = kappa * pathogen.beta * clock.slot_days
+    force_of = force * draw_infectiousness(index_people, settings, rng)
     rule = (
-        kappa * pathogen.beta * clock.slot_days,
         settings.asymptomatic_weight,
         settings.chance == "linear",
         settings.contact == "I/S",
     )
     cases = np.empty(index_people)
     for index in range(index_people):
+        factor = draw_factors(len(traces.regions), settings, rng)
         later = (np.arange(traces.slots) - start[index]) % traces.slots
         visits = _visits(later, duration[index], silent_for[index])
-        cases[index] = expected_cases(traces.by_slot, person[index], visits, rule)
+        cases[index] = expected_cases(
+            traces.by_slot, person[index], visits, (force_of[index], *rule), factor
+        )
         progress("counted R0", index + 1, index_people)
     return CountedR0(person, cases)
 

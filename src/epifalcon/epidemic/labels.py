@@ -13,6 +13,7 @@ from epifalcon.checks import one_of, unit_interval
 from epifalcon.epidemic.hidden import Hidden, Truth
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask, Slots
@@ -37,17 +38,22 @@ class LabelSettings:
 
     def __post_init__(self) -> None:
         one_of(("ever", "current"), target=self.target)
-        unit_interval(
-            label_share=self.label_share,
-            false_positive=self.false_positive,
-            false_negative=self.false_negative,
-        )
+        unit_interval(label_share=self.label_share)
+        # Refuses impossible chances.
+        _ = self.test_errors
         if self.test_days is not None:
             first, last = self.test_days
             if not 0 <= first <= last:
                 raise SettingsError(
                     f"test_days={[first, last]} must be a first and a last day, from 0"
                 )
+
+    @property
+    def test_errors(self) -> TestErrors:
+        """How often tests are wrong, which methods may be told."""
+        return TestErrors(
+            false_positive=self.false_positive, false_negative=self.false_negative
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from epifalcon import store
 from epifalcon.checks import same_length, vectors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.variation import EVEN, Variation
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
@@ -63,12 +64,18 @@ class Outbreak:
     settings: OutbreakSettings
     kappa: float
     """The factor on every hazard that was used, as a number."""
+    variation: Variation = EVEN
+    """By how much regions and people differed: for ceilings, never for methods."""
 
     def __post_init__(self) -> None:
         arrays = self._arrays()
         types = {name: np.bool_ if name == "seeds" else np.int32 for name in arrays}
         vectors(types, **arrays)
         self._check_values()
+        self.variation.require_asked_for(self.settings)
+        # Of the regions the record knows no number.
+        regions = len(self.variation.factors(0))
+        self.variation.require_fit(self.people, regions)
 
     def _check_values(self) -> None:
         if not self.people:
@@ -188,11 +195,12 @@ class Outbreak:
             "settings": as_plain(self.settings),
             "kappa": self.kappa,
         }
-        store.write(folder, _KIND, self._arrays(), meta=meta, origin=origin)
+        arrays = {**self._arrays(), **self.variation.arrays()}
+        store.write(folder, _KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "Outbreak":
-        """Read what ``save`` wrote."""
+        """Read what ``save`` wrote; older records had no variation."""
         stored = store.read(folder, _KIND)
         try:
             arrays: dict[str, Any] = {name: stored.arrays[name] for name in _ARRAYS}
@@ -202,6 +210,10 @@ class Outbreak:
                 pathogen=build(Pathogen, stored.meta["pathogen"], "pathogen"),
                 settings=build(OutbreakSettings, stored.meta["settings"], "settings"),
                 kappa=float(stored.meta["kappa"]),
+                variation=Variation(
+                    stored.arrays.get("regional_factor"),
+                    stored.arrays.get("infectiousness"),
+                ),
             )
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None

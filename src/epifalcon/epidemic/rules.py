@@ -48,6 +48,12 @@ class OutbreakSettings:
     """Rate per day from infectious without to infectious with symptoms."""
     asymptomatic_weight: float = 1.0
     """Infectiousness without symptoms, relative to with symptoms."""
+    regional_sigma: float = 0.0
+    """Spread of the regions' factors on every hazard: log-normal, of mean 1. 0: all
+    regions alike. No method is told; see ``variation``."""
+    dispersion: float | None = None
+    """Shape of people's infectiousness: gamma, of mean 1; a small one makes few
+    people infect most. None: all alike. No method is told; see ``variation``."""
 
     def __post_init__(self) -> None:
         one_of(("seir", "sir"), model=self.model)
@@ -61,6 +67,9 @@ class OutbreakSettings:
         unit_interval(symptomatic_share=self.symptomatic_share)
         positive(onset_rate=self.onset_rate)
         non_negative(asymptomatic_weight=self.asymptomatic_weight)
+        non_negative(regional_sigma=self.regional_sigma)
+        if self.dispersion is not None:
+            positive(dispersion=self.dispersion)
         self._check_seeds()
 
     def _check_seeds(self) -> None:
@@ -84,6 +93,11 @@ class OutbreakSettings:
             low = min(getattr(self, name), default=0)
             if low < 0:
                 raise SettingsError(f"{name} holds {low}, expected 0 or more")
+
+    @property
+    def even(self) -> bool:
+        """Whether all regions and all people pass the disease on alike."""
+        return self.regional_sigma == 0 and self.dispersion is None
 
     def wished_seeds(self, pathogen: Pathogen, qualified: int) -> int:
         """How many of ``qualified`` people start the outbreak."""

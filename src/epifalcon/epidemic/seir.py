@@ -6,11 +6,12 @@ Time goes by slots of dt days. The order within slot t, written down once:
    is over recovers, whose onset has come shows symptoms. Recovery goes first:
    who would get symptoms in the slot of recovery gets none.
 2. *Places.* In every region r: N people observed there, W the infectious among
-   them, those without symptoms weighted.
+   them, those without symptoms weighted; where people differ, each counts as
+   its own infectiousness.
 3. *Exposure.* Every susceptible person in r gathers the hazard
-   kappa beta dt W / N (law ``I/N``) or kappa beta dt W / S, S the susceptible
-   present (law ``I/S``). Who is not observed gathers nothing, but the clocks
-   of step 1 run on.
+   kappa beta dt f W / N (law ``I/N``) or kappa beta dt f W / S, S the susceptible
+   present (law ``I/S``), f the region's factor, 1 unless regions differ. Who is
+   not observed gathers nothing, but the clocks of step 1 run on.
 4. *Infection.* Whose gathered hazard has reached the own resistance is infected
    in slot t: exposed from t, infectious in t + 1 at the earliest, so that people
    infected in one slot do not infect each other in it. The source is one of the
@@ -18,7 +19,7 @@ Time goes by slots of dt days. The order within slot t, written down once:
    falls on a line on which first those with, then those without symptoms stand,
    in order of person, each as long as its weight.
 
-With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt W / N
+With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt f W / N
 (infinite for p of 1 or more), which makes the chance of the slot exactly p.
 Under ``I/S`` the chance is bounded by 1 in both cases; nothing else caps it.
 """
@@ -30,7 +31,9 @@ from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.sellke import Draws
-from epifalcon.epidemic.spread import Lives, Rule, spread
+from epifalcon.epidemic.spread import spread
+from epifalcon.epidemic.spread_records import Lives, Rule
+from epifalcon.epidemic.variation import EVEN, Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Mask, PersonIds, Slots
@@ -49,7 +52,8 @@ def simulate(
     is a few numbers per person and region.
     """
     draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
-    return replay(traces, pathogen, settings, draws)
+    variation = Variation.after(traces, settings, rng)
+    return replay(traces, pathogen, settings, draws, variation=variation)
 
 
 def replay(
@@ -58,16 +62,19 @@ def replay(
     settings: OutbreakSettings,
     draws: Draws,
     kappa: float | None = None,
+    variation: Variation | None = None,
 ) -> Outbreak:
     """The outbreak that follows from ``draws``; no chance is left.
 
     ``kappa`` (default: what the settings say) lets calibration try many values
-    without working out "r0" each time.
+    without working out "r0" each time. ``variation`` may be left out where the
+    settings ask for none.
     """
     if len(draws) != traces.people:
         raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
     if kappa is None:
         kappa = resolve_kappa(traces, pathogen, settings)
+    variation = _variation(traces, settings, variation)
     seeds = choose_seeds(traces, pathogen, settings, draws)
     rule = Rule(
         force=kappa * pathogen.beta * traces.clock.slot_days,
@@ -75,9 +82,21 @@ def replay(
         linear=settings.chance == "linear",
         over_susceptible=settings.contact == "I/S",
         exposed_seeds=settings.seed_state == "exposed",
+        alike=variation.infectiousness is None,
     )
-    cases = spread(traces.by_slot, len(traces.regions), draws, seeds, rule)
-    return _record(traces, pathogen, settings, cases, (seeds, kappa))
+    regions = len(traces.regions)
+    cases = spread(traces.by_slot, regions, draws, seeds, rule, variation)
+    return _record(traces, pathogen, settings, cases, (seeds, kappa, variation))
+
+
+def _variation(
+    traces: Traces, settings: OutbreakSettings, variation: Variation | None
+) -> Variation:
+    """What the caller gave, or none where none is asked for."""
+    variation = EVEN if variation is None else variation
+    variation.require_asked_for(settings)
+    variation.require_fit(traces.people, len(traces.regions))
+    return variation
 
 
 def choose_seeds(
@@ -128,14 +147,14 @@ def _record(
     pathogen: Pathogen,
     settings: OutbreakSettings,
     cases: Lives,
-    used: tuple[Mask, float],
+    used: tuple[Mask, float, Variation],
 ) -> Outbreak:
     slots = traces.slots
 
     def within(when: Slots) -> Slots:
         return np.where(when < slots, when, np.int32(-1))
 
-    seeds, kappa = used
+    seeds, kappa, variation = used
     return Outbreak(
         infection_slot=within(cases.infection),
         infectious_slot=within(cases.infectious),
@@ -148,4 +167,5 @@ def _record(
         pathogen=pathogen,
         settings=settings,
         kappa=kappa,
+        variation=variation,
     )

@@ -10,110 +10,55 @@ not notice a change in another one.
 """
 
 import math
-from typing import NamedTuple
 
 import numba
 import numpy as np
 
 from epifalcon.epidemic.sellke import Draws, SlotCounts
-from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, RegionIds, Slots
-
-NEVER = np.iinfo(np.int32).max
-"""The slot of what has not happened yet, later than any other."""
+from epifalcon.epidemic.spread_records import (
+    Lives,
+    Luck,
+    Places,
+    Rule,
+    empty_places,
+    untouched,
+)
+from epifalcon.epidemic.variation import Variation
+from epifalcon.types import Floats, Mask, PersonIds, RegionIds, Slots
 
 CERTAIN = 1e300
 """A hazard that infects everybody; finite, as infinity less infinity is no number."""
 
 
-class Rule(NamedTuple):
-    """Numbers and switches of the rule, as the compiled code needs them."""
-
-    force: float
-    """kappa beta dt."""
-    silent_weight: float
-    linear: bool
-    over_susceptible: bool
-    exposed_seeds: bool
-
-
-class Lives(NamedTuple):
-    """What happened to each person, (people,) each; slots may lie past the end."""
-
-    infection: Slots
-    infectious: Slots
-    onset: Slots
-    recovery: Slots
-    source_person: PersonIds
-    source_region: RegionIds
-    resistance_left: Floats
-    """Infinite as soon as the person is infected."""
-
-
-class _Chance(NamedTuple):
-    source_choice: Floats
-    latent: Slots
-    infectious: Slots
-    onset: Slots
-
-
-class _Places(NamedTuple):
-    """What is known of each region in this slot; entry 0 is "not observed"."""
-
-    crowd: SlotCounts
-    silent: SlotCounts
-    ill: SlotCounts
-    hazard: Floats
-    ill_end: SlotCounts
-    """Where in the line of carriers the region's ill end, -1 if not needed."""
-    silent_end: SlotCounts
-    touched: RegionIds
-
-
 def spread(
-    by_slot: RegionIds, regions: int, draws: Draws, seeds: Mask, rule: Rule
+    by_slot: RegionIds,
+    regions: int,
+    draws: Draws,
+    seeds: Mask,
+    rule: Rule,
+    variation: Variation,
 ) -> Lives:
     """Run all slots of ``by_slot`` (slots, people) from ``seeds`` (people,)."""
-    lives = _untouched(draws.resistance)
-    chance = _Chance(
+    lives = untouched(draws.resistance)
+    counts_as = variation.infectiousness
+    chance = Luck(
         draws.source_choice,
         draws.latent_slots,
         draws.infectious_slots,
         draws.onset_slots,
+        # A copy may be written to, so that all calls share one compiled form.
+        np.empty(0) if counts_as is None else counts_as.copy(),
     )
-    _run(by_slot, _empty_places(regions), chance, lives, seeds, rule)
+    places = empty_places(variation.factors(regions))
+    _run(by_slot, places, chance, lives, seeds, rule)
     return lives
-
-
-def _untouched(resistance: Floats) -> Lives:
-    people = len(resistance)
-    return Lives(
-        infection=np.full(people, NEVER, np.int32),
-        infectious=np.full(people, NEVER, np.int32),
-        onset=np.full(people, NEVER, np.int32),
-        recovery=np.full(people, NEVER, np.int32),
-        source_person=np.full(people, -1, np.int32),
-        source_region=np.full(people, UNKNOWN, np.int32),
-        resistance_left=resistance.copy(),
-    )
-
-
-def _empty_places(regions: int) -> _Places:
-    return _Places(
-        crowd=np.zeros(regions + 1, np.int32),
-        silent=np.zeros(regions + 1, np.int32),
-        ill=np.zeros(regions + 1, np.int32),
-        hazard=np.zeros(regions + 1),
-        ill_end=np.full(regions + 1, -1, np.int32),
-        silent_end=np.full(regions + 1, -1, np.int32),
-        touched=np.empty(regions + 1, np.int32),
-    )
 
 
 @numba.njit(cache=True)
 def _run(
     by_slot: RegionIds,
-    places: _Places,
-    chance: _Chance,
+    places: Places,
+    chance: Luck,
     lives: Lives,
     seeds: Mask,
     rule: Rule,
@@ -142,6 +87,8 @@ def _run(
         )
         if found == 0:
             continue
+        if not rule.alike:
+            _weigh(carriers[:found], here, slot, (lives, chance, places), rule)
         _count_crowd(here, lives.resistance_left, places.crowd, rule)
         _set_hazard(places, touched, rule)
         infected = _expose(here, lives.resistance_left, places.hazard, fresh)
@@ -152,13 +99,20 @@ def _run(
             _infect(person, slot, chance.latent[person], chance, lives)
             lives.source_region[person] = here[person]
             place, choice = here[person] + 1, chance.source_choice[person]
-            lives.source_person[person] = _source(place, choice, places, line, rule)
+            if rule.alike:
+                source = _source(place, choice, places, line, rule)
+            else:
+                counts_as = chance.infectiousness
+                source = _uneven_source(
+                    place, choice, places, line, (counts_as, rule.silent_weight)
+                )
+            lives.source_person[person] = source
         actives = _merge(active, actives, fresh[:infected])
         _clear(places, touched)
 
 
 @numba.njit(cache=True)
-def _infect(person: int, slot: int, wait: int, chance: _Chance, lives: Lives) -> None:
+def _infect(person: int, slot: int, wait: int, chance: Luck, lives: Lives) -> None:
     infectious = slot + wait
     recovery = infectious + chance.infectious[person]
     onset = infectious + chance.onset[person]
@@ -185,7 +139,7 @@ def _find_carriers(
     here: RegionIds,
     slot: int,
     lives: Lives,
-    out: tuple[PersonIds, _Places],
+    out: tuple[PersonIds, Places],
 ) -> tuple[int, int]:
     """List the infectious who are observed, and count them in their regions.
 
@@ -205,6 +159,23 @@ def _find_carriers(
         places.ill[place] += is_ill
         places.silent[place] += not is_ill
     return found, touched
+
+
+@numba.njit(cache=True)
+def _weigh(
+    carriers: PersonIds,
+    here: RegionIds,
+    slot: int,
+    told: tuple[Lives, Luck, Places],
+    rule: Rule,
+) -> None:
+    """Add up in every region what its infectious count as."""
+    lives, chance, places = told
+    for person in carriers:
+        counts_as = chance.infectiousness[person]
+        if lives.onset[person] > slot:
+            counts_as *= rule.silent_weight
+        places.weight[here[person] + 1] += counts_as
 
 
 @numba.njit(cache=True)
@@ -233,11 +204,14 @@ def slot_hazard(dose: float, linear: bool) -> float:
 
 
 @numba.njit(cache=True)
-def _set_hazard(places: _Places, touched: int, rule: Rule) -> None:
+def _set_hazard(places: Places, touched: int, rule: Rule) -> None:
     for place in places.touched[:touched]:
-        weight = places.ill[place] + rule.silent_weight * places.silent[place]
+        if rule.alike:
+            weight = places.ill[place] + rule.silent_weight * places.silent[place]
+        else:
+            weight = places.weight[place]
         if places.crowd[place] > 0:
-            dose = rule.force * (weight / places.crowd[place])
+            dose = rule.force * (weight / places.crowd[place]) * places.factor[place]
             places.hazard[place] = slot_hazard(dose, rule.linear)
 
 
@@ -266,7 +240,7 @@ def _line_up(
     fresh: PersonIds,
     here: RegionIds,
     slot: int,
-    out: tuple[Slots, _Places, PersonIds],
+    out: tuple[Slots, Places, PersonIds],
 ) -> None:
     """Put the carriers of every region with a fresh case side by side in ``line``.
 
@@ -292,7 +266,7 @@ def _line_up(
 
 @numba.njit(cache=True)
 def _source(
-    place: int, choice: float, places: _Places, line: PersonIds, rule: Rule
+    place: int, choice: float, places: Places, line: PersonIds, rule: Rule
 ) -> int:
     """The carrier on whose share of the region's weight ``choice`` falls."""
     ill, silent = places.ill[place], places.silent[place]
@@ -305,6 +279,31 @@ def _source(
         rank = min(int((at - ill) / weight), silent - 1)
         index = places.silent_end[place] - silent + rank
     source: int = line[index]
+    return source
+
+
+@numba.njit(cache=True)
+def _uneven_source(
+    place: int,
+    choice: float,
+    places: Places,
+    line: PersonIds,
+    weights: tuple[Floats, float],
+) -> int:
+    """The same where carriers count as different numbers of people."""
+    counts_as, silent_weight = weights
+    left = choice * places.weight[place]
+    source, end = -1, places.ill_end[place]
+    start = end - places.ill[place]
+    for index in range(start, end + places.silent[place]):
+        weight = counts_as[line[index]]
+        if index >= end:
+            weight *= silent_weight
+        if weight > 0:
+            source = line[index]
+            left -= weight
+            if left < 0:
+                break
     return source
 
 
@@ -325,12 +324,13 @@ def _merge(active: PersonIds, actives: int, fresh: PersonIds) -> int:
 
 
 @numba.njit(cache=True)
-def _clear(places: _Places, touched: int) -> None:
+def _clear(places: Places, touched: int) -> None:
     for place in places.touched[:touched]:
         places.hazard[place] = 0.0
         places.silent[place] = 0
         places.ill[place] = 0
         places.ill_end[place] = -1
+        places.weight[place] = 0.0
 
 
 @numba.njit(cache=True)
@@ -339,8 +339,12 @@ def expected_cases(
     index_person: int,
     visits: Floats,
     rule: tuple[float, float, bool, bool],
+    factor: Floats,
 ) -> float:
-    """Sum over all others of the chance that the index person infects them."""
+    """Sum over all others of the chance that the index person infects them.
+
+    ``factor`` (regions,) is on the hazard of each region.
+    """
     force, silent_weight, linear, over_susceptible = rule
     hazard = np.zeros(by_slot.shape[1])
     for slot in range(by_slot.shape[0]):
@@ -351,9 +355,10 @@ def expected_cases(
         crowd = (here == region).sum() - over_susceptible
         if crowd == 0:
             continue
-        handed = visits[1, slot] * slot_hazard(force / crowd, linear)
+        dose = force / crowd * factor[region]
+        handed = visits[1, slot] * slot_hazard(dose, linear)
         if visits[0, slot] > 0:
-            dose = silent_weight * force / crowd
+            dose = silent_weight * force / crowd * factor[region]
             handed += visits[0, slot] * slot_hazard(dose, linear)
         for person in range(here.size):
             if here[person] == region:

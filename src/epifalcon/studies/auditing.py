@@ -122,8 +122,9 @@ def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]
     scene = Scene(
         traces=run.traces,
         seed=run.seed,
-        pathogen=experiment.pathogen,
-        rule=experiment.outbreak,
+        pathogen=experiment.believed_pathogen,
+        rule=experiment.believed_rule,
+        test_errors=experiment.labels.test_errors,
         progress=progress,
     )
     settings = replace(run.settings, view=ViewSettings())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from epifalcon.baselines.catalogue import entry, settings_of
+from epifalcon.epidemic.beliefs import BeliefSettings
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
@@ -51,6 +52,8 @@ class Experiment:
     pathogen: Pathogen = SARS_COV_2
     outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
+    beliefs: BeliefSettings = field(default_factory=BeliefSettings)
+    """What methods are told of the disease, where that is not the truth."""
     method: str = "falcon"
     """Whose scores are the run's."""
     beside: tuple[str, ...] = ()
@@ -95,6 +98,16 @@ class Experiment:
             view=self.view,
         )
 
+    @property
+    def believed_pathogen(self) -> Pathogen:
+        """The rates that methods are told."""
+        return self.beliefs.pathogen(self.pathogen)
+
+    @property
+    def believed_rule(self) -> OutbreakSettings:
+        """The rule of the outbreak that methods are told."""
+        return self.beliefs.rule(self.outbreak)
+
     @classmethod
     def load(cls, source: str, overrides: Sequence[str] = ()) -> "Experiment":
         """The experiment of a preset name or TOML path, with ``overrides`` put in."""
@@ -131,6 +144,17 @@ def preset_names() -> list[str]:
 def layer_names() -> list[str]:
     """What can be put on a preset after a plus sign."""
     return sorted(_names(_LAYERS))
+
+
+def layer_descriptions() -> dict[str, str]:
+    """Each layer in one line: the comment that its file begins with."""
+    return {
+        name: (_LAYERS / f"{name}.toml")
+        .read_text(encoding="utf-8")
+        .partition("\n")[0]
+        .lstrip("# ")
+        for name in layer_names()
+    }
 
 
 def _names(folder: Traversable) -> set[str]:

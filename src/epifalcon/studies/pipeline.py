@@ -15,6 +15,7 @@ from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.seir import replay
 from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.variation import Variation
 from epifalcon.mobility.reporting import report
 from epifalcon.mobility.synthetic import build_city
 from epifalcon.mobility.traces import Traces
@@ -152,7 +153,8 @@ def run_epidemics(
         rng = streams.numpy("outbreak")
         start = perf_counter()
         draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
-        outbreak = replay(traces, pathogen, settings, draws, kappa)
+        variation = Variation.sample(traces, settings, streams)
+        outbreak = replay(traces, pathogen, settings, draws, kappa, variation)
         seconds = perf_counter() - start
         labels = draw_labels(outbreak, experiment.labels, streams.numpy("labels"))
         if traces.who is not None:

@@ -74,16 +74,17 @@ def known_of(begun: Begun) -> Known:
 
 
 def rule_of(begun: Begun) -> OutbreakSettings:
-    """How the disease passes on, with as many seeds as the reported traces show.
+    """How methods are told that the disease passes on.
 
+    It has as many seeds as the reported traces show.
     Where only the latest days are reported, these are all who were infected by
     then: as many as the tests let expect. That one number is of all tests together.
     """
     experiment, dropped = begun.prepared.experiment, _dropped(begun)
-    rule = experiment.outbreak
+    rule = experiment.believed_rule
     if not dropped:
         return rule
-    share = share_infected(rule, experiment.pathogen, begun.known, dropped)
+    share = share_infected(rule, experiment.believed_pathogen, begun.known, dropped)
     return begun_by(rule, share)
 
 
@@ -109,13 +110,15 @@ def scene_of(
     require_possible(begun, name)
     truth, traces, rule = None, begun.reported, rule_of(begun)
     if entry(name).kind == "ceiling" and begun.epidemic is not None:
-        truth, traces = begun.epidemic.outbreak, begun.prepared.traces
-        rule = experiment.outbreak
+        truth = begun.epidemic.outbreak
+        if method_class(name).true_traces:
+            traces, rule = begun.prepared.traces, experiment.outbreak
     return Scene(
         traces=traces,
         seed=begun.seed,
-        pathogen=experiment.pathogen,
+        pathogen=experiment.believed_pathogen,
         rule=rule,
+        test_errors=experiment.labels.test_errors,
         progress=progress,
         folder=begun.method_folder(name),
         checkpoint_seconds=checkpoint_seconds,
