@@ -9,11 +9,11 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City
-from epifalcon.models.field.settings import SweepSettings
+from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
 from epifalcon.models.field.sweeps import Start, infer
-from epifalcon.models.field.transmission import Transmission, TransmissionSettings
+from epifalcon.models.field.transmission import Transmission
 
-UNDAMPED = SweepSettings(sweeps=20, renewed=1.0, caution=0.0, slower=1.0)
+UNDAMPED = FieldSettings(sweeps=20, renewed=1.0, caution=0.0, slower=1.0)
 
 
 def part_of(traces, known, people):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epifalcon.baselines.hbp import Hbp, HbpSettings
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.models.field.settings import SweepSettings
+from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.field.sweeps import Start, begin, go_on
 from tests.baselines.encounters import (
     known_of,
@@ -79,7 +79,7 @@ def test_it_comes_to_rest_where_hbp_does(preset):
     words = ["city.people=1500", "city.regions=300", "outbreak.seed_count=15"]
     scene, labels = world(preset, *words, seed=1)
     hbp = Hbp(scene, HbpSettings(folds=0)).fit(labels.known).predict_proba()
-    ours, _ = rested(scene, labels.known, SweepSettings(sweeps=25))
+    ours, _ = rested(scene, labels.known, FieldSettings(sweeps=25))
     assert np.abs(ours - hbp).mean() < 0.01
     assert judged(ours, labels).auc > judged(hbp, labels).auc - 0.003
 
@@ -94,7 +94,7 @@ def dealt(people, seed):
 def test_any_way_to_deal_people_into_cohorts_gives_the_same_bits(law):
     experiment = town.experiment()
     scene = Scene(town.traces(), 3, experiment.pathogen, experiment.outbreak)
-    known, few = town.known(), SweepSettings(sweeps=6)
+    known, few = town.known(), FieldSettings(sweeps=6)
     whole, last = rested(scene, known, few, law)
     for seed in range(3):
         parts = dealt(scene.traces.people, seed)
@@ -117,7 +117,7 @@ def test_whatever_is_given_the_risks_are_chances(traces, seed, rule, contact, da
         for person in rng.integers(traces.people, size=2 * traces.people)
     ]
     scene = Scene(traces, rule=rule, test_errors=wrong_tests(*wrong))
-    few = SweepSettings(sweeps=4)
+    few = FieldSettings(sweeps=4)
     risk, stage = rested(scene, known_of(traces.people, tests), few, "near")
     assert ((risk >= 0) & (risk <= 1)).all()
     assert np.isfinite(stage.factor).all()
@@ -126,7 +126,7 @@ def test_whatever_is_given_the_risks_are_chances(traces, seed, rule, contact, da
 def test_messages_keep_their_bounds():
     scene = scene_of([[0, 0, 1, 1, 2, 2]] * 6)
     known = known_of(6, [(0, 5, 1), (2, 5, 0), (4, 1, 1)])
-    bound = SweepSettings(evidence_bound=0.5)
+    bound = FieldSettings(evidence_bound=0.5)
     together = together_of(scene, known, [[person] for person in range(6)])
     city = city_of(scene, together)
     start = Start.of(known, together.cohorts[0].rates, 6)
@@ -143,7 +143,7 @@ def test_messages_keep_their_bounds():
 def test_evidence_that_turns_back_is_renewed_more_slowly():
     scene = scene_of([[0] * 6] * 8, kappa=2.0)
     known = known_of(6, [(person, 7, person < 3) for person in range(5)])
-    hasty = SweepSettings(sweeps=20, renewed=1.0, caution=0.0)
+    hasty = FieldSettings(sweeps=20, renewed=1.0, caution=0.0)
     _, stage = rested(scene, known, hasty)
     assert stage.pace < 1
 

@@ -74,6 +74,9 @@ class Told(NamedTuple):
     """(slots,) the hazard before anything was told, or nothing."""
     day: NDArray[np.int32]
     """(slots,) row of the tally."""
+    own: float
+    """1 where a person finds its own messages in the sums, and takes them out; 0
+    where they are of others alone, or only as good as that."""
 
 
 class Manner(NamedTuple):
@@ -126,7 +129,7 @@ def live(
             if told.flat.size:
                 _hear_nothing(row, life, told.flat[slot])
             else:
-                _listen(begin, width, slot, home, told.edges[slot], life)
+                _listen(begin, width, slot, home, told, life)
             _go_forward(row, life, now, rates)
         _leave(begin, width, home.fit, now)
         for slot in range(slots - 1, -1, -1):
@@ -175,21 +178,23 @@ def _hear_nothing(row: int, life: Singles, hazard: float) -> None:
 
 @compiled
 def _listen(
-    begin: int, width: int, slot: int, home: Home, edges: Floats, life: Singles
+    begin: int, width: int, slot: int, home: Home, told: Told, life: Singles
 ) -> None:
     """Turn what a slot's places tell into a hazard and evidence, one's own aside.
 
     k others with the mean message m make 1 - (1 - d m)^k and (1 + d m)^k: exact
     for one other, and for several who are alike.
     """
-    row = np.uint64(slot) * _ROW
+    row, edges = np.uint64(slot) * _ROW, told.edges[slot]
     force, crowd = np.zeros(LANES), np.zeros(LANES)
     ill, news = np.zeros(LANES), np.zeros(LANES)
     for lane in range(width):
         edge = np.uint32(home.here[slot, begin + lane] + 1)
         force[lane], crowd[lane] = edges[edge, FORCE], edges[edge, CROWD]
-        ill[lane] = edges[edge, ILLNESS] - home.infectious[slot, begin + lane]
-        news[lane] = edges[edge, EVIDENCE] - home.evidence[slot, begin + lane]
+        own = told.own * home.infectious[slot, begin + lane]
+        ill[lane] = edges[edge, ILLNESS] - own
+        own = told.own * home.evidence[slot, begin + lane]
+        news[lane] = edges[edge, EVIDENCE] - own
     for lane in range(_LANES):
         some = max(crowd[lane], 1.0)
         mean = min(max(ill[lane] / some, 0.0), 1.0)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from epifalcon.models.field.transmission import LAWS, Law
+from epifalcon.models.field.settings import LAWS, Law
 from epifalcon.types import Floats, Mask, Probabilities
 
 _LEAST_RISK = 1e-6

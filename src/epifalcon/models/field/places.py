@@ -47,6 +47,8 @@ class City:
     """(slots, 1 + regions) people there."""
     over_susceptible: bool = False
     """Whether a hazard is shared by the susceptible there, or by all."""
+    own_in_sums: bool = True
+    """Whether a person finds its own messages in what the places tell."""
 
     @property
     def day(self) -> NDArray[np.int32]:
@@ -58,7 +60,7 @@ class City:
 def told_at_first(city: City, hazard: Floats) -> Told:
     """Nothing but one hazard for everybody, ``hazard`` (slots,)."""
     shape = (*city.present.shape, 4)
-    return Told(np.broadcast_to(np.zeros(4), shape).copy(), hazard, city.day)
+    return Told(np.zeros(shape), hazard, city.day, 1.0)
 
 
 def told_by(city: City, places: Places, factor: Floats) -> Told:
@@ -73,7 +75,7 @@ def told_by(city: City, places: Places, factor: Floats) -> Told:
     edges[:, 0, CROWD] = 0
     edges[..., ILLNESS] = places.infectious
     edges[..., EVIDENCE] = places.evidence
-    return Told(edges, np.empty(0), city.day)
+    return Told(edges, np.empty(0), city.day, float(city.own_in_sums))
 
 
 def renewed(places: Places, sums: Sums, manner: Manner) -> Places:

@@ -1,12 +1,42 @@
 """Settings of Falcon Field's inference."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
-from epifalcon.checks import non_negative, positive, unit_interval, whole
+from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+
+Law = Literal["one", "scaled", "apart", "near"]
+"""One known rate; one that is estimated; one for each region; the same, regions
+near each other alike. In order of richness."""
+LAWS: tuple[Law, ...] = get_args(Law)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepSettings:
+class TransmissionSettings:
+    """What is estimated of transmission, and how cautiously."""
+
+    law: Literal["auto", "one", "scaled", "apart", "near"] = "auto"
+    """``auto`` takes the law that tells held-out tested people best."""
+    weight: float = 0.7
+    """The prior counts like so many infections in each region."""
+    common_weight: float = 20.0
+    """That the common rate is the pathogen's counts like so many infections."""
+    from_sweep: int = 4
+    """Estimated after this sweep and each later one."""
+    reach_km: float = 2.0
+    """How far apart regions are still a little alike under ``near``."""
+    choosing_sweeps: int = 8
+    """Sweeps of the runs that choose the law under ``auto``."""
+
+    def __post_init__(self) -> None:
+        one_of(("auto", *LAWS), law=self.law)
+        positive(weight=self.weight, reach_km=self.reach_km)
+        positive(common_weight=self.common_weight)
+        whole(1, from_sweep=self.from_sweep, choosing_sweeps=self.choosing_sweeps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSettings:
     """How often people and places exchange, and how much of the old is kept."""
 
     sweeps: int = 15
@@ -21,6 +51,10 @@ class SweepSettings:
     back from all whom they infected; renewed as fast, it would swing."""
     slower: float = 0.7
     """What ``renewed`` is multiplied with each time the evidence turns back."""
+    region: TransmissionSettings = field(default_factory=TransmissionSettings)
+    folds: int = 4
+    """Parts of the tested people whose results are left out in turn, to tell the
+    risks of the tested without them and to choose the law of transmission."""
 
     def __post_init__(self) -> None:
         whole(1, sweeps=self.sweeps)
@@ -28,3 +62,4 @@ class SweepSettings:
         positive(slower=self.slower)
         unit_interval(renewed=self.renewed, slower=self.slower)
         non_negative(caution=self.caution)
+        whole(0, folds=self.folds)

@@ -27,7 +27,7 @@ from epifalcon.models.field.places import (
     told_at_first,
     told_by,
 )
-from epifalcon.models.field.settings import SweepSettings
+from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.types import Floats
 
@@ -57,13 +57,20 @@ class Start:
 
     @classmethod
     def of(cls, known: Known, rates: Rates, slots: int) -> "Start":
+        """By the share of positives among the tested of ``known``."""
+        tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
+        return cls.by_share(tested, positive, rates, slots)
+
+    @classmethod
+    def by_share(
+        cls, tested: float, positive: float, rates: Rates, slots: int
+    ) -> "Start":
         """As if the outbreak had grown by one factor a slot.
 
         From the seeds to the share of positives among the tested, the same for
         everybody.
         """
-        positives = int((known.status == 1).sum())
-        share = (positives + rates.seeded) / (int(known.tested.sum()) + 1)
+        share = (positive + rates.seeded) / (tested + 1)
         first = min(rates.seeded, share / 2)
         way = np.arange(slots + 1) / slots
         infected = np.minimum(first * (share / first) ** way, MOST_CHANCE)
@@ -92,7 +99,7 @@ def infer(
     exchange: Exchange,
     city: City,
     start: Start,
-    settings: SweepSettings,
+    settings: FieldSettings,
     transmission: Transmission,
     tell_of: Callable[[int], None],
 ) -> Stage:
@@ -114,7 +121,7 @@ def infer(
 
 
 def begin(
-    exchange: Exchange, city: City, start: Start, settings: SweepSettings
+    exchange: Exchange, city: City, start: Start, settings: FieldSettings
 ) -> Stage:
     """The first exchange: what people send who have heard nothing but ``start``."""
     slots = city.clock.slots
@@ -132,7 +139,7 @@ def go_on(
     exchange: Exchange,
     city: City,
     stage: Stage,
-    settings: SweepSettings,
+    settings: FieldSettings,
     *,
     tally: bool = False,
 ) -> Stage:
@@ -155,7 +162,7 @@ def go_on(
     )
 
 
-def end(exchange: Exchange, city: City, stage: Stage, settings: SweepSettings) -> None:
+def end(exchange: Exchange, city: City, stage: Stage, settings: FieldSettings) -> None:
     """People hear for the last time and know their risks; nothing leaves."""
     told = told_by(city, stage.places, stage.factor)
     nothing = Manner(0.0, np.zeros(city.clock.slots), settings.evidence_bound)

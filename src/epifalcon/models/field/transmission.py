@@ -14,46 +14,17 @@ are totals of a region; nobody tells where it was infected.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.spatial import cKDTree
 
-from epifalcon.checks import one_of, positive, whole
 from epifalcon.mobility.regions import Regions
+from epifalcon.models.field.settings import Law, TransmissionSettings
 from epifalcon.types import Floats
 
-Law = Literal["one", "scaled", "apart", "near"]
-"""One known rate; one that is estimated; one for each region; the same, regions
-near each other alike. In order of richness."""
-LAWS: tuple[Law, ...] = get_args(Law)
 _NEIGHBOURS = 12
 _LEAST, _MOST = 0.02, 50.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransmissionSettings:
-    """What is estimated of transmission, and how cautiously."""
-
-    law: Literal["auto", "one", "scaled", "apart", "near"] = "auto"
-    """``auto`` takes the law that tells held-out tested people best."""
-    weight: float = 0.7
-    """The prior counts like so many infections in each region."""
-    common_weight: float = 20.0
-    """That the common rate is the pathogen's counts like so many infections."""
-    from_sweep: int = 4
-    """Estimated after this sweep and each later one."""
-    reach_km: float = 2.0
-    """How far apart regions are still a little alike under ``near``."""
-    choosing_sweeps: int = 8
-    """Sweeps of the runs that choose the law under ``auto``."""
-
-    def __post_init__(self) -> None:
-        one_of(("auto", *LAWS), law=self.law)
-        positive(weight=self.weight, reach_km=self.reach_km)
-        positive(common_weight=self.common_weight)
-        whole(1, from_sweep=self.from_sweep, choosing_sweeps=self.choosing_sweeps)
 
 
 @dataclass(frozen=True, eq=False)
