@@ -7,9 +7,11 @@ the scale, and is drawn as that one.
 What is received is read cell by cell as a mean over those present, shrunk towards
 the mean of the whole city by its reliability
 
-    tau^2 / (tau^2 + sigma^2 / N^2 + v / N)
+    (v / N) / (v / N + sigma^2 / N^2)
 
-with tau^2 what the cells truly differ by and v what people in one cell do.
+v / N is what the means of cells of N people truly differ by; v is found from the
+cells themselves: what is left of their differences when noise has explained its
+part. It is no error: whom one met is what one wants to know.
 """
 
 import numpy as np
@@ -30,8 +32,7 @@ from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats
 
 _LEAST_CROWD = 0.5
-_SPREAD_OF_EVIDENCE = 0.2
-"""Variance of evidence among people of one cell, as good as any guess."""
+_TINY = 1e-12
 
 
 class Noised:
@@ -128,17 +129,14 @@ class Noised:
         crowd = np.maximum(self._present[:, 1:], _LEAST_CROWD)
         sigma = self._plan.sigma[channel] * np.sqrt(self._noises[:, 1:])
         mean = noised.sum(axis=1, keepdims=True) / crowd.sum(axis=1, keepdims=True)
-        spread = np.full_like(mean, _SPREAD_OF_EVIDENCE)
-        if channel == INFECTIOUS:
-            mean = np.clip(mean, 0, 1)
-            spread = mean * (1 - mean)
-        unsure = (sigma / crowd) ** 2 + spread / crowd
-        apart = noised / crowd - mean
-        weight = 1 / unsure
+        apart, noise = noised / crowd - mean, (sigma / crowd) ** 2 + _TINY
+        # Where nobody sends there is nothing to learn from.
+        weight = (sigma > 0) / noise**2
         # What is left of the differences when noise has explained its part.
-        truly = float((weight * (apart**2 - unsure)).sum() / weight.sum())
-        reliable = max(truly, 0.0) / (max(truly, 0.0) + unsure)
-        return np.pad(mean + reliable * apart, ((0, 0), (1, 0)))
+        left = float((weight / crowd * (apart**2 - noise)).sum())
+        truly = max(left, 0.0) / (float((weight / crowd**2).sum()) + _TINY) / crowd
+        found = mean + truly / (truly + noise) * apart
+        return np.pad(found, ((0, 0), (1, 0)))
 
 
 def _senders(traces: list[Traces]) -> Floats:
