@@ -24,11 +24,13 @@ NAMES = (
     "million",
     "hbp",
     "hbp-million",
+    "field",
+    "field-million",
     "localisation",
     "federation",
 )
-WITH_PRESET = ("round", "round-all", "hbp", "federation")
-WITH_PEOPLE = ("million", "hbp-million")
+WITH_PRESET = ("round", "round-all", "hbp", "field", "federation")
+WITH_PEOPLE = ("million", "hbp-million", "field-million")
 
 
 def main() -> None:

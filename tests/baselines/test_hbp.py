@@ -1,12 +1,7 @@
 import numpy as np
 import pytest
 
-from epifalcon.baselines.field import (
-    Field,
-    allowed_slots,
-    chances_of,
-    force_of_infection,
-)
+from epifalcon.baselines.field import Field, chances_of, force_of_infection
 from epifalcon.baselines.hbp import (
     Damping,
     Hbp,
@@ -22,6 +17,7 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.disease import allowed_slots
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city, run_epidemics
 from tests.baselines.encounters import known_of, scene_of

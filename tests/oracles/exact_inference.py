@@ -71,10 +71,11 @@ def _spread(options, chance, after):
             after[tuple(one[0] for one in picks)] += chance * weight
 
 
-def posterior(world, tests):
+def posterior(world, tests, wrong=(0.0, 0.0)):
     """P(infected by the end | tests) of each person; tests of (person, slot, result).
 
-    A test tells whether the person was infected in its slot or before.
+    A test tells whether the person was infected in its slot or before; ``wrong`` are
+    the chances of a false positive and of a false negative result.
     """
     chances = world.start()
     for slot, here in enumerate(world.by_slot):
@@ -82,9 +83,8 @@ def posterior(world, tests):
         for person, when, result in tests:
             if when == slot:
                 chances = {
-                    state: chance
+                    state: chance * _fits(state[person], result, wrong)
                     for state, chance in chances.items()
-                    if (state[person] != SUSCEPTIBLE) == result
                 }
         chances = world.step(chances)
     total = sum(chances.values())
@@ -101,10 +101,16 @@ def posterior(world, tests):
     )
 
 
-def without_own_test(world, tests):
+def _fits(state, result, wrong):
+    """The chance of a result in a state."""
+    chance_of_positive = wrong[0] if state == SUSCEPTIBLE else 1 - wrong[1]
+    return chance_of_positive if result else 1 - chance_of_positive
+
+
+def without_own_test(world, tests, wrong=(0.0, 0.0)):
     """The same, each person's own tests left out of its own chance."""
     found = np.empty(world.people)
     for person in range(world.people):
         others = [test for test in tests if test[0] != person]
-        found[person] = posterior(world, others)[person]
+        found[person] = posterior(world, others, wrong)[person]
     return found

@@ -6,13 +6,8 @@ the oracle of the kernels, and what their speed is compared with.
 
 import numpy as np
 
-from epifalcon.baselines.field import (
-    allowed_slots,
-    chances_of,
-    first_hazard,
-    force_of_infection,
-)
-from epifalcon.baselines.field_kernels import FREE
+from epifalcon.baselines.field import chances_of, force_of_infection
+from epifalcon.models.field.disease import FREE, allowed_slots, first_hazard
 
 
 class NumpyField:

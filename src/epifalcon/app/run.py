@@ -57,7 +57,7 @@ def run(
         typer.Option(
             "--mode",
             help="Privacy: off (default), paper (as published) or local (an exact "
-            "epsilon).",
+            "epsilon); of falcon-field off, sums or local.",
             show_default=False,
         ),
     ] = None,
@@ -124,7 +124,11 @@ def run(
         raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
     words = _Words(preset, city, known, tuple(overrides or ()), seed)
     words = words.with_choices(
-        {"method": method, "privacy.mode": mode, "view.people": record_view},
+        {
+            "method": method,
+            _mode_key(method): mode,
+            "view.people": record_view,
+        },
         beside,
     )
     screen = Screen(json=as_json, quiet=quiet)
@@ -142,6 +146,13 @@ def run(
         screen.table(table.caption, table.columns, table.rows)
     screen.say(f"Report: {out / 'report.html'}")
     screen.say(f"Risks of all people: epifalcon predict {out} --out risks.csv")
+
+
+def _mode_key(method: str | None) -> str:
+    """The setting that --mode stands for."""
+    from epifalcon.studies.methods import FIELD
+
+    return "field_privacy.mode" if method == FIELD else "privacy.mode"
 
 
 def _note_unprotected(screen: Screen, begun: "Begun") -> None:

@@ -139,6 +139,12 @@ _BUILT_IN = (
         "Belief propagation on the hypergraph, nothing learnt.",
         "hbp:Hbp",
     ),
+    _reference(
+        "falcon-field",
+        "Falcon Field",
+        "Belief propagation in a few exchanges, with transmission by region.",
+        "falcon_field:FalconField",
+    ),
     Entry(
         "hbp-true-factors",
         "HBP, true factors (no method)",

@@ -5,12 +5,10 @@ What they send and what it means stands in ``hbp``; the loops in ``field_kernels
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from epifalcon.baselines.field_kernels import (
-    FREE,
     LANES,
     ROWS,
     Chances,
@@ -26,18 +24,24 @@ from epifalcon.baselines.field_kernels import (
     tell,
 )
 from epifalcon.baselines.method import Scene
-from epifalcon.epidemic.hazard import resolve_kappa
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.compiled import each_part
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Counts, Floats, Probabilities, Slots
+from epifalcon.models.field import disease
+from epifalcon.models.field.disease import (
+    FREE,
+    MOST_CHANCE,
+    allowed_slots,
+    first_hazard,
+    rates_of,
+)
+from epifalcon.types import Counts, Floats, Probabilities, Slots
 
 _PART, _MOST_PARTS = 8192, 8
 """People of a part, at the least, and parts, at most."""
 _STEPS = 10
 """What a person costs in a slot, as ``each_part`` counts."""
-_MOST_CHANCE = 1 - 1e-6
 
 
 class Field:
@@ -163,7 +167,7 @@ class Field:
         """Chance that one infectious person infects one of ``among`` people."""
         dose = self._force / np.maximum(among, 1)
         chance = dose if self._rule.chance == "linear" else -np.expm1(-dose)
-        chance = np.minimum(chance, _MOST_CHANCE)
+        chance = np.minimum(chance, MOST_CHANCE)
         # Nobody meets anybody where nobody was seen.
         chance[0] = 0
         return chance
@@ -180,70 +184,13 @@ def _by_edge(traces: Traces, factor: Floats | None) -> Floats:
 
 
 def force_of_infection(scene: Scene, traces: Traces) -> float:
-    """The rate kappa beta dt at the mean weight of infectious people.
-
-    0 where nobody was observed.
-    """
-    if traces.by_slot.max() == UNKNOWN:
-        return 0.0
-    pathogen, rule = scene.pathogen, scene.rule
-    kappa = resolve_kappa(traces, pathogen, rule)
-    weight = rule.mean_infectious_days(pathogen) * pathogen.mu
-    return kappa * pathogen.beta * traces.clock.slot_days * weight
+    """The rate kappa beta dt of the scene's disease on ``traces``."""
+    return disease.force_of_infection(traces, scene.pathogen, scene.rule)
 
 
 def chances_of(scene: Scene, traces: Traces) -> Chances:
     """The chances of a slot; of the seeds only their number counts."""
-    pathogen, rule = scene.pathogen, scene.rule
-    seeds = rule.wished_seeds(pathogen, traces.people)
-    # A rule without seeds does not explain a positive test: half a seed does.
-    seeded = max(seeds, 0.5) / traces.people
-
-    def chance(rate: float) -> float:
-        step = rate * traces.clock.slot_days
-        return min(step, 1.0) if rule.chance == "linear" else -math.expm1(-step)
-
-    return Chances(
-        leave_exposed=1.0 if rule.model == "sir" else chance(pathogen.alpha),
-        recover=chance(pathogen.mu),
-        seeded=min(seeded, _MOST_CHANCE),
-        exposed_seeds=rule.seed_state == "exposed",
-    )
-
-
-class Window(NamedTuple):
-    """The infection slots that people's tests allow; (people,) each."""
-
-    first: Slots
-    """0 allows the person to be a seed, too."""
-    last: Slots
-    """``FREE`` allows "never", too."""
-
-
-def allowed_slots(known: Known, slots: int) -> Window:
-    """In which slots each person can have been infected, by its tests.
-
-    A test says whether the person was infected in its slot or before: a positive
-    one rules out all slots after it, a negative one all until it. Where results
-    contradict each other the first positive one stands.
-    """
-    positive_in = known.first_positive_slot
-    last = np.where(positive_in < 0, FREE, np.minimum(positive_in, slots - 1))
-    first = np.zeros(known.people, np.int32)
-    end = np.where(positive_in < 0, FREE, positive_in)
-    counts = ~known.positive & (known.slot < end[known.person])
-    after = np.minimum(known.slot[counts] + 1, slots)
-    np.maximum.at(first, known.person[counts], after.astype(np.int32))
-    # A positive test after the end of the traces was at the latest in the last slot.
-    first = np.where(positive_in < 0, first, np.minimum(first, last))
-    return Window(first.astype(np.int32), last.astype(np.int32))
-
-
-def first_hazard(known: Known, seeded: float, slots: int) -> float:
-    """The hazard that, the same for all, infects the share that tested positive."""
-    positives = int((known.status == 1).sum())
-    share = (positives + seeded) / (int(known.tested.sum()) + 1)
-    return -math.log1p(-min(share, _MOST_CHANCE)) / slots
+    return Chances(*rates_of(traces, scene.pathogen, scene.rule))
 
 
 def _in_tiles(values: Slots, tiles: int, filling: int) -> Slots:

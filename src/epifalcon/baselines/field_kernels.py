@@ -14,24 +14,25 @@ double precision are exact. So sums do not depend on the order of people, and to
 take a person's own message out of a sum leaves nothing of it behind.
 
 All compiled code that calls each other stands in this file: numba's cache would
-not notice a change in another one.
+not notice a change in another one (of ``elementary`` see there).
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.hypergraph.compiled import compiled
+from epifalcon.models.field.disease import FREE
+from epifalcon.models.field.elementary import expm1, log1p, rounded
 from epifalcon.types import Floats, RegionIds, Slots
 
 Singles = NDArray[np.float32]
 
+ELEMENTARY = "e479664a6084d1c71ae479a07ab7718d5fce62d1ca833f4633c49e6f1d591ad5"
+"""SHA-256 of ``elementary.py`` as this file was last compiled with."""
 LANES = 64
 ROWS = 6
-FREE = np.iinfo(np.int32).max
-"""The last slot of a person without a positive test."""
 
 # Unsigned, as every index here: the test for negative ones would bar vectors.
 _LANES, _TILE = np.uint64(LANES), np.uint64(ROWS * LANES)
@@ -42,11 +43,6 @@ _NEVER, _LATER = _CAUGHT, _HEARD
 
 HAZARD_STEPS = 2.0**30
 EVIDENCE_STEPS = 2.0**20
-# Adding and taking away this number rounds to a whole one, up to 2^51.
-_ROUND = 1.5 * 2.0**52
-_LN_2 = math.log(2)
-_EXPONENT_AT, _EXPONENT_OF_1 = np.int64(52), np.int64(1023)
-_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 _MOST_EVIDENCE = 30.0
 _LEAST_FACTOR = -1 + 1e-6
 _MOST_CAUGHT = 1 - 1e-6
@@ -101,43 +97,6 @@ class People(NamedTuple):
     infected, "later" will, and the first row is "later" if the own tests count."""
     own: Floats
     """In tiles: the message of each person in this slot."""
-
-
-@compiled
-def expm1(x: float) -> float:
-    """exp(x) - 1 for x within 700 of 0, to nine digits; loops of it use vectors.
-
-    x = k ln 2 + r, so exp(x) - 1 = 2^k (exp(r) - 1) + (2^k - 1): the first digits
-    of a small x are kept.
-    """
-    k = (x / _LN_2 + _ROUND) - _ROUND
-    r = x - k * _LN_2
-    tail = 1 / 120 + r * (1 / 720 + r * (1 / 5040 + r / 40320))
-    small = r * (1 + r * (1 / 2 + r * (1 / 6 + r * (1 / 24 + r * tail))))
-    bits = np.int64(np.int64(k) + _EXPONENT_OF_1) << _EXPONENT_AT
-    power = np.int64(bits).view(np.float64)
-    return small * power + (power - 1)
-
-
-@compiled
-def log1p(x: float) -> float:
-    """log(1 + x) for x > -1, to 1e-10 or nine digits; loops of it use vectors.
-
-    1 + x = 2^e m with m between the roots of 1/2 and 2, and with
-    s = (m - 1) / (m + 1) is log m = 2 (s + s^3 / 3 + s^5 / 5 + ...).
-    """
-    bits = np.float64(1 + x).view(np.int64)
-    e = np.int64(bits - _ROOT_HALF) >> _EXPONENT_AT
-    m = np.int64(bits - (e << _EXPONENT_AT)).view(np.float64)
-    s = (m - 1) / (m + 1)
-    q = s * s
-    series = 1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q / 11)))
-    return e * _LN_2 + 2 * s * (1 + q * series)
-
-
-@compiled
-def _rounded(value: float, steps: float) -> float:
-    return ((value * steps + _ROUND) - _ROUND) / steps
 
 
 @compiled
@@ -207,8 +166,8 @@ def meet_forward(
             value[row + _INFECTIOUS + lane] = i
             value[row + _RECOVERED + lane] = r
             sent = -log1p(-passing[lane] * min(ill / whole, 1.0))
-            hazard[lane] = _rounded(sent, HAZARD_STEPS)
-            healthy[lane] = _rounded(well / whole, HAZARD_STEPS)
+            hazard[lane] = rounded(sent, HAZARD_STEPS)
+            healthy[lane] = rounded(well / whole, HAZARD_STEPS)
         people.own[at : at + _LANES] = hazard
         _add_up(slot.here, tile, hazard, sums[0])
         if sums.shape[0] > 1:
@@ -301,7 +260,7 @@ def meet_backward(
             gain, others = s * (infected - spared), rest[lane] * caught
             factor = passing[lane] * (1 - others) * gain / (whole + others * gain)
             sent = log1p(max(factor, _LEAST_FACTOR)) * chances.listens
-            evidence[lane] = _rounded(sent, EVIDENCE_STEPS)
+            evidence[lane] = rounded(sent, EVIDENCE_STEPS)
             value[row + _SUSCEPTIBLE + lane] = spared
             value[row + _EXPOSED + lane] = now[row + _EXPOSED + lane] = e
             value[row + _INFECTIOUS + lane] = now[row + _INFECTIOUS + lane] = i

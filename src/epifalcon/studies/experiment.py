@@ -22,6 +22,7 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
+from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
 from epifalcon.federation.settings import (
     PredictionSettings,
     PrivacySettings,
@@ -30,10 +31,11 @@ from epifalcon.federation.settings import (
 )
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
-from epifalcon.studies.methods import FALCONS
+from epifalcon.studies.methods import FALCONS, FIELD
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
@@ -66,6 +68,11 @@ class Experiment:
     view: ViewSettings = field(default_factory=ViewSettings)
     rivals: Mapping[str, Plain] = field(default_factory=dict)
     """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
+    field_privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
+    """What Falcon Field promises."""
+    # Last, since it takes the name of the function.
+    field: FieldSettings = field(default_factory=FieldSettings)
+    """How Falcon Field infers."""
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.beside):
@@ -77,6 +84,11 @@ class Experiment:
                     f"rivals.{method}: its settings are those of [model], [privacy], "
                     "[pseudo], [region], [stopping] and [view]"
                 )
+            if method == FIELD:
+                raise SettingsError(
+                    f"rivals.{method}: its settings are those of [field] and "
+                    "[field_privacy]"
+                )
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
             settings_of(method, values)
@@ -85,6 +97,12 @@ class Experiment:
                 f"beside={list(self.beside)} must name each method once, and not "
                 f"method={self.method!r} again"
             )
+
+    def settings_of(self, method: str) -> Any:  # noqa: ANN401
+        """The settings of a method of the catalogue, Falcon and HGNN aside."""
+        if method == FIELD:
+            return FieldWishes(field=self.field, privacy=self.field_privacy)
+        return settings_of(method, self.rivals.get(method, {}))
 
     @property
     def prediction(self) -> PredictionSettings:

@@ -26,7 +26,7 @@ from epifalcon.federation.engine import RoundReport, train
 from epifalcon.federation.note_taking import NoteTaker
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.preparing import hypergraph, made_in_the_clear
-from epifalcon.federation.settings import Mode
+from epifalcon.federation.spending import spent_figures
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces
@@ -175,30 +175,6 @@ def require_possible(task: Task) -> None:
     copies = settings.pseudo.pseudo_copies
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases_of(clock), copies)
     require_room(settings, one, traces.people, plan)
-
-
-def spent_figures(mode: Mode, ledger: Ledger) -> dict[str, Any]:
-    """What was spent, for JSON: epsilon by unit, None where nothing bounds it."""
-    spent = ledger.spent()
-
-    def bounded(value: float) -> float | None:
-        return value if mode != "off" and np.isfinite(value) else None
-
-    return {
-        "mode": mode,
-        "epsilon": {unit: bounded(value) for unit, value in spent.epsilon().items()},
-        "delta": ledger.budget.delta,
-        "channels": {
-            channel: {unit: bounded(one.epsilon) for unit, one in units.items()}
-            for channel, units in spent.channels.items()
-        },
-        "relation": spent.total["person"].relation,
-        "adversary": spent.total["person"].adversary,
-        "unprotected": [
-            {"channel": one.channel, "what": one.what, "rounds": one.rounds}
-            for one in spent.unprotected
-        ],
-    }
 
 
 def _prediction(

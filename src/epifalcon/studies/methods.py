@@ -10,6 +10,8 @@ from epifalcon.baselines.catalogue import Entry
 
 FALCONS = ("hgnn", "falcon")
 """Trained by the engine, round by round."""
+FIELD = "falcon-field"
+"""Has tables of settings and promises of its own."""
 _HOME = "epifalcon.studies.falcon_method"
 catalogue.add(
     Entry("hgnn", "HGNN", "paper", "The person model alone.", f"{_HOME}:Hgnn")

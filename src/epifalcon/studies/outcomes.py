@@ -25,7 +25,7 @@ from epifalcon.studies import fitting, rivals
 from epifalcon.studies.features import Task, validation_people
 from epifalcon.studies.fitting import Desk, Prediction, fit
 from epifalcon.studies.measurements import FAILED, Failed
-from epifalcon.studies.methods import FALCONS
+from epifalcon.studies.methods import FALCONS, FIELD
 from epifalcon.studies.run_folder import Begun, finished
 from epifalcon.types import PersonIds, Probabilities
 
@@ -57,12 +57,21 @@ class Outcome:
     def title(self) -> str:
         """The method as tables call it, with what must be said of it."""
         title = entry(self.method).title
+        if self.method == FIELD and self.spent is not None:
+            title = f"{title}, {self.spent['mode']}"
         if self.method != "falcon" or self.settings is None:
             return title
         title = f"{title}, {self.settings.privacy.mode}"
         if self.settings.macro_cases == "all":
             title += " (ALL CASES)"
         return title
+
+    @property
+    def spent(self) -> dict[str, Any] | None:
+        """``spent_figures`` of what left devices; None where nothing is promised."""
+        if self.trained is not None:
+            return self.trained.spent
+        return self.told.get("spent")
 
     def as_plain(self) -> dict[str, Any]:
         """The figures for JSON."""

@@ -23,6 +23,7 @@ from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.preparing import StateScaling, hypergraph, state_by_fold
+from epifalcon.federation.spending import spent_figures
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models import region_store
@@ -33,7 +34,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies.features import Features, Task, pseudo_places
 from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.fitting import best_model, spent_figures
+from epifalcon.studies.fitting import best_model
 from epifalcon.studies.method_folder import FEATURES, REGION
 from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.newcomers import Newcomers

@@ -65,7 +65,7 @@ class PrivacyCard:
     """Whom the attacks were tried on."""
     rounds: int
     spent: dict[str, Any]
-    """``fitting.spent_figures``."""
+    """``spending.spent_figures``."""
     attacks: tuple[Attack, ...]
     releases: tuple[AuditRow, ...]
     settings_toml: str

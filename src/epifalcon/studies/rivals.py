@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.baselines.catalogue import entry, method_class, settings_of
+from epifalcon.baselines.catalogue import entry, method_class
 from epifalcon.baselines.lessons import TRAINING
 from epifalcon.baselines.method import Scene, Scores
 from epifalcon.baselines.started import begun_by, share_infected
@@ -43,7 +43,7 @@ def run_rival(
     place = begun.method_folder(name) / PREDICTION
     if not place.is_dir():
         scene = scene_of(begun, name, progress, checkpoint_seconds)
-        settings = settings_of(name, begun.prepared.experiment.rivals.get(name, {}))
+        settings = begun.prepared.experiment.settings_of(name)
         method = method_class(name)(scene, settings).fit(known_of(begun))
         cost = method.cost
         meta = {

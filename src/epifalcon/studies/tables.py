@@ -91,9 +91,9 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
     """What left devices under which protection, for each trained method."""
     rows = []
     for item in outcomes:
-        if item.trained is None or item.trained.spent["mode"] == "off":
+        spent = item.spent
+        if spent is None or spent["mode"] == "off":
             continue
-        spent = item.trained.spent
         for channel, units in spent["channels"].items():
             cells = [shown_epsilon(units[unit]) for unit in _UNITS]
             rows.append([channel, "noise", *cells])
@@ -157,9 +157,9 @@ def _validation(item: Outcome) -> str:
 
 def _epsilon(item: Outcome) -> str:
     # What is only computed sees places and tests as they are.
-    if item.trained is None:
+    if item.spent is None:
         return shown_epsilon(None)
-    return shown_epsilon(item.trained.spent["epsilon"]["person"])
+    return shown_epsilon(item.spent["epsilon"]["person"])
 
 
 def _bare(spent: dict[str, Any]) -> list[dict[str, Any]]:

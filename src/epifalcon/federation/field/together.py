@@ -1,0 +1,43 @@
+"""Exchanges in one process: cohorts hear and send, and only sums are opened."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from epifalcon.models.field.chains import Manner, Sums, Told
+from epifalcon.models.field.people import Cohort, add_up
+from epifalcon.types import Floats, Probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """Cohorts whose messages are added up as they are; nothing is protected.
+
+    However people are dealt into cohorts, the sums have the same bits.
+    """
+
+    cohorts: Sequence[Cohort]
+
+    def crowd(self) -> Floats:
+        """How many people were where: (slots, 1 + regions)."""
+        total = sum(cohort.crowd() for cohort in self.cohorts)
+        return np.asarray(total, np.float64)
+
+    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
+        """Tell everybody, and bring the sums of what they send."""
+        return add_up(
+            [
+                cohort.sweep(told, manner, well=well, tally=tally)
+                for cohort in self.cohorts
+            ]
+        )
+
+    def end(self, told: Told, manner: Manner) -> None:
+        """Tell everybody for the last time; nothing is sent."""
+        self.sweep(told, manner, well=False, tally=False)
+
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) cohort after cohort, own tests aside."""
+        return np.concatenate([cohort.risk for cohort in self.cohorts])

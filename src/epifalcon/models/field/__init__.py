@@ -1,0 +1,1 @@
+"""Falcon Field's inference: people as chains, places as sums, regions as factors."""

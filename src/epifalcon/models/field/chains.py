@@ -1,0 +1,362 @@
+"""The compiled life of a person: its chain forward and back, at home, in one go.
+
+A person reads what its places tell, runs susceptible, exposed, infectious and
+recovered forward through all slots, then backward, and writes what it sends next.
+Nobody reads what another one writes, so people can be shared by threads in any way.
+
+People are taken 64 at a time, and all that is held of them on the way stands in
+one flat array of rows of 64: distances are then known to the compiler, and it can
+use vectors. Messages are whole multiples of a power of two, so that their sums in
+double precision are exact, whatever the order of people.
+
+All compiled code that calls each other stands in this file: numba's cache would
+not notice a change in another one (of ``elementary`` see there).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.hypergraph.compiled import compiled
+from epifalcon.models.field.disease import Fit, Rates
+from epifalcon.models.field.elementary import expm1, log1p, rounded
+from epifalcon.types import Floats, RegionIds
+
+ELEMENTARY = "e479664a6084d1c71ae479a07ab7718d5fce62d1ca833f4633c49e6f1d591ad5"
+"""SHA-256 of ``elementary.py`` as this file was last compiled with."""
+Singles = NDArray[np.float32]
+
+LANES = 64
+INFECTIOUS_STEPS = 2.0**24
+EVIDENCE_STEPS = 2.0**20
+_TALLY_STEPS = 2.0**30
+# What an edge tells, and what of it a person keeps on its way.
+FORCE, CROWD, ILLNESS, EVIDENCE = range(4)
+# Unsigned, as every index here: the test for negative ones would bar vectors.
+_LANES = np.uint64(LANES)
+_S, _E, _I, _R, _CAUGHT, _HEARD, _OTHERS, _FIT = np.arange(8, dtype=np.uint64) * _LANES
+_ROW = np.uint64(8) * _LANES
+_NEVER, _LATER = _CAUGHT, _HEARD
+_SENT, _NEWS, _WELL, _TALLY, _BORNE = np.arange(5, dtype=np.uint64) * _LANES
+_MOST_EVIDENCE = 30.0
+_LEAST_FACTOR = -1 + 1e-6
+_MOST_CAUGHT = 1 - 1e-6
+# In every slot: so that also a positive whom nobody could infect has a slot.
+_LEAST_CAUGHT = 1e-8
+_TINY = 1e-300
+
+
+class Home(NamedTuple):
+    """What the people of a cohort hold at home."""
+
+    here: RegionIds
+    """(slots, people), -1 for not observed."""
+    fit: Fit
+    infectious: Singles
+    """(slots, people) the message in force: expected infectiousness, in [0, 1]."""
+    evidence: Singles
+    """(slots, people) the message in force: evidence, from -1 to the bound."""
+    risk: Floats
+    """(people,) of having been infected, own tests aside."""
+    counted: Singles
+    """(people,) 1 for those whose infections and exposure are tallied, else 0."""
+
+
+class Told(NamedTuple):
+    """What the places tell everybody."""
+
+    edges: Floats
+    """(slots, 1 + regions, 4): chance that one infectious person infects one
+    other; people there but one; expected infectious people; evidence. Place 0 is
+    "not observed"."""
+    flat: Floats
+    """(slots,) the hazard before anything was told, or nothing."""
+    day: NDArray[np.int32]
+    """(slots,) row of the tally."""
+    own: float
+    """1 where a person finds its own messages in the sums, and takes them out; 0
+    where they are of others alone, or only as good as that."""
+
+
+class Manner(NamedTuple):
+    """How a sweep is to be done."""
+
+    renewed_illness: float
+    """Share of the new message in the one in force."""
+    renewed_evidence: Floats
+    """(slots,) the same of evidence."""
+    bound: float
+    """Evidence is cut off here."""
+
+
+class Sums(NamedTuple):
+    """What leaves a cohort: sums over its people."""
+
+    infectious: Floats
+    """(slots, 1 + regions)"""
+    evidence: Floats
+    """(slots, 1 + regions)"""
+    well: Floats
+    """(slots, 1 + regions) expected susceptible people, or of size 0."""
+    tally: Floats
+    """(2, days, 1 + regions) infections and the hazard borne, or of size 0."""
+
+
+@compiled
+def live(
+    people: tuple[int, int],
+    home: Home,
+    told: Told,
+    rates: Rates,
+    manner: Manner,
+    sums: Sums,
+) -> None:
+    """Take the people from ``people[0]`` to ``people[1]`` through a sweep.
+
+    Adds to ``sums``, writes messages and risks into ``home``.
+    """
+    slots = home.here.shape[0]
+    life = np.zeros(np.uint64(slots) * _ROW, np.float32)
+    now = np.zeros(_ROW)
+    out = np.zeros(np.uint64(5) * _LANES)
+    for begin in range(people[0], people[1], LANES):
+        width = min(LANES, people[1] - begin)
+        _lay_out_fits(begin, width, home.fit, life, slots)
+        _enter(begin, width, home.fit, now, rates)
+        for slot in range(slots):
+            row = np.uint64(slot) * _ROW
+            if told.flat.size:
+                _hear_nothing(row, life, told.flat[slot])
+            else:
+                _listen(begin, width, slot, home, told, life)
+            _go_forward(row, life, now, rates)
+        _leave(begin, width, home.fit, now)
+        for slot in range(slots - 1, -1, -1):
+            row = np.uint64(slot) * _ROW
+            _go_backward(row, life, now, rates, out)
+            _send(begin, width, slot, home, manner, out)
+            _add_up(begin, width, slot, home, sums, out)
+            if sums.tally.size:
+                _tally(begin, width, home, (slot, told.day[slot]), out, sums.tally)
+        _tell(begin, width, now, rates, home.risk)
+
+
+@compiled
+def _lay_out_fits(begin: int, width: int, fit: Fit, life: Singles, slots: int) -> None:
+    """Write how well infection in each slot fits each person's tests."""
+    for lane in range(width):
+        at = fit.start[begin + lane]
+        end = fit.start[begin + lane + 1]
+        value = fit.seed[begin + lane]
+        for slot in range(slots):
+            while at < end and fit.slot[at] <= slot:
+                value = fit.value[at]
+                at += 1
+            life[np.uint64(slot) * _ROW + _FIT + np.uint64(lane)] = value
+
+
+@compiled
+def _enter(begin: int, width: int, fit: Fit, now: Floats, rates: Rates) -> None:
+    """Put people before the first slot."""
+    now[:] = 0
+    seed_state = _E if rates.exposed_seeds else _I
+    for lane in range(_LANES):
+        now[_S + lane] = 1 - rates.seeded
+    for lane in range(width):
+        now[seed_state + np.uint64(lane)] = rates.seeded * fit.seed[begin + lane]
+
+
+@compiled
+def _hear_nothing(row: int, life: Singles, hazard: float) -> None:
+    caught = -expm1(-hazard)
+    for lane in range(_LANES):
+        life[row + _CAUGHT + lane] = caught
+        life[row + _HEARD + lane] = 1
+        life[row + _OTHERS + lane] = caught
+
+
+@compiled
+def _listen(
+    begin: int, width: int, slot: int, home: Home, told: Told, life: Singles
+) -> None:
+    """Turn what a slot's places tell into a hazard and evidence, one's own aside.
+
+    k others with the mean message m make 1 - (1 - d m)^k and (1 + d m)^k: exact
+    for one other, and for several who are alike.
+    """
+    row, edges = np.uint64(slot) * _ROW, told.edges[slot]
+    force, crowd = np.zeros(LANES), np.zeros(LANES)
+    ill, news = np.zeros(LANES), np.zeros(LANES)
+    for lane in range(width):
+        edge = np.uint32(home.here[slot, begin + lane] + 1)
+        force[lane], crowd[lane] = edges[edge, FORCE], edges[edge, CROWD]
+        own = told.own * home.infectious[slot, begin + lane]
+        ill[lane] = edges[edge, ILLNESS] - own
+        own = told.own * home.evidence[slot, begin + lane]
+        news[lane] = edges[edge, EVIDENCE] - own
+    for lane in range(_LANES):
+        some = max(crowd[lane], 1.0)
+        mean = min(max(ill[lane] / some, 0.0), 1.0)
+        borne = -some * log1p(-force[lane] * mean)
+        caught = -expm1(-min(borne, _MOST_EVIDENCE))
+        caught = min(max(caught, _LEAST_CAUGHT), _MOST_CAUGHT)
+        heard = some * log1p(max(force[lane] * news[lane] / some, _LEAST_FACTOR))
+        heard = min(max(heard, -_MOST_EVIDENCE), _MOST_EVIDENCE)
+        life[row + _CAUGHT + lane] = caught
+        life[row + _HEARD + lane] = 1 + expm1(heard)
+        # The hazard that all others there bring but one: the one who listens.
+        life[row + _OTHERS + lane] = max(crowd[lane] - 1, 0.0) / some * caught
+
+
+@compiled
+def _go_forward(row: int, life: Singles, now: Floats, rates: Rates) -> None:
+    """Keep where the people are before the slot, and take one step."""
+    for lane in range(_LANES):
+        s, e = now[_S + lane], now[_E + lane]
+        i, r = now[_I + lane], now[_R + lane]
+        life[row + _S + lane] = s
+        life[row + _E + lane] = e
+        life[row + _I + lane] = i
+        life[row + _R + lane] = r
+        caught = life[row + _CAUGHT + lane]
+        latent = e + s * caught * life[row + _FIT + lane]
+        ill = i * life[row + _HEARD + lane]
+        ends, healed = latent * rates.leave_exposed, ill * rates.recover
+        well = s * (1 - caught)
+        # What counts is their ratio; the scale keeps evidence from overflow.
+        scale = 1 / (well + latent + ill + r)
+        now[_S + lane] = well * scale
+        now[_E + lane] = (latent - ends) * scale
+        now[_I + lane] = (ill - healed + ends) * scale
+        now[_R + lane] = (r + healed) * scale
+
+
+@compiled
+def _leave(begin: int, width: int, fit: Fit, now: Floats) -> None:
+    """Put people behind the last slot.
+
+    The weights of the susceptible are split: "never" will not be infected, "later"
+    will, and the first row is "later" if the own tests count.
+    """
+    now[:] = 1
+    for lane in range(_LANES):
+        now[_S + lane] = 0
+        now[_LATER + lane] = 0
+        now[_OTHERS + lane] = 1
+    for lane in range(width):
+        now[_OTHERS + np.uint64(lane)] = fit.never[begin + lane]
+
+
+@compiled
+def _go_backward(
+    row: int, life: Singles, now: Floats, rates: Rates, out: Floats
+) -> None:
+    """One step back, and what follows from it.
+
+    What was heard from the slot's place is left out of what is sent to it.
+    """
+    for lane in range(_LANES):
+        i, r = now[_I + lane], now[_R + lane]
+        e = now[_E + lane]
+        e += rates.leave_exposed * (i - e)
+        i += rates.recover * (r - i)
+        infected = e * life[row + _FIT + lane]
+        never, told = now[_NEVER + lane], now[_S + lane]
+        spared = told + never * now[_OTHERS + lane]
+        s = life[row + _S + lane]
+        well, ill = s * spared, life[row + _I + lane] * i
+        rest = life[row + _E + lane] * e + life[row + _R + lane] * r + _TINY
+        whole = well + ill + rest
+        out[_SENT + lane] = min(ill / whole, 1.0)
+        out[_WELL + lane] = well / whole
+        gain, others = s * (infected - spared), life[row + _OTHERS + lane]
+        part = whole + _LEAST_CAUGHT * s * infected + others * gain
+        out[_NEWS + lane] = (1 - others) * gain / part
+        caught, heard = life[row + _CAUGHT + lane], life[row + _HEARD + lane]
+        hit, missed = s * caught * infected, well * (1 - caught)
+        whole = hit + missed + ill * heard + rest
+        out[_TALLY + lane] = hit / whole
+        # Whom the slot infected bore half of it, as good as exactly.
+        out[_BORNE + lane] = (missed + 0.5 * hit) / whole * -log1p(-caught)
+        later = now[_LATER + lane]
+        told += caught * (infected - told)
+        later += caught * (e - later)
+        never *= 1 - caught
+        i *= heard
+        scale = 1 / (e + i + r + never + later)
+        now[_S + lane] = told * scale
+        now[_E + lane] = e * scale
+        now[_I + lane] = i * scale
+        now[_R + lane] = r * scale
+        now[_NEVER + lane] = never * scale
+        now[_LATER + lane] = later * scale
+
+
+@compiled
+def _send(
+    begin: int, width: int, slot: int, home: Home, manner: Manner, out: Floats
+) -> None:
+    """Renew the messages in force by the new ones, which stay in ``out``."""
+    share = manner.renewed_evidence[slot]
+    for lane in range(_LANES):
+        out[_SENT + lane] = rounded(out[_SENT + lane], INFECTIOUS_STEPS)
+        news = min(max(out[_NEWS + lane], -1.0), manner.bound)
+        out[_NEWS + lane] = rounded(news, EVIDENCE_STEPS)
+    for lane in range(width):
+        held = home.infectious[slot, begin + lane]
+        change = out[_SENT + np.uint64(lane)] - held
+        home.infectious[slot, begin + lane] = held + manner.renewed_illness * change
+        held = home.evidence[slot, begin + lane]
+        change = out[_NEWS + np.uint64(lane)] - held
+        home.evidence[slot, begin + lane] = held + share * change
+
+
+@compiled
+def _add_up(
+    begin: int, width: int, slot: int, home: Home, sums: Sums, out: Floats
+) -> None:
+    """Add the new messages at the people's places."""
+    here = home.here[slot]
+    for lane in range(width):
+        edge = np.uint32(here[begin + lane] + 1)
+        sums.infectious[slot, edge] += out[_SENT + np.uint64(lane)]
+        sums.evidence[slot, edge] += out[_NEWS + np.uint64(lane)]
+    if sums.well.size:
+        for lane in range(width):
+            edge = np.uint32(here[begin + lane] + 1)
+            well = rounded(out[_WELL + np.uint64(lane)], INFECTIOUS_STEPS)
+            sums.well[slot, edge] += well
+
+
+@compiled
+def _tally(
+    begin: int,
+    width: int,
+    home: Home,
+    when: tuple[int, int],
+    out: Floats,
+    tally: Floats,
+) -> None:
+    """Add the infections of those who are counted, and the hazard they bore."""
+    slot, day = when
+    for lane in range(width):
+        counts = home.counted[begin + lane]
+        if counts != 0:
+            edge = np.uint32(home.here[slot, begin + lane] + 1)
+            caught = counts * out[_TALLY + np.uint64(lane)]
+            borne = counts * out[_BORNE + np.uint64(lane)]
+            tally[0, day, edge] += rounded(caught, _TALLY_STEPS)
+            tally[1, day, edge] += rounded(borne, _TALLY_STEPS)
+
+
+@compiled
+def _tell(begin: int, width: int, now: Floats, rates: Rates, risk: Floats) -> None:
+    """The risk of having been infected, own tests aside."""
+    seed_state = _E if rates.exposed_seeds else _I
+    for lane in range(width):
+        at = np.uint64(lane)
+        ever = rates.seeded * now[seed_state + at]
+        ever += (1 - rates.seeded) * now[_LATER + at]
+        never = (1 - rates.seeded) * now[_NEVER + at]
+        risk[begin + lane] = ever / (ever + never)

@@ -1,0 +1,112 @@
+"""A cohort: people who share a device or an office, and what they hold at home."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.hypergraph.compiled import each_part
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.chains import (
+    LANES,
+    Home,
+    Manner,
+    Sums,
+    Told,
+    live,
+)
+from epifalcon.models.field.disease import Rates, fit_to_tests
+from epifalcon.types import Counts, Floats, Probabilities
+
+_PART, _MOST_PARTS = 8192, 4
+"""People of a part, at the least, and parts, at most."""
+_STEPS = 20
+"""What a person costs in a slot, as ``each_part`` counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """Some people of a city, one or all, between sweeps.
+
+    Memory is two numbers of four bytes for each person and slot, besides the
+    traces. Whatever way people are dealt into cohorts, each one's messages and
+    risk and all sums come out with the same bits.
+    """
+
+    traces: Traces
+    rates: Rates
+    home: Home
+
+    @classmethod
+    def of(
+        cls, traces: Traces, known: Known, rates: Rates, errors: TestErrors
+    ) -> "Cohort":
+        """The people of ``traces``, before anything was sent."""
+        shape = traces.by_slot.shape
+        home = Home(
+            traces.by_slot,
+            fit_to_tests(known, traces.slots, errors),
+            np.zeros(shape, np.float32),
+            np.zeros(shape, np.float32),
+            np.zeros(traces.people),
+            known.tested.astype(np.float32),
+        )
+        return cls(traces, rates, home)
+
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) of having been infected, own tests aside."""
+        return self.home.risk
+
+    def crowd(self) -> Counts:
+        """How many of these people were where: (slots, 1 + regions)."""
+        edges = 1 + len(self.traces.regions)
+        rows = [np.bincount(here + 1, minlength=edges) for here in self.traces.by_slot]
+        return np.stack(rows)
+
+    def sweep(
+        self, told: Told, manner: Manner, *, well: bool = False, tally: bool = False
+    ) -> Sums:
+        """Everybody listens, lives through the slots and sends; the sums of that.
+
+        The messages in force are renewed in place. ``well`` adds up expected
+        susceptible people, ``tally`` tested people's infections and hazard.
+        """
+        people = self.traces.people
+        parts = min(max(people // _PART, 1), _MOST_PARTS)
+        found = [self._empty(told, well, tally) for _ in range(parts)]
+
+        def work(part: int) -> None:
+            tiles = -(-people // LANES)
+            begin = tiles * part // parts * LANES
+            end = min(tiles * (part + 1) // parts * LANES, people)
+            live((begin, end), self.home, told, self.rates, manner, found[part])
+
+        each_part(work, parts, _STEPS * self.traces.by_slot.size)
+        return add_up(found)
+
+    def _empty(self, told: Told, well: bool, tally: bool) -> Sums:
+        slots, edges = self.traces.slots, 1 + len(self.traces.regions)
+        days = int(told.day[-1]) + 1
+        return Sums(
+            np.zeros((slots, edges)),
+            np.zeros((slots, edges)),
+            np.zeros((slots, edges) if well else (0, 0)),
+            np.zeros((2, days, edges) if tally else (0, 0, 0)),
+        )
+
+
+def add_up(parts: list[Sums]) -> Sums:
+    """The sums over several parts or cohorts; the first one's arrays are used."""
+    first, *others = parts
+    for part in others:
+        for total, more in zip(first, part, strict=True):
+            np.add(total, more, out=total)
+    return first
+
+
+def mean_change(before: Floats, after: Floats) -> float:
+    """Mean size of the change of risks, on a grid: no order of people shows."""
+    steps = 2.0**20
+    return float(np.rint(np.abs(after - before) * steps).mean() / steps)

@@ -1,0 +1,101 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from epifalcon.baselines.falcon_field import LEDGER, FalconField, held_out
+from epifalcon.baselines.method import Scene
+from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
+from epifalcon.privacy.ledger import Ledger
+from tests.baselines.encounters import known_of
+from tests.baselines.test_hbp import judged, town_scene, world
+from tests.studies import town
+
+QUICK = FieldSettings(
+    sweeps=5, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=3)
+)
+
+
+def fitted(known, scene=None, **more):
+    wishes = FieldWishes(**{"field": QUICK, **more})
+    return FalconField(scene or town_scene(), wishes).fit(known)
+
+
+def test_nobody_s_own_result_moves_its_own_risk_by_a_bit():
+    """Nor does it have a part in the law of transmission by which it is told."""
+    known = town.known()
+    before = fitted(known).predict_proba()
+    for person in known.person[::11]:
+        after = fitted(town.flipped(known, [person])).predict_proba()
+        assert after[person] == before[person]
+        assert (after != before).any()
+
+
+def test_the_masked_are_the_tested():
+    known = town.known()
+    found = fitted(known).found
+    assert sorted(found.masked) == sorted(known.person)
+    assert found.told["law"] in ("one", "scaled", "apart", "near")
+
+
+def test_a_law_is_chosen_by_folds_that_are_there_and_follow_the_missing_one():
+    known = known_of(9, [(person, 1, person % 2) for person in range(8)])
+    fold = np.array([0, 1, 2, 3, 0, 1, 2, 3, -1])
+    assert held_out(known, fold) == [0, 1, 2, 3]
+    assert held_out(known.of_people(fold != 1), fold) == [2]
+    assert held_out(known.of_people(fold != 3), fold) == [0]
+    assert held_out(known_of(9, []), np.full(9, -1)) == []
+
+
+def regional(seed=0):
+    words = ["city.people=3000", "city.regions=60", "outbreak.seed_count=60"]
+    scene, labels = world("larger-sars", *words, "outbreak.regional_sigma=2", seed=seed)
+    rule = dataclasses.replace(scene.rule, regional_sigma=0.0)
+    return Scene(scene.traces, seed, scene.pathogen, rule), labels
+
+
+def test_where_regions_differ_they_are_told_apart():
+    scene, labels = regional()
+    auc, laws = {}, {}
+    for law in ("one", "auto"):
+        region = TransmissionSettings(law=law, choosing_sweeps=6)
+        field = FieldSettings(sweeps=10, folds=2, region=region)
+        method = fitted(labels.known, scene, field=field)
+        auc[law] = judged(method.predict_proba(), labels).auc
+        laws[law] = method.found.told["law"]
+    assert laws["one"] == "one"
+    assert laws["auto"] in ("apart", "near")
+    assert auc["auto"] > auc["one"] + 0.01
+
+
+@pytest.mark.parametrize("mode", ["sums", "local"])
+def test_a_private_run_leaves_a_ledger_and_goes_on_after_a_break(mode, tmp_path):
+    scene = dataclasses.replace(town_scene(), folder=tmp_path / "field")
+    privacy = FieldPrivacySettings(mode=mode, epsilon=4.0, sweeps=2)
+    first, again = (
+        fitted(town.known(), scene, privacy=privacy).found for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.risk, again.risk)
+    assert first.told["spent"]["epsilon"]["person"] == pytest.approx(4.0)
+    ledger = Ledger.open(tmp_path / "field" / LEDGER)
+    assert ledger.spent().total["person"].epsilon == pytest.approx(4.0)
+    assert first.masked is None
+    bare = {one["channel"] for one in first.told["spent"]["unprotected"]}
+    assert bare == ({"places"} if mode == "local" else set())
+
+
+def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
+    known, scene = town.known(), town_scene()
+    plain = FieldSettings(sweeps=2, folds=0, region=TransmissionSettings(law="one"))
+    clear = fitted(known, scene, field=plain).predict_proba()
+    spread = {}
+    for epsilon in (1e7, 0.01):
+        privacy = FieldPrivacySettings(
+            mode="sums", epsilon=epsilon, sweeps=2, cells="slot", evidence_bound=16.0
+        )
+        spread[epsilon] = fitted(known, scene, privacy=privacy).predict_proba()
+    # Of the tested, own messages stay in the sums behind noise.
+    hidden = ~known.tested
+    assert np.corrcoef(clear[hidden], spread[1e7][hidden])[0, 1] > 0.95
+    assert np.corrcoef(clear[hidden], spread[0.01][hidden])[0, 1] < 0.5

@@ -1,0 +1,158 @@
+"""The whole inference against exact answers, HBP, and itself dealt otherwise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.baselines.hbp import Hbp, HbpSettings
+from epifalcon.baselines.method import Scene
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.models.field.settings import FieldSettings
+from epifalcon.models.field.sweeps import Start, begin, go_on
+from tests.baselines.encounters import (
+    known_of,
+    results,
+    rules,
+    scene_of,
+    trees,
+    world_of,
+)
+from tests.baselines.test_hbp import judged, world
+from tests.models.field.fields import (
+    UNDAMPED,
+    city_of,
+    rested,
+    together_of,
+    wrong_tests,
+)
+from tests.oracles.cities import cities
+from tests.oracles.exact_inference import without_own_test
+from tests.studies import town
+
+exactly = settings(deadline=None, derandomize=True, max_examples=25)
+NO_BOUND = dataclasses.replace(UNDAMPED, evidence_bound=1e9)
+
+
+@exactly
+@given(st.data(), trees(), rules)
+def test_where_nobody_meets_twice_or_in_circles_the_risks_are_exact(data, tree, rule):
+    scene = scene_of(tree, **rule)
+    people = len(tree[0])
+    tests = data.draw(results(people))
+    found, _ = rested(scene, known_of(people, tests), NO_BOUND)
+    np.testing.assert_allclose(found, without_own_test(world_of(scene), tests), 0, 1e-4)
+
+
+@exactly
+@given(
+    st.data(),
+    trees(),
+    rules,
+    st.sampled_from([(0.1, 0.0), (0.0, 0.3), (0.05, 0.2)]),
+)
+def test_tests_that_may_be_wrong_are_weighed_exactly(data, tree, rule, wrong):
+    scene = dataclasses.replace(scene_of(tree, **rule), test_errors=wrong_tests(*wrong))
+    people = len(tree[0])
+    tests = data.draw(results(people))
+    # A second result, which may contradict the first.
+    tests += [(person, slot // 2, not result) for person, slot, result in tests]
+    found, _ = rested(scene, known_of(people, tests), NO_BOUND)
+    exact = without_own_test(world_of(scene), tests, wrong)
+    np.testing.assert_allclose(found, exact, 0, 1e-4)
+
+
+def test_one_crowd_is_exact_to_a_few_thousandths():
+    by_slot = [[-1] * 5 for _ in range(6)]
+    by_slot[2] = [0] * 5
+    scene = scene_of(by_slot, kappa=0.1)
+    for tests in ([(0, 5, True)], [(0, 5, True), (1, 5, False)], [(0, 1, True)]):
+        exact = without_own_test(world_of(scene), tests)
+        found, _ = rested(scene, known_of(5, tests))
+        np.testing.assert_allclose(found, exact, 0, 0.01)
+
+
+@pytest.mark.parametrize("preset", ["larger-sars", "larger-omicron"])
+def test_it_comes_to_rest_where_hbp_does(preset):
+    words = ["city.people=1500", "city.regions=300", "outbreak.seed_count=15"]
+    scene, labels = world(preset, *words, seed=1)
+    hbp = Hbp(scene, HbpSettings(folds=0)).fit(labels.known).predict_proba()
+    ours, _ = rested(scene, labels.known, FieldSettings(sweeps=25))
+    assert np.abs(ours - hbp).mean() < 0.01
+    assert judged(ours, labels).auc > judged(hbp, labels).auc - 0.003
+
+
+def dealt(people, seed):
+    rng = np.random.default_rng(seed)
+    cuts = np.sort(rng.integers(0, people + 1, 3))
+    return [part for part in np.split(np.arange(people), cuts) if len(part)]
+
+
+@pytest.mark.parametrize("law", ["one", "near"])
+def test_any_way_to_deal_people_into_cohorts_gives_the_same_bits(law):
+    experiment = town.experiment()
+    scene = Scene(town.traces(), 3, experiment.pathogen, experiment.outbreak)
+    known, few = town.known(), FieldSettings(sweeps=6)
+    whole, last = rested(scene, known, few, law)
+    for seed in range(3):
+        parts = dealt(scene.traces.people, seed)
+        risk, stage = rested(scene, known, few, law, parts)
+        np.testing.assert_array_equal(risk, whole)
+        np.testing.assert_array_equal(stage.sums.evidence, last.sums.evidence)
+        np.testing.assert_array_equal(stage.factor, last.factor)
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(cities(), st.integers(0, 99), rules, st.sampled_from(["I/N", "I/S"]), st.data())
+def test_whatever_is_given_the_risks_are_chances(traces, seed, rule, contact, data):
+    rng = np.random.default_rng(seed)
+    rule = OutbreakSettings(seed_share=0.2, contact=contact, **rule)
+    wrong = data.draw(st.sampled_from([(0.0, 0.0), (0.2, 0.0), (0.1, 0.3)]))
+    # Contradictory ones, too, and all alike.
+    share = data.draw(st.sampled_from([0.0, 0.5, 1.0]))
+    tests = [
+        (person, rng.integers(traces.slots), rng.random() < share)
+        for person in rng.integers(traces.people, size=2 * traces.people)
+    ]
+    scene = Scene(traces, rule=rule, test_errors=wrong_tests(*wrong))
+    few = FieldSettings(sweeps=4)
+    risk, stage = rested(scene, known_of(traces.people, tests), few, "near")
+    assert ((risk >= 0) & (risk <= 1)).all()
+    assert np.isfinite(stage.factor).all()
+
+
+def test_messages_keep_their_bounds():
+    scene = scene_of([[0, 0, 1, 1, 2, 2]] * 6)
+    known = known_of(6, [(0, 5, 1), (2, 5, 0), (4, 1, 1)])
+    bound = FieldSettings(evidence_bound=0.5)
+    together = together_of(scene, known, [[person] for person in range(6)])
+    city = city_of(scene, together)
+    start = Start.of(known, together.cohorts[0].rates, 6)
+    stage = begin(together, city, start, bound)
+    for _ in range(4):
+        stage = go_on(together, city, stage, bound)
+        for cohort in together.cohorts:
+            assert (cohort.home.infectious >= 0).all()
+            assert (cohort.home.infectious <= 1).all()
+            assert (cohort.home.evidence >= -1).all()
+            assert (cohort.home.evidence <= 0.5).all()
+
+
+def test_evidence_that_turns_back_is_renewed_more_slowly():
+    scene = scene_of([[0] * 6] * 8, kappa=2.0)
+    known = known_of(6, [(person, 7, person < 3) for person in range(5)])
+    hasty = FieldSettings(sweeps=20, renewed=1.0, caution=0.0)
+    _, stage = rested(scene, known, hasty)
+    assert stage.pace < 1
+
+
+def test_a_start_grows_from_the_seeds_to_the_share_of_positives():
+    scene = scene_of([[0] * 20] * 8)
+    known = known_of(20, [(person, 7, person < 4) for person in range(10)])
+    rates = together_of(scene, known).cohorts[0].rates
+    start = Start.of(known, rates, 8)
+    infected = -np.expm1(-start.hazard.sum()) * (1 - rates.seeded) + rates.seeded
+    assert infected == pytest.approx((4 + rates.seeded) / 11, abs=0.01)
+    assert (np.diff(start.hazard) > 0).all()
