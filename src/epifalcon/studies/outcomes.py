@@ -146,10 +146,10 @@ def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Fail
     except (WriteError, StoppedError, CorruptFileError):
         raise
     except Exception as error:
-        told = str(error)
+        why = str(error)
         if not isinstance(error, EpifalconError):
-            told = f"{type(error).__name__}: {error}"
-        failed = Failed(told, traceback.format_exc()[-_DETAILS:])
+            why = f"{type(error).__name__}: {error}"
+        failed = Failed(why, traceback.format_exc()[-_DETAILS:])
         failed.save(place)
         return failed
     (place / FAILED).unlink(missing_ok=True)

@@ -196,7 +196,7 @@ def write_risk_map(
             int(people[region]),
             *(rate[region] for rate in shown.values()),
         ]
-        for region in np.flatnonzero(people)
+        for region in np.flatnonzero(people).tolist()
     ]
     columns = ["region", "name", "x_km", "y_km", "people", "predicted"]
     columns += ["true"] if judged is not None else []
@@ -207,7 +207,7 @@ def write_risk_map(
 def _by_region(values: Floats, home: RegionIds, people: Floats) -> Floats:
     held = home >= 0
     total = np.bincount(home[held], values[held], minlength=len(people))
-    return shrunk_rate(total, people)
+    return shrunk_rate(total.astype(np.float64), people)
 
 
 def _map_words(shown: Mapping[str, Floats], people: Floats) -> tuple[str, str]:
