@@ -98,3 +98,18 @@ def test_the_printed_accuracy_is_that_of_the_best_f1():
 def test_an_impossible_figure_is_refused():
     with pytest.raises(SettingsError, match="auc"):
         Row(auc=82.57)
+
+
+def test_a_second_reading_of_the_paper_agrees():
+    # Read from the paper again, cell by cell, without a look at the data.
+    basic, larger = OVERALL["basic-sars"], OVERALL["larger-sars"]
+    assert (basic["gcn"].dep, basic["gcn"].bep) == (0.3496, 0.5111)
+    assert (basic["gat"].auc, basic["gat"].accuracy) == (0.7863, 0.7659)
+    assert (larger["gcn"].f1, larger["gcn"].accuracy) == (0.4285, 0.5758)
+    assert (larger["dct"].f1, larger["dct"].accuracy) == (0.3949, 0.3311)
+    assert STAGES["before"]["graph_wavenet"] == Row(dep=0.1276, f1=0.3457, auc=0.7864)
+    assert STAGES["after"]["falcon"] == Row(dep=0.6791, f1=0.7753, auc=0.7650)
+    assert [row.attack_error for row in NOISE] == [0, 0.773, 0.877, 0.892, 0.896]
+    assert [row.dep for row in NOISE] == [0.4237, 0.4233, 0.4228, 0.4203, 0.4124]
+    assert ABLATION["without region model"] == Row(dep=0.3279, f1=0.4947, auc=0.7305)
+    assert ABLATION["without pseudo traces"] == Row(dep=0.4269, f1=0.5779, auc=0.8279)

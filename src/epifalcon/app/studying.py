@@ -108,7 +108,7 @@ def run(
     from epifalcon.studies.study_list import find_study
     from epifalcon.studies.study_plan import plan_study
     from epifalcon.studies.study_rows import study_result
-    from epifalcon.studies.study_tables import figure_tables
+    from epifalcon.studies.study_tables import screen_tables
 
     screen = Screen(json=as_json, quiet=quiet)
     study = find_study(name)
@@ -124,7 +124,7 @@ def run(
     result["made_by"] = again
     keep_study(place, planned, result)
     screen.figures({**result, "out": str(place)})
-    for table in figure_tables(study, result):
+    for table in screen_tables(study, result):
         screen.table(table.caption, table.columns, table.rows)
     for note in result["notes"]:
         screen.note(note)

@@ -67,6 +67,8 @@ class Column:
     key: str
     title: str
     digits: int = 3
+    on_screen: bool = True
+    """Whether a terminal shows it too, which has room for few."""
 
 
 @dataclass(frozen=True)

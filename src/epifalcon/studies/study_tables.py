@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from epifalcon.studies.report import Table, shown_epsilon
@@ -37,8 +38,14 @@ def result_tables(study: Study, result: Plain) -> list[Table]:
 
 
 def figure_tables(study: Study, result: Plain) -> list[Table]:
-    """The figures of each group, as a terminal shows them."""
+    """The figures of each group, every column of them."""
     return [_figures_table(study, result, rows) for rows in _by_group(result)]
+
+
+def screen_tables(study: Study, result: Plain) -> list[Table]:
+    """The same for a terminal, which has no room for all columns."""
+    few = tuple(column for column in study.columns if column.on_screen)
+    return figure_tables(replace(study, columns=few), result)
 
 
 def as_csv(study: Study, result: Plain) -> str:

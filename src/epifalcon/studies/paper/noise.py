@@ -16,6 +16,7 @@ ATTACKS = (
     *("tested from gradients", "result from gradients"),
     *("tested from rows", "result from rows"),
 )
+_ON_SCREEN = ("norm", "consistency", "everything")
 _FEW = ("norm", "energy", "consistency", "moves", "result from rows")
 
 
@@ -101,7 +102,7 @@ STUDY = Study(
     draw=_draw,
     metrics=("auc", "f1", "dep"),
     columns=(
-        *(Column(name, name) for name in ATTACKS),
+        *(Column(name, name, on_screen=name in _ON_SCREEN) for name in ATTACKS),
         Column("epsilon_person", "epsilon of a person"),
         Column("rounds", "rounds", 0),
     ),
