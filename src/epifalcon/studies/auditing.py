@@ -19,12 +19,13 @@ from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.federation.notes import Notes
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import ViewSettings
+from epifalcon.federation.spending import spent_figures
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.studies.diagnosing import diagnoses, ranking
 from epifalcon.studies.features import public_mobility
 from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.fitting import finished_ledger, spent_figures
+from epifalcon.studies.fitting import finished_ledger
 from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.place_attacks import (
     Places,

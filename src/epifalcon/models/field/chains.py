@@ -168,7 +168,7 @@ def _enter(begin: int, width: int, fit: Fit, now: Floats, rates: Rates) -> None:
 
 
 @compiled
-def _hear_nothing(row: int, life: Singles, hazard: float) -> None:
+def _hear_nothing(row: np.uint64, life: Singles, hazard: float) -> None:
     caught = -expm1(-hazard)
     for lane in range(_LANES):
         life[row + _CAUGHT + lane] = caught
@@ -210,7 +210,7 @@ def _listen(
 
 
 @compiled
-def _go_forward(row: int, life: Singles, now: Floats, rates: Rates) -> None:
+def _go_forward(row: np.uint64, life: Singles, now: Floats, rates: Rates) -> None:
     """Keep where the people are before the slot, and take one step."""
     for lane in range(_LANES):
         s, e = now[_S + lane], now[_E + lane]
@@ -250,7 +250,7 @@ def _leave(begin: int, width: int, fit: Fit, now: Floats) -> None:
 
 @compiled
 def _go_backward(
-    row: int, life: Singles, now: Floats, rates: Rates, out: Floats
+    row: np.uint64, life: Singles, now: Floats, rates: Rates, out: Floats
 ) -> None:
     """One step back, and what follows from it.
 
