@@ -85,6 +85,6 @@ def nearness(regions: Regions, reach_km: float) -> sp.csr_array:
     centre = regions.centre_km[placed]
     # One more is asked for: the nearest of all is the region itself.
     apart, found = cKDTree(centre).query(centre, k=neighbours + 1)
-    own, other = np.repeat(placed, neighbours + 1), placed[found.ravel()]
+    own, other = np.repeat(placed, neighbours + 1), placed[np.ravel(found)]
     weight = np.where(other == own, 0.0, np.exp(-np.ravel(apart) / reach_km))
     return sp.csr_array((weight, (own, other)), shape=(count, count))
