@@ -32,8 +32,8 @@ def run_folder(made, tmp_path):
 def test_a_run_holds_every_record_and_a_report(run_folder):
     for name in ("city", "outbreak", "known", "hidden"):
         assert (run_folder / name / "manifest.json").is_file()
-    for name in ("epidemic-curve", "attack-map", "mobility", "precision-recall",
-                 "training"):  # fmt: skip
+    for name in ("epidemic-curve", "risk-map", "mobility", "precision-recall",
+                 "reliability", "training"):  # fmt: skip
         picture = (run_folder / "figures" / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
 
@@ -41,9 +41,11 @@ def test_a_run_holds_every_record_and_a_report(run_folder):
 def test_the_report_loads_nothing_from_outside(run_folder):
     page = (run_folder / "report.html").read_text()
     assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
-    sources = re.findall(r'(?:src|href)="([^"]{0,30})', page)
-    assert len(sources) == 5
-    assert all(source.startswith("data:image/png;base64") for source in sources)
+    pictures = re.findall(r'src="([^"]{0,30})', page)
+    assert len(pictures) == 6
+    assert all(source.startswith("data:image/png;base64") for source in pictures)
+    links = re.findall(r'href="([^"]{0,30})', page)
+    assert all(link.startswith(("#", "data:,")) for link in links)
 
 
 @pytest.mark.usefixtures("no_pictures")

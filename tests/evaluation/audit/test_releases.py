@@ -225,7 +225,9 @@ def test_the_same_key_in_every_round_is_found(monkeypatch):
 
     monkeypatch.setattr(gaussian, "keyed_normals", reused)
     monkeypatch.setattr(
-        RunSeeds, "gradient", lambda self, _, person: gradient(self, 0, person)
+        RunSeeds,
+        "gradient",
+        lambda self, terms, person: gradient(self, replace(terms, round=0), person),
     )
     monkeypatch.setattr(vectorised, "Draw", lambda seed, _, place: draw(seed, 0, place))
     rows = audit()
