@@ -67,13 +67,14 @@ def test_an_epidemic_is_drawn_day_by_day():
 
 
 def test_both_files_are_the_same_each_time(tmp_path):
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        figures.save(study_figures.lines([panel()]), tmp_path / folder / "lines.png")
     for kind in ("png", "svg"):
-        for name in ("one", "two"):
-            figure = study_figures.lines([panel()])
-            figures.save(figure, tmp_path / f"{name}.{kind}")
         one, two = (
-            (tmp_path / f"{name}.{kind}").read_bytes() for name in ("one", "two")
+            (tmp_path / folder / f"lines.{kind}").read_bytes()
+            for folder in ("one", "two")
         )
         assert one == two
-    assert (tmp_path / "one.svg").read_text().startswith("<?xml")
-    assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "one" / "lines.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "one" / "lines.png").read_bytes().startswith(b"\x89PNG")
