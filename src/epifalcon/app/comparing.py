@@ -31,17 +31,8 @@ def compare(
         int, typer.Option("--seeds", help="How many cities and outbreaks.")
     ] = 5,
     first_seed: Annotated[int, typer.Option("--first-seed", help="Of the seeds.")] = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            help="Processes at once, if memory allows; one a core unless told.",
-            show_default=False,
-        ),
-    ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Try again what failed before.")
-    ] = False,
+    jobs: options.Jobs = None,
+    retry: options.Retry = False,
     overrides: options.Overrides = None,
     own: options.Own = None,
     as_json: options.Json = False,

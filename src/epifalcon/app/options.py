@@ -57,6 +57,15 @@ Own = Annotated[
         is_eager=True,
     ),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        help="Processes at once, if memory allows; one a core unless told.",
+        show_default=False,
+    ),
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Try again what failed before.")]
 Overwrite = Annotated[
     bool,
     typer.Option("--overwrite", help="Replace a folder that epifalcon made before."),

@@ -67,14 +67,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            help="Processes at once, if memory allows; one a core unless told.",
-            show_default=False,
-        ),
-    ] = None,
+    jobs: options.Jobs = None,
     work: Annotated[
         Path,
         typer.Option("--work", help="Folder that keeps the runs, for all studies."),
@@ -88,9 +81,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Try again what failed before.")
-    ] = False,
+    retry: options.Retry = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from epifalcon.studies import study_figures
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.study import Against, Cell, Drawn, Scale
 from epifalcon.studies.study_figures import Panel, points
 from epifalcon.studies.study_tables import TITLES
-from epifalcon.studies.towns import FIELD, PAPER, REPRESENTATIVE, SARS, present
+from epifalcon.studies.towns import PAPER, REPRESENTATIVE, SARS
 from epifalcon.types import Plain
 
 METRICS = ("auc", "f1", "dep")
@@ -24,7 +25,7 @@ def sweep_cells(
     for share in shares:
         label = f"{symbol} {share:g}"
         words = (*town.overrides, f"{setting}={share}")
-        rivals = present(*REPRESENTATIVE, FIELD)
+        rivals = (*REPRESENTATIVE, FIELD)
         for ending, more, methods in (
             ("", (), rivals),
             (", Falcon", PAPER, ("falcon",)),

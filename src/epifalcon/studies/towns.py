@@ -12,7 +12,6 @@ PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
 EVERYBODYS: Final = ("region.macro_cases=all",)
 """The region model sees the cases of hidden people too: the paper's leak."""
-FIELD: Final = "falcon-field"
 REPRESENTATIVE: Final = (
     *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
 )
@@ -44,11 +43,6 @@ OMICRON: Final[Mapping[Scale, Town]] = {
 def all_methods() -> tuple[str, ...]:
     """Every method that comes with the package."""
     return tuple(name for name in names() if entry(name).kind != "own")
-
-
-def present(*methods: str) -> tuple[str, ...]:
-    """Those of ``methods`` that this version has."""
-    return tuple(name for name in methods if name in names())
 
 
 def printed(rows: Mapping[str, Row]) -> dict[str, dict[str, float]]:

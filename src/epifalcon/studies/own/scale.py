@@ -1,9 +1,10 @@
 """Time, memory and accuracy by the number of people; two graphs by their size."""
 
 from epifalcon.studies import study_figures
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.study import Cell, Column, Drawn, Scale, Study
 from epifalcon.studies.study_figures import Panel, points
-from epifalcon.studies.towns import FIELD, SARS, present
+from epifalcon.studies.towns import SARS
 from epifalcon.types import Plain
 
 SIZES = {
@@ -34,7 +35,7 @@ def _cells(scale: Scale) -> list[Cell]:
         methods = [one for one in _METHODS if people <= _MOST.get(one, people)]
         for ending, chosen, then in (
             (", graphs", (_COUNTED,), "sizes"),
-            ("", present(*methods), None),
+            ("", tuple(methods), None),
         ):
             made.append(
                 Cell(

@@ -1,9 +1,9 @@
 """Methods in worlds that differ from what they take for granted."""
 
 from epifalcon.studies import study_figures
-from epifalcon.studies.experiment import layer_names
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
-from epifalcon.studies.towns import FIELD, SARS, present
+from epifalcon.studies.towns import SARS
 from epifalcon.types import Plain
 
 WORLDS = (
@@ -11,7 +11,7 @@ WORLDS = (
     *("labels-05", "labels-20", "labels-60", "test-errors", "super-spreaders"),
     *("authors-sir",),
 )
-"""Layers, of which this version may lack some."""
+"""Layers, put on the town."""
 ASSUMED = "as assumed"
 METHODS = (
     *("dct", "soft-dct-ratio", "exposure-logistic", "mean-field", "hbp", FIELD),
@@ -20,15 +20,15 @@ METHODS = (
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    town, there = SARS[scale], layer_names()
+    town = SARS[scale]
     worlds = {ASSUMED: town.preset}
-    worlds |= {one: f"{town.preset}+{one}" for one in WORLDS if one in there}
+    worlds |= {one: f"{town.preset}+{one}" for one in WORLDS}
     return [
         Cell(
             label=world,
             preset=preset,
             overrides=town.overrides,
-            methods=present(*METHODS),
+            methods=METHODS,
             group=world,
             facts={"world": world},
             against=(
@@ -53,11 +53,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
 
 
 def _notes(_scale: Scale) -> tuple[str, ...]:
-    missing = [one for one in WORLDS if one not in layer_names()]
-    notes = ["Seeds begin at 10, where nothing was ever chosen by"]
-    if missing:
-        notes.append(f"This version has no world {', '.join(missing)}")
-    return tuple(notes)
+    return ("Seeds begin at 10, where nothing was ever chosen by",)
 
 
 STUDY = Study(

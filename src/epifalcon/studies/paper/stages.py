@@ -13,16 +13,15 @@ from epifalcon.epidemic.outbreak import (
     Outbreak,
 )
 from epifalcon.studies import study_figures
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.published_tables import STAGE_DAYS, STAGES
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
 from epifalcon.studies.study_running import Ran
 from epifalcon.studies.towns import (
     EVERYBODYS,
-    FIELD,
     OMICRON,
     OTHER_DATA,
     PAPER,
-    present,
     printed,
 )
 from epifalcon.types import Plain
@@ -39,7 +38,7 @@ def _cells(scale: Scale) -> list[Cell]:
         days = (*town.overrides, f"city.days={day}")
         noisy = (*days, *PAPER)
         for label, words, methods in (
-            (stage, days, present(*_RIVALS)),
+            (stage, days, _RIVALS),
             (f"{stage}, the paper's noise", noisy, ("falcon",)),
             (f"{stage}, everybody's cases", (*noisy, *EVERYBODYS), ("falcon",)),
         ):
