@@ -54,7 +54,7 @@ def _run(preset: str) -> dict[str, Any]:
     present = cohort.crowd().astype(np.float64)
     force = force_of_infection(traces, scene.pathogen, scene.rule)
     city = City(traces.clock, force, scene.rule.chance, present)
-    told = told_by(city, Places.empty(present), np.ones((traces.clock.days, 1)))
+    told = told_by(city, Places.empty(present), city.even)
     manner = Manner(1.0, np.ones(traces.slots), 16.0)
     theirs = Field(scene, traces, known)
     took = best(
@@ -64,7 +64,7 @@ def _run(preset: str) -> dict[str, Any]:
         }
     )
     wishes = FieldWishes()
-    region = replace(wishes.field.region, law="near")
+    region = replace(wishes.field.region, law="apart")
     once = replace(wishes, field=replace(wishes.field, folds=0, region=region))
     seconds, _ = timed(lambda: FalconField(scene, once).fit(known))
     whole, _ = timed(lambda: FalconField(scene).fit(known))

@@ -22,6 +22,7 @@ from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.federation.field.together import Together
+from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
@@ -82,7 +83,9 @@ def _infer(people: int, areas: int, told: Teller) -> dict[str, Any]:
     together = Together([Cohort.of(traces, known, rates, TestErrors())])
     force = force_of_infection(traces, SARS_COV_2, rule)
     city = City(traces.clock, force, rule.chance, together.crowd())
-    law = Transmission.of("near", _SETTINGS.region, traces.regions)
+    law = Transmission.of(
+        "apart", _SETTINGS.region, traces.regions, lambda: count_flows(traces)
+    )
     start = Start.of(known, rates, traces.slots)
     infer(together, city, start, _SETTINGS, law, lambda _: None)
     # One more pass than exchanges: in the last one people only listen.

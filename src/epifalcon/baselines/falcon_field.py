@@ -8,6 +8,7 @@ The equations stand in ``docs/explanation-falcon-field.md``, the chain in
 """
 
 from dataclasses import replace
+from functools import cache
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from epifalcon.federation.field.private import Noised
 from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.federation.field.together import Together
 from epifalcon.federation.spending import spent_figures
+from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.choosing import choose, losses
 from epifalcon.models.field.disease import force_of_infection, rates_of
@@ -83,8 +85,13 @@ class _Runs:
         self._settings = settings = wishes.field
         self._rates = rates_of(traces, scene.pathogen, scene.rule)
         self._force = force_of_infection(traces, scene.pathogen, scene.rule)
+        wish = settings.region
+        laws = {*wish.among, "one"} if wish.law == "auto" else {wish.law, "one"}
+        flows = cache(lambda: count_flows(traces))
         self._laws = {
-            law: Transmission.of(law, settings.region, traces.regions) for law in LAWS
+            law: Transmission.of(law, wish, traces.regions, flows)
+            for law in LAWS
+            if law in laws
         }
         self._done = 0
 
@@ -97,12 +104,12 @@ class _Runs:
         if wish != "auto":
             return wish
         held = held_out(tests, fold)
-        lost: dict[Law, list[Floats]] = {law: [] for law in LAWS}
+        lost: dict[Law, list[Floats]] = {law: [] for law in self._laws}
         few = replace(self._settings, sweeps=self._settings.region.choosing_sweeps)
         for part in held:
             out = fold == part
             left = tests.of_people(~out)
-            for law in LAWS:
+            for law in self._laws:
                 risk = self.beliefs(left, law, few).risk[out]
                 lost[law].append(losses(risk, tests.status[out] == 1))
         if not held:
@@ -175,7 +182,7 @@ class _Runs:
         finals = (1 + folds) * (settings.sweeps - 1)
         if settings.region.law != "auto":
             return finals
-        each = len(LAWS) * (settings.region.choosing_sweeps - 1)
+        each = len(self._laws) * (settings.region.choosing_sweeps - 1)
         return finals + 2 * folds * each
 
 

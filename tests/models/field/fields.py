@@ -5,6 +5,7 @@ import numpy as np
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.federation.field.together import Together
+from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
@@ -52,7 +53,9 @@ def rested(scene, known, settings=UNDAMPED, law="one", parts=None):
     rates = rates_of(scene.traces, scene.pathogen, scene.rule)
     start = Start.of(known, rates, scene.traces.slots)
     wish = TransmissionSettings(from_sweep=2)
-    transmission = Transmission.of(law, wish, scene.traces.regions)
+    transmission = Transmission.of(
+        law, wish, scene.traces.regions, lambda: count_flows(scene.traces)
+    )
     city = city_of(scene, together)
     stage = infer(together, city, start, settings, transmission, lambda _: None)
     return together.risk, stage

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from epifalcon.baselines.hbp import Hbp, HbpSettings
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.models.field.chains import Manner
+from epifalcon.models.field.places import Places, told_by
 from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.field.sweeps import Start, begin, go_on
 from tests.baselines.encounters import (
@@ -90,7 +92,7 @@ def dealt(people, seed):
     return [part for part in np.split(np.arange(people), cuts) if len(part)]
 
 
-@pytest.mark.parametrize("law", ["one", "near"])
+@pytest.mark.parametrize("law", ["one", "near", "dcrnn"])
 def test_any_way_to_deal_people_into_cohorts_gives_the_same_bits(law):
     experiment = town.experiment()
     scene = Scene(town.traces(), 3, experiment.pathogen, experiment.outbreak)
@@ -101,7 +103,8 @@ def test_any_way_to_deal_people_into_cohorts_gives_the_same_bits(law):
         risk, stage = rested(scene, known, few, law, parts)
         np.testing.assert_array_equal(risk, whole)
         np.testing.assert_array_equal(stage.sums.evidence, last.sums.evidence)
-        np.testing.assert_array_equal(stage.factor, last.factor)
+        for mine, theirs in zip(stage.factor, last.factor, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -118,9 +121,11 @@ def test_whatever_is_given_the_risks_are_chances(traces, seed, rule, contact, da
     ]
     scene = Scene(traces, rule=rule, test_errors=wrong_tests(*wrong))
     few = FieldSettings(sweeps=4)
-    risk, stage = rested(scene, known_of(traces.people, tests), few, "near")
+    law = data.draw(st.sampled_from(["daily", "near", "flows"]))
+    risk, stage = rested(scene, known_of(traces.people, tests), few, law)
     assert ((risk >= 0) & (risk <= 1)).all()
-    assert np.isfinite(stage.factor).all()
+    assert all(np.isfinite(one).all() for one in stage.factor)
+    assert (stage.factor.typical <= 1 + 1e-12).all()
 
 
 def test_messages_keep_their_bounds():
@@ -156,3 +161,26 @@ def test_a_start_grows_from_the_seeds_to_the_share_of_positives():
     infected = -np.expm1(-start.hazard.sum()) * (1 - rates.seeded) + rates.seeded
     assert infected == pytest.approx((4 + rates.seeded) / 11, abs=0.01)
     assert (np.diff(start.hazard) > 0).all()
+
+
+def test_of_two_places_the_doubtful_one_is_blamed_less():
+    """By the typical factors, and nobody is infected more or less for it."""
+    scene = scene_of([[0, 0, 1], [1, 0, 1]])
+    caught = {}
+    for doubt in (1.0, 0.25):
+        together = together_of(scene, known_of(3, [(0, 1, True)]))
+        city = city_of(scene, together)
+        places = Places(city.present, 0.3 * city.present, np.zeros_like(city.present))
+        typical = city.even.typical.copy()
+        typical[:, 2] = doubt
+        told = told_by(city, places, city.even._replace(typical=typical))
+        sums = together.sweep(
+            told, Manner(1.0, np.ones(2), 4.0), well=False, tally=True
+        )
+        caught[doubt] = sums.tally[0].sum(axis=0)[1:3]
+    sure, doubtful = caught[1.0], caught[0.25]
+    weights = sure * [1, 0.25]
+    # The rest: to have been infected before.
+    wanted = weights / (weights.sum() + 1 - sure.sum())
+    np.testing.assert_allclose(doubtful, wanted, 1e-5)
+    assert doubtful[1] < sure[1]

@@ -1,25 +1,51 @@
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from scipy.stats import gamma
 
 from epifalcon.errors import SettingsError
+from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.field.settings import LAWS, TransmissionSettings
-from epifalcon.models.field.transmission import Transmission, nearness
+from epifalcon.models.field.settings import (
+    LAWS,
+    NetworkSettings,
+    TransmissionSettings,
+)
+from epifalcon.models.field.transmission import Factor, Transmission, nearness
 
-SETTINGS = TransmissionSettings(weight=2.0, common_weight=10.0, reach_km=1.0)
+SETTINGS = TransmissionSettings(
+    weight=2.0, mild_weight=6.0, common_weight=10.0, reach_km=1.0
+)
 REGIONS = Regions("area", np.array([[0.0, 0.0], [0.5, 0.0], [90.0, 0.0]]))
 
 
-def estimated(law, caught, borne, factor=1.0, days=2):
-    """The factors of regions by their tallies, dealt over the days."""
-    tally = np.zeros((2, days, 4))
+def flows_of(moves, days=2):
+    counts = sp.csr_array(np.array(moves))
+    regions = counts.shape[0]
+    none = np.zeros((days, regions), np.int64)
+    return Flows(sp.vstack([counts] * days, format="csr"), none, none)
+
+
+FLOWS = flows_of([[0, 0, 5], [0, 0, 0], [5, 0, 0]])
+
+
+def factors(law, caught, borne, factor=1.0, settings=SETTINGS, flows=FLOWS):
+    """What a law makes of regions' tallies, dealt evenly over the days."""
+    regions, days = len(caught), 2
+    tally = np.zeros((2, days, 1 + regions))
     tally[0, :, 1:] = np.array(caught) / days
     tally[1, :, 1:] = np.array(borne) * factor / days
-    now = np.full((days, 4), factor)
-    made = Transmission.of(law, SETTINGS, REGIONS)
-    found = made.estimate(tally, now)
-    assert (found == found[0]).all()
-    assert found[0, 0] == 1
+    now = np.full((days, 1 + regions), factor)
+    places = REGIONS if regions == 3 else Regions("area", np.zeros((regions, 2)))
+    made = Transmission.of(law, settings, places, lambda: flows)
+    found = made.estimate(tally, Factor(now, np.ones_like(now), now), 3)
+    assert (found.mean[:, 0] == 1).all()
+    return found
+
+
+def estimated(law, caught, borne, factor=1.0):
+    found = factors(law, caught, borne, factor).mean
+    np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape))
     return found[0, 1:]
 
 
@@ -28,14 +54,40 @@ def test_one_common_rate_is_anchored_at_the_pathogen_s():
     np.testing.assert_allclose(found, (40 + 10) / (20 + 10))
 
 
-def test_each_region_s_own_rate_is_the_closed_form():
+def test_each_day_s_rate_is_its_own_and_drawn_to_the_common_one():
+    tally = np.zeros((2, 2, 4))
+    tally[0, 0, 1:], tally[0, 1, 1:] = [30, 0, 0], [1, 1, 0]
+    tally[1, :, 1:] = 5
+    even = np.ones((2, 4))
+    made = Transmission.of("daily", SETTINGS, REGIONS, lambda: FLOWS)
+    found = made.estimate(tally, Factor(even, even, even), 3).mean[:, 1:]
+    common = (32 + 10) / (30 + 10)
+    wanted = [(30 + 10) / (15 + 10 / common), (2 + 10) / (15 + 10 / common)]
+    np.testing.assert_allclose(found, np.repeat([wanted], 3, 0).T)
+
+
+@pytest.mark.parametrize(("law", "weight"), [("apart", 2.0), ("mild", 6.0)])
+def test_each_region_s_rate_is_a_gamma_posterior(law, weight):
+    """Mean and mean logarithm by integration; the prior's mean comes to rest."""
     caught, borne = np.array([30.0, 10, 0]), np.array([10.0, 8, 2])
-    common = (40 + 10) / (20 + 10)
-    around = common
-    wanted = (caught + 2) / (borne + 2 / around)
-    np.testing.assert_allclose(estimated("apart", caught, borne), wanted)
+    found = factors(law, caught, borne)
+    expected = found.expected[0, 1]
+    np.testing.assert_allclose(found.expected[:, 1:], expected)
+    grid = np.geomspace(1e-6, 100, 400_001)
+    for region in range(3):
+        log_posterior = gamma.logpdf(grid, weight, scale=expected / weight)
+        log_posterior += caught[region] * np.log(grid) - borne[region] * grid
+        chance = np.exp(log_posterior - log_posterior.max()) * grid
+        chance /= chance.sum()
+        mean = (chance * grid).sum()
+        typical = np.exp((chance * np.log(grid)).sum())
+        np.testing.assert_allclose(found.mean[0, 1 + region], mean, 1e-4)
+        np.testing.assert_allclose(found.typical[0, 1 + region], typical / mean, 1e-3)
+    own = (caught + weight) / (borne + weight / expected)
+    assert expected == pytest.approx((own.sum() + 10) / (3 + 10), rel=1e-3)
     # What was borne is counted at the rate that was in force.
-    np.testing.assert_allclose(estimated("apart", caught, borne, 3.0), wanted)
+    again = factors(law, caught, borne, 3.0)
+    np.testing.assert_allclose(again.mean, found.mean)
 
 
 def test_near_regions_lend_each_other_strength():
@@ -46,9 +98,45 @@ def test_near_regions_lend_each_other_strength():
     assert near[2] == pytest.approx(apart[2])
 
 
+def test_regions_between_which_people_go_lend_each_other_strength():
+    apart = estimated("apart", [30, 0, 0], [5, 0, 0])
+    flows = estimated("flows", [30, 0, 0], [5, 0, 0])
+    assert flows[2] > apart[2] + 0.2
+    assert flows[1] == pytest.approx(apart[1])
+
+
+def test_the_network_tells_regions_by_those_people_come_from():
+    """Two halves of a city, one with thrice the transmission; flows within halves."""
+    rng = np.random.default_rng(0)
+    regions = 40
+    fast = np.arange(regions) < regions // 2
+    moves = rng.poisson(3.0, (regions, regions)) * (fast[:, None] == fast)
+    np.fill_diagonal(moves, 0)
+    borne = np.full(regions, 6.0)
+    caught = rng.poisson(borne * np.where(fast, 1.5, 0.5)).astype(float)
+    network = NetworkSettings(steps=80)
+    settings = TransmissionSettings(network=network)
+    found = factors("dcrnn", caught, borne, settings=settings, flows=flows_of(moves))
+    expected = found.expected[0, 1:]
+    assert expected[fast].mean() > 1.5 * expected[~fast].mean()
+    assert (expected[fast] > expected[~fast].max()).mean() > 0.8
+
+
+def test_the_network_is_trained_anew_now_and_then_only():
+    made = Transmission.of("dcrnn", SETTINGS, REGIONS, lambda: FLOWS)
+    tally = np.ones((2, 2, 4))
+    before = Factor(np.ones((2, 4)), np.ones((2, 4)), np.full((2, 4), 2.0))
+    kept = made.estimate(tally, before, SETTINGS.from_sweep + 1)
+    np.testing.assert_array_equal(kept.expected[:, 1:], 2.0)
+    anew = made.estimate(tally, before, SETTINGS.from_sweep)
+    assert (anew.expected[:, 1:] != 2.0).all()
+
+
 def test_without_any_infection_or_exposure_rates_stay_near_the_pathogen_s():
     for law in LAWS:
-        np.testing.assert_allclose(estimated(law, [0, 0, 0], [0, 0, 0]), 1.0)
+        found = factors(law, [0, 0, 0], [0, 0, 0])
+        within = 0.5 if law == "dcrnn" else 1e-9
+        np.testing.assert_allclose(found.mean, 1.0, within)
 
 
 def test_a_region_without_a_place_is_near_none():
@@ -60,7 +148,15 @@ def test_a_region_without_a_place_is_near_none():
     assert not found.diagonal().any()
 
 
-@pytest.mark.parametrize("wrong", [{"law": "two"}, {"weight": 0.0}, {"from_sweep": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"law": "two"}, {"weight": 0.0}, {"from_sweep": 1}, {"among": ("two",)}],
+)
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         TransmissionSettings(**wrong)
+
+
+def test_a_choice_needs_something_to_choose_from():
+    with pytest.raises(SettingsError, match="among"):
+        TransmissionSettings(among=())

@@ -38,6 +38,7 @@ _LANES = np.uint64(LANES)
 _S, _E, _I, _R, _CAUGHT, _HEARD, _OTHERS, _FIT = np.arange(8, dtype=np.uint64) * _LANES
 _ROW = np.uint64(8) * _LANES
 _NEVER, _LATER = _CAUGHT, _HEARD
+_HIT, _BEARING = _S, _E
 _SENT, _NEWS, _WELL, _TALLY, _BORNE = np.arange(5, dtype=np.uint64) * _LANES
 _MOST_EVIDENCE = 30.0
 _LEAST_FACTOR = -1 + 1e-6
@@ -77,6 +78,9 @@ class Told(NamedTuple):
     own: float
     """1 where a person finds its own messages in the sums, and takes them out; 0
     where they are of others alone, or only as good as that."""
+    typical: Floats
+    """(days, 1 + regions) the typical over the mean factor of transmission: how
+    much less an uncertain region is blamed for infections. 1 before any estimate."""
 
 
 class Manner(NamedTuple):
@@ -138,7 +142,9 @@ def live(
             _send(begin, width, slot, home, manner, out)
             _add_up(begin, width, slot, home, sums, out)
             if sums.tally.size:
-                _tally(begin, width, home, (slot, told.day[slot]), out, sums.tally)
+                _keep(row, life, out)
+        if sums.tally.size:
+            _tally(begin, width, home, told, life, sums.tally)
         _tell(begin, width, now, rates, home.risk)
 
 
@@ -330,23 +336,39 @@ def _add_up(
 
 
 @compiled
+def _keep(row: np.uint64, life: Singles, out: Floats) -> None:
+    """Keep what is tallied of a slot where nobody looks any more."""
+    for lane in range(_LANES):
+        life[row + _HIT + lane] = out[_TALLY + lane]
+        life[row + _BEARING + lane] = out[_BORNE + lane]
+
+
+@compiled
 def _tally(
-    begin: int,
-    width: int,
-    home: Home,
-    when: tuple[int, int],
-    out: Floats,
-    tally: Floats,
+    begin: int, width: int, home: Home, told: Told, life: Singles, tally: Floats
 ) -> None:
-    """Add the infections of those who are counted, and the hazard they bore."""
-    slot, day = when
+    """Add the infections of those who are counted, and the hazard they bore.
+
+    A person's infection is shared out among places by their typical factors,
+    hazards by the mean ones: E[log b] and E[b] of variational inference.
+    """
+    slots = home.here.shape[0]
     for lane in range(width):
         counts = home.counted[begin + lane]
-        if counts != 0:
+        if counts == 0:
+            continue
+        column = np.uint64(lane)
+        whole = 1.0
+        for slot in range(slots):
             edge = np.uint32(home.here[slot, begin + lane] + 1)
-            caught = counts * out[_TALLY + np.uint64(lane)]
-            borne = counts * out[_BORNE + np.uint64(lane)]
-            tally[0, day, edge] += rounded(caught, _TALLY_STEPS)
+            hit = life[np.uint64(slot) * _ROW + _HIT + column]
+            whole += hit * (told.typical[told.day[slot], edge] - 1)
+        for slot in range(slots):
+            edge = np.uint32(home.here[slot, begin + lane] + 1)
+            row, day = np.uint64(slot) * _ROW + column, told.day[slot]
+            caught = life[row + _HIT] * told.typical[day, edge] / whole
+            tally[0, day, edge] += rounded(counts * caught, _TALLY_STEPS)
+            borne = counts * life[row + _BEARING]
             tally[1, day, edge] += rounded(borne, _TALLY_STEPS)
 
 

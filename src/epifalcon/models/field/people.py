@@ -19,7 +19,7 @@ from epifalcon.models.field.chains import (
 from epifalcon.models.field.disease import Rates, fit_to_tests
 from epifalcon.types import Counts, Floats, Probabilities
 
-_PART, _MOST_PARTS = 8192, 4
+_PART, _MOST_PARTS = 2048, 8
 """People of a part, at the least, and parts, at most."""
 _STEPS = 20
 """What a person costs in a slot, as ``each_part`` counts."""

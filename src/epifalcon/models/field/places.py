@@ -17,6 +17,7 @@ from epifalcon.models.field.chains import (
     Told,
 )
 from epifalcon.models.field.disease import MOST_CHANCE
+from epifalcon.models.field.transmission import Factor
 from epifalcon.types import Floats
 
 
@@ -56,17 +57,23 @@ class City:
         slots = np.arange(self.clock.slots)
         return (slots // self.clock.slots_per_day).astype(np.int32)
 
+    @property
+    def even(self) -> Factor:
+        """Every region as the pathogen's rate says."""
+        ones = np.ones((self.clock.days, self.present.shape[1]))
+        return Factor(ones, ones, ones)
+
 
 def told_at_first(city: City, hazard: Floats) -> Told:
     """Nothing but one hazard for everybody, ``hazard`` (slots,)."""
     shape = (*city.present.shape, 4)
-    return Told(np.zeros(shape), hazard, city.day, 1.0)
+    return Told(np.zeros(shape), hazard, city.day, 1.0, city.even.typical)
 
 
-def told_by(city: City, places: Places, factor: Floats) -> Told:
-    """What ``places`` tell, with transmission by ``factor`` (days, 1 + regions)."""
+def told_by(city: City, places: Places, factor: Factor) -> Told:
+    """What ``places`` tell, with transmission by ``factor``."""
     edges = np.empty((*places.crowd.shape, 4))
-    dose = city.force * factor[city.day] / np.maximum(places.crowd, 1)
+    dose = city.force * factor.mean[city.day] / np.maximum(places.crowd, 1)
     chance = dose if city.chance == "linear" else -np.expm1(-dose)
     edges[..., FORCE] = np.minimum(chance, MOST_CHANCE)
     # Nobody meets anybody where nobody was seen.
@@ -75,7 +82,8 @@ def told_by(city: City, places: Places, factor: Floats) -> Told:
     edges[:, 0, CROWD] = 0
     edges[..., ILLNESS] = places.infectious
     edges[..., EVIDENCE] = places.evidence
-    return Told(edges, np.empty(0), city.day, float(city.own_in_sums))
+    own = float(city.own_in_sums)
+    return Told(edges, np.empty(0), city.day, own, factor.typical)
 
 
 def renewed(places: Places, sums: Sums, manner: Manner) -> Places:

@@ -4,35 +4,71 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.errors import SettingsError
 
-Law = Literal["one", "scaled", "apart", "near"]
-"""One known rate; one that is estimated; one for each region; the same, regions
-near each other alike. In order of richness."""
+Law = Literal["one", "scaled", "daily", "mild", "apart", "near", "flows", "dcrnn"]
+"""What is estimated of transmission, in order of richness: nothing; one rate; one
+rate each day; one for each region, little apart; the same, far apart; the same,
+regions near each other alike; the same, regions alike between which people go; the
+same from a network of regions and days."""
 LAWS: tuple[Law, ...] = get_args(Law)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """The region model of the law ``dcrnn``."""
+
+    width: int = 8
+    """Of a region's row."""
+    diffusion_steps: int = 1
+    steps: int = 24
+    """Steps of training each time."""
+    learning_rate: float = 0.02
+    weight_decay: float = 0.01
+    every: int = 6
+    """Trained anew after so many sweeps."""
+    masks: int = 4
+    """Regions are told from the others' tallies: one part of so many in turn."""
+
+    def __post_init__(self) -> None:
+        whole(1, width=self.width, diffusion_steps=self.diffusion_steps)
+        whole(1, steps=self.steps, every=self.every)
+        whole(2, masks=self.masks)
+        positive(learning_rate=self.learning_rate)
+        non_negative(weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransmissionSettings:
     """What is estimated of transmission, and how cautiously."""
 
-    law: Literal["auto", "one", "scaled", "apart", "near"] = "auto"
-    """``auto`` takes the law that tells held-out tested people best."""
-    weight: float = 0.7
-    """The prior counts like so many infections in each region."""
+    law: Literal["auto"] | Law = "auto"
+    """``auto`` takes the one of ``among`` that tells held-out tested people best."""
+    among: tuple[Law, ...] = ("one", "scaled", "mild", "apart")
+    weight: float = 0.5
+    """What is expected of a region counts like so many infections there."""
+    mild_weight: float = 2.0
+    """The same under ``mild``."""
     common_weight: float = 20.0
     """That the common rate is the pathogen's counts like so many infections."""
-    from_sweep: int = 4
+    from_sweep: int = 3
     """Estimated after this sweep and each later one."""
     reach_km: float = 2.0
     """How far apart regions are still a little alike under ``near``."""
     choosing_sweeps: int = 8
     """Sweeps of the runs that choose the law under ``auto``."""
+    network: NetworkSettings = field(default_factory=NetworkSettings)
 
     def __post_init__(self) -> None:
         one_of(("auto", *LAWS), law=self.law)
+        for law in self.among:
+            one_of(LAWS, among=law)
+        if not self.among:
+            raise SettingsError("among=() must name a law")
         positive(weight=self.weight, reach_km=self.reach_km)
-        positive(common_weight=self.common_weight)
-        whole(1, from_sweep=self.from_sweep, choosing_sweeps=self.choosing_sweeps)
+        positive(mild_weight=self.mild_weight, common_weight=self.common_weight)
+        whole(2, from_sweep=self.from_sweep)
+        whole(1, choosing_sweeps=self.choosing_sweeps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from epifalcon.models.field.places import (
     told_by,
 )
 from epifalcon.models.field.settings import FieldSettings
-from epifalcon.models.field.transmission import Transmission
+from epifalcon.models.field.transmission import Factor, Transmission
 from epifalcon.types import Floats
 
 _LEAST_PACE = 0.1
@@ -82,8 +82,8 @@ class Stage:
     """Where the server stands after a sweep."""
 
     places: Places
-    factor: Floats
-    """(days, 1 + regions) by which transmission differs from the pathogen's."""
+    factor: Factor
+    """By which transmission differs from the pathogen's."""
     sums: Sums
     """Of the latest sweep, as they were brought."""
     caution: Floats
@@ -113,7 +113,7 @@ def infer(
         tally = transmission.counts_after(number)
         stage = go_on(exchange, city, stage, settings, tally=tally)
         if tally:
-            factor = transmission.estimate(stage.sums.tally, stage.factor)
+            factor = transmission.estimate(stage.sums.tally, stage.factor, number)
             stage = replace(stage, factor=factor)
         tell_of(number)
     end(exchange, city, stage, settings)
@@ -131,8 +131,7 @@ def begin(
     told = told_at_first(city, start.hazard)
     sums = exchange.sweep(told, manner, well=city.over_susceptible, tally=False)
     places = renewed(Places.empty(city.present), sums, manner)
-    factor = np.ones((city.clock.days, city.present.shape[1]))
-    return Stage(places, factor, sums, caution, sweep=1)
+    return Stage(places, city.even, sums, caution, sweep=1)
 
 
 def go_on(
