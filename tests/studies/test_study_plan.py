@@ -9,6 +9,7 @@ from epifalcon.studies import study_plan
 from epifalcon.studies.study import Asked, Cell
 from epifalcon.studies.study_list import find_study
 from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study_running import runs_of
 from tests.studies.study_results import tiny_study
 
 WORK = Path("work")
@@ -40,6 +41,18 @@ def test_equal_settings_share_their_runs():
     assert one.plans["a"].methods == ("hbp", "dct")
     assert len(one.comparisons) == 2
     assert folders["a"].name.startswith("hamlet-")
+
+
+def test_costly_cells_have_fewer_seeds():
+    costly = Cell(label="b", preset="basic-sars", methods=("hbp",), most_seeds=2)
+    made = plan(with_cells(cell("a"), costly), seeds=5)
+    assert made.plans["a"].seeds == (0, 1, 2, 3, 4)
+    assert made.plans["b"].seeds == (0, 1)
+    assert made.runs == 7
+    assert [seed for one, _, seed in runs_of(made) if one.label == "b"] == [0, 1]
+    # Where two cells share runs, the one with more seeds decides.
+    shared = Cell(label="c", preset="hamlet", methods=("dct",), most_seeds=1)
+    assert plan(with_cells(shared, cell("a")), seeds=3).plans["c"].seeds == (0, 1, 2)
 
 
 def test_another_version_has_runs_of_its_own(monkeypatch):

@@ -58,6 +58,8 @@ class Cell:
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's figures, by method and metric."""
     then: FollowUp | None = None
+    most_seeds: int | None = None
+    """The first so many seeds alone; None for all. Each row tells its seeds."""
 
 
 @dataclass(frozen=True)

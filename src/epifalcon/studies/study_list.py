@@ -59,6 +59,6 @@ def _told_scale(study: Study, scale: Any) -> dict[str, Any]:  # noqa: ANN401
     return {
         "seeds": len(planned.seeds),
         "first_seed": planned.seeds[0],
-        "runs": len(planned.seeds) * sum(len(one.methods) for one in planned.cells),
+        "runs": planned.runs,
         "cpu_hours": round(planned.cpu_hours, 2),
     }

@@ -49,14 +49,22 @@ class Planned:
         return shlex.join(words)
 
     @property
+    def runs(self) -> int:
+        """Runs of methods, in all."""
+        return sum(
+            len(self.plans[cell.label].seeds) * len(cell.methods) for cell in self.cells
+        )
+
+    @property
     def cpu_hours(self) -> float:
         """About what all runs take, by what methods took before."""
         seconds = sum(
             cpu_seconds(self.plans[cell.label].experiment, method, cell.then)
+            * len(self.plans[cell.label].seeds)
             for cell in self.cells
             for method in cell.methods
         )
-        return seconds * len(self.seeds) / 3600
+        return seconds / 3600
 
 
 def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
@@ -67,11 +75,12 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     plans: dict[str, Plan] = {}
     by_folder: dict[Path, Plan] = {}
     for cell in cells:
-        made = _plan(cell, seeds, work)
+        made = _plan(cell, seeds[: cell.most_seeds], work)
         same = by_folder.get(made.folder)
         if same is not None:
             methods = tuple(dict.fromkeys((*same.methods, *made.methods)))
-            made = replace(same, methods=methods)
+            seeds_of_both = max(same.seeds, made.seeds, key=len)
+            made = replace(same, methods=methods, seeds=seeds_of_both)
         by_folder[made.folder] = made
         plans[cell.label] = made
     plans = {label: by_folder[plan.folder] for label, plan in plans.items()}

@@ -71,6 +71,8 @@ def runs_of(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
     """Every cell, method and seed, seed by seed."""
     for seed in planned.seeds:
         for cell in planned.cells:
+            if seed not in planned.plans[cell.label].seeds:
+                continue
             for method in cell.methods:
                 yield cell, method, seed
 
