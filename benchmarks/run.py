@@ -26,10 +26,11 @@ NAMES = (
     "hbp-million",
     "field",
     "field-million",
+    "region-limit",
     "localisation",
     "federation",
 )
-WITH_PRESET = ("round", "round-all", "hbp", "field", "federation")
+WITH_PRESET = ("round", "round-all", "hbp", "field", "region-limit", "federation")
 WITH_PEOPLE = ("million", "hbp-million", "field-million")
 
 

@@ -1,0 +1,210 @@
+"""How much of regional differences tests can tell at all, and how much we find.
+
+In a world whose regions differ (``larger-sars+regional-1.5``) three fields are
+compared on hidden people: all regions alike, our estimate, and the true factors.
+The peer is a sampler that is helped: it is told the field that belongs to the true
+factors, knows the form of their prior, and draws the factors of all regions from
+their posterior given the same tests, by Gibbs sampling with each infection's place
+as a latent variable. A person's risk is the mean over its draws. ``ours`` and
+``peer`` are what is won over regions alike, in thousandths of AUC: a ratio near 1
+says that tests hold no more than we find, whatever the true factors would bring.
+"""
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.special import gammaln
+from scipy.stats import poisson
+
+from benchmarks.measuring import in_a_process_of_its_own
+from epifalcon.baselines.method import Scene
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.labels import Labels
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.metrics import auc
+from epifalcon.federation.field.together import Together
+from epifalcon.mobility.flows import count_flows
+from epifalcon.models.field.disease import force_of_infection, rates_of
+from epifalcon.models.field.people import Cohort
+from epifalcon.models.field.places import City, told_by
+from epifalcon.models.field.settings import FieldSettings
+from epifalcon.models.field.sweeps import Stage, Start, infer
+from epifalcon.models.field.transmission import Factor, Transmission
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.pipeline import make_city, run_epidemics
+from epifalcon.types import Floats, Probabilities
+
+SEEDS = (200, 201, 202)
+_DRAWS, _FORGOTTEN, _TOLD_EVERY = 600, 200, 4
+_STEP = 0.2
+
+
+def run(preset: str = "larger-sars+regional-1.5") -> dict[str, Any]:
+    """AUC of hidden people by each field, the mean of three cities."""
+    rows = [
+        in_a_process_of_its_own("region_limit", preset, str(seed)) for seed in SEEDS
+    ]
+    mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+    ours, peer = (1000 * (mean[name] - mean["alike"]) for name in ("found", "sampled"))
+    return {
+        "name": "region-limit",
+        "ours": ours,
+        "peer": peer,
+        "ratio": ours / peer,
+        "unit": "thousandths of AUC",
+        "preset": preset,
+        **mean,
+        "by_seed": dict(zip(map(str, SEEDS), rows, strict=True)),
+    }
+
+
+class _World:
+    """One outbreak in a city, and fields on it."""
+
+    def __init__(self, preset: str, seed: int) -> None:
+        settings = Experiment.load(preset)
+        self.traces = make_city(settings, seed=seed)
+        epidemic = next(run_epidemics(settings, self.traces, seed=seed))
+        self.labels: Labels = epidemic.labels
+        self.known: Known = epidemic.labels.known
+        self.truth: Outbreak = epidemic.outbreak
+        pathogen = settings.beliefs.pathogen(settings.pathogen)
+        rule = settings.beliefs.rule(settings.outbreak)
+        self.scene = Scene(self.traces, seed, pathogen, rule)
+        self.rates = rates_of(self.traces, pathogen, rule)
+        crowd = self.together().crowd()
+        force = force_of_infection(self.traces, pathogen, rule)
+        self.city = City(self.traces.clock, force, rule.chance, crowd)
+
+    def together(self) -> Together:
+        errors = self.scene.test_errors
+        return Together([Cohort.of(self.traces, self.known, self.rates, errors)])
+
+    def swept(self, transmission: Any) -> tuple[Together, Stage]:  # noqa: ANN401
+        """Sweep with one way to estimate transmission, or with the truth."""
+        people = self.together()
+        start = Start.of(self.known, self.rates, self.traces.slots)
+        settings = FieldSettings()
+        stage = infer(
+            people, self.city, start, settings, transmission, lambda _sweep: None
+        )
+        return people, stage
+
+    def law(self, name: str) -> Transmission:
+        traces, region = self.traces, FieldSettings().region
+        return Transmission.of(
+            name,  # type: ignore[arg-type]
+            region,
+            traces.regions,
+            lambda: count_flows(traces),
+        )
+
+    def auc(self, risk: Probabilities) -> float:
+        hidden = self.labels.hidden.open("the benchmark region-limit")
+        return float(auc(curve(risk[hidden.person], hidden.infected)))
+
+    def exposure(self, people: Together, stage: Stage) -> sp.csr_array:
+        """(people, regions) the hazard each person met in each region at b = 1."""
+        edges = told_by(self.city, stage.places, self.city.even).edges
+        home, parts = people.cohorts[0].home, []
+        for slot, here in enumerate(self.traces.by_slot):
+            force, others, ill, _ = edges[slot, here + 1].T
+            some = np.maximum(others, 1)
+            mean = np.clip((ill - home.infectious[slot]) / some, 0, 1)
+            hazard = -some * np.log1p(-force * mean)
+            met = np.flatnonzero((here >= 0) & (hazard > 0))
+            parts.append((hazard[met], met, here[met]))
+        hazard, person, region = (
+            np.concatenate(one) for one in zip(*parts, strict=True)
+        )
+        shape = (self.traces.people, len(self.traces.regions))
+        return sp.csr_array((hazard, (person, region)), shape=shape)
+
+
+class _Told:
+    """The true factors, from the second sweep on."""
+
+    def __init__(self, factor: Floats) -> None:
+        self._factor = factor
+
+    def counts_after(self, sweep: int) -> bool:
+        return sweep >= 2
+
+    def estimate(self, _tally: Floats, factor: Factor, _sweep: int) -> Factor:
+        mean = np.tile(np.append(1.0, self._factor), (len(factor.mean), 1))
+        return factor._replace(mean=mean)
+
+
+def sampled(exposure: sp.csr_array, known: Known, seeded: float) -> Probabilities:
+    """Everybody's mean risk over draws of all regions' factors: (people,).
+
+    Of a positive the number of infectious contacts is Poisson and not 0; each is
+    dealt to a region by b X. Given the numbers of all regions b is gamma; mean and
+    shape of the prior are drawn along.
+    """
+    rng = np.random.default_rng(0)
+    positive = sp.csr_array(exposure[np.flatnonzero(known.status == 1)])
+    borne = np.asarray(exposure[np.flatnonzero(known.tested)].sum(axis=0)).ravel()
+    seen, factor, shape, mean = borne > 0, np.ones(len(borne)), 1.0, 1.0
+    risk, told = np.zeros(exposure.shape[0]), 0
+    for draw in range(_DRAWS):
+        count = _infections(positive, factor, seeded, rng)
+        factor = np.maximum(rng.gamma(shape + count, 1 / (shape / mean + borne)), 1e-9)
+        rate = rng.gamma(shape * seen.sum(), 1 / factor[seen].sum())
+        mean = shape / rate
+        other = shape * np.exp(_STEP * rng.normal())
+        tallies = count[seen], borne[seen], mean
+        gain = _likelihood(other, *tallies) - _likelihood(shape, *tallies)
+        shape = other if np.log(rng.random()) < gain else shape
+        if draw >= _FORGOTTEN and draw % _TOLD_EVERY == 0:
+            risk -= np.expm1(-(exposure @ factor + seeded))
+            told += 1
+    return risk / told
+
+
+def _infections(
+    positive: sp.csr_array, factor: Floats, seeded: float, rng: np.random.Generator
+) -> Floats:
+    """How many infections each region had, drawn: (regions,)."""
+    weight = positive.data * factor[positive.indices]
+    so_far = np.concatenate([[0.0], np.cumsum(weight)])
+    begin = so_far[positive.indptr[:-1]]
+    whole = so_far[positive.indptr[1:]] - begin + seeded
+    none = np.exp(-whole)
+    times = poisson.ppf(none + rng.random(len(whole)) * (1 - none), whole)
+    who = np.repeat(np.arange(len(whole)), np.maximum(times, 1).astype(int))
+    at = rng.random(len(who)) * whole[who]
+    # The rest was infected before the traces begin.
+    here = at < (whole - seeded)[who]
+    cell = np.searchsorted(so_far, (begin[who] + at)[here], side="right") - 1
+    return np.bincount(positive.indices[cell], minlength=len(factor)).astype(float)
+
+
+def _likelihood(shape: float, count: Floats, borne: Floats, mean: float) -> float:
+    """Log likelihood of the regions' numbers, their factors integrated out."""
+    rate = shape / mean
+    found = gammaln(shape + count) - gammaln(shape) + shape * np.log(rate)
+    return float((found - (shape + count) * np.log(rate + borne)).sum())
+
+
+def _run(preset: str, seed: int) -> dict[str, float]:
+    world = _World(preset, seed)
+    regions = len(world.traces.regions)
+    true = _Told(world.truth.variation.factors(regions))
+    found = {
+        "alike": world.swept(world.law("one"))[0].risk,
+        "found": world.swept(world.law("apart"))[0].risk,
+    }
+    people, stage = world.swept(true)
+    found["true"] = people.risk
+    exposure = world.exposure(people, stage)
+    found["sampled"] = sampled(exposure, world.known, world.rates.seeded)
+    return {name: world.auc(risk) for name, risk in found.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(_run(sys.argv[1], int(sys.argv[2]))))
