@@ -55,6 +55,9 @@ class FieldSettings:
     folds: int = 4
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them and to choose the law of transmission."""
+    kept: bool = True
+    """Whether a run keeps what places told and people sent at last, for newcomers,
+    explanations and the next days: some 8 bytes for each person and slot."""
 
     def __post_init__(self) -> None:
         whole(1, sweeps=self.sweeps)
