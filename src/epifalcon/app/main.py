@@ -17,6 +17,7 @@ from epifalcon.app import (
     auditing,
     city,
     comparing,
+    explaining,
     federating,
     importing,
     inspecting,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("predict")(predicting.predict)
+app.command("explain")(explaining.explain)
 app.command("compare")(comparing.compare)
 app.command("methods")(listing.methods)
 app.command("audit")(auditing.audit)

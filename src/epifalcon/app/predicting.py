@@ -85,7 +85,10 @@ def predict(
     screen.figures({**chosen.figures(scored), "out": str(out)})
     rows = [_row(one) for one in scored.risks.highest(_SHOWN)]
     title = f"The highest of {len(scored.risks):,} risks"
-    screen.table(title, ["rank", "person", "risk", "percentile", "known"], rows)
+    columns = ["rank", "person", "risk", "percentile", "known"]
+    if scored.risks.now is not None:
+        columns.append("risk now")
+    screen.table(title, columns, rows)
     if (warning := chosen.warning()) is not None:
         screen.note(warning)
     if scored.spent is not None:
@@ -154,12 +157,14 @@ class _Chosen:
 
 
 def _row(one: dict[str, Any]) -> list[str]:
+    now = [f"{one['risk_now']:.4f}"] if "risk_now" in one else []
     return [
         f"{one['rank']:,}",
         str(one["person"]),
         f"{one['risk']:.4f}",
         f"{one['percentile']:.2f}",
         one["known"] or "",
+        *now,
     ]
 
 

@@ -41,6 +41,7 @@ from epifalcon.types import Floats, Probabilities
 
 LEDGER = "ledger.jsonl"
 FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
+MEAN_NOW = "mean_risk_now"
 _RISK_STEPS = 2.0**30
 
 
@@ -95,7 +96,8 @@ class FalconField(Method):
 
         self._kept = None
         found = without_own_tests(known, parts, self._deal(), run)
-        return replace(found, told={"sweeps": found.steps, "law": laws[0]})
+        told = {"sweeps": found.steps, "law": laws[0], MEAN_NOW: mean_of(found.now)}
+        return replace(found, told=told)
 
     def keep(self, folder: Path, origin: Origin) -> None:
         """Write what places told at last, and what people hold of their messages."""
@@ -181,6 +183,7 @@ class _Runs:
         now, kept = self._read(together, city, stage)
         spent = spent_figures(wish.mode, noised.ledger)
         told = {"sweeps": wish.sweeps, "law": "one", "spent": spent}
+        told[MEAN_NOW] = mean_of(now.aside)
         scores = Scores(
             _on_a_grid(together.risk),
             steps=wish.sweeps,
@@ -242,6 +245,11 @@ class _Runs:
             return finals
         each = len(LAWS) * (settings.region.choosing_sweeps - 1)
         return finals + 2 * folds * each
+
+
+def mean_of(now: Probabilities | None) -> float | None:
+    """The mean chance of being infected at the end."""
+    return None if now is None else float(now.mean())
 
 
 def _on_a_grid(risk: Probabilities) -> Probabilities:

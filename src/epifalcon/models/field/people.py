@@ -17,7 +17,13 @@ from epifalcon.models.field.chains import (
     live,
 )
 from epifalcon.models.field.disease import Rates, fit_to_tests
-from epifalcon.models.field.reading import Now, read_now
+from epifalcon.models.field.reading import (
+    Heard,
+    Infections,
+    Now,
+    infections,
+    read_now,
+)
 from epifalcon.types import Counts, Floats, Probabilities
 
 _PART, _MOST_PARTS = 8192, 4
@@ -61,6 +67,13 @@ class Cohort:
     def risk(self) -> Probabilities:
         """(people,) of having been infected, own tests aside."""
         return self.home.risk
+
+    def infections(self, told: Told, *, tests: bool = False) -> Infections:
+        """When these people were infected, own tests aside or counted."""
+        heard = Heard.by((0, self.traces.people), self.home, told)
+        if tests:
+            return infections(heard, self.home.prior, self.rates, self.home.fit)
+        return infections(heard, self.home.aside, self.rates)
 
     def now(self, told: Told) -> Now:
         """Who is infected behind the last slot, if ``told`` is what places tell."""

@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
+from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.chains import Singles, Told
 from epifalcon.models.field.disease import Rates
+from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, Places, told_by
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Floats
@@ -52,6 +55,18 @@ class PublishedField:
         city = replace(self.city, present=self.city.present + 1, own_in_sums=False)
         places = replace(self.places, crowd=self.places.crowd + 1)
         return told_by(city, places, self.factor)
+
+    def people(
+        self, traces: Traces, known: Known, messages: "Messages | None" = None
+    ) -> Cohort:
+        """People at home who know their tests, and the messages that they sent."""
+        cohort = Cohort.of(traces, known, self.rates, self.errors)
+        if messages is None:
+            return cohort
+        home = cohort.home._replace(
+            infectious=messages.infectious, evidence=messages.evidence
+        )
+        return replace(cohort, home=home)
 
     def in_order(self, regions: NDArray[np.int64]) -> "PublishedField":
         """The same with the region at place k under the number ``regions[k]``."""
@@ -131,6 +146,11 @@ class Messages:
 
     infectious: Singles
     evidence: Singles
+
+    def of(self, person: int) -> "Messages":
+        """Those of one person, in memory."""
+        own = slice(person, person + 1)
+        return Messages(self.infectious[:, own].copy(), self.evidence[:, own].copy())
 
     def in_order(self, people: NDArray[np.int64]) -> "Messages":
         """The same with the person at place k under the number ``people[k]``."""
