@@ -74,10 +74,10 @@ def _spread(options, chance, after):
 def joint(world, tests, wrong=(0.0, 0.0), well=None):
     """The chance of each joint state at the end together with the tests.
 
-    Tests are (person, slot, result). A test tells whether the person was infected in its slot or before; ``wrong`` are
-    the chances of a false positive and of a false negative result. ``well`` is a
-    person and a slot: only what leaves it susceptible behind that slot is counted, -1
-    for before the first one.
+    A test (person, slot, result) tells whether the person was infected in its slot or
+    before; ``wrong`` are the chances of a false positive and of a false negative
+    result. ``well`` is a person and a slot: only what leaves it susceptible behind
+    that slot is counted, -1 for before the first one.
     """
     chances = world.start()
     if well is not None and well[1] < 0:

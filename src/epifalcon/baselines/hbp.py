@@ -251,7 +251,8 @@ def without_own_tests(
     """Everybody's risk by ``run``, that of tested people without their own fold."""
     tested = np.flatnonzero(known.tested).astype(np.int32)
     found = run(known)
-    risk, now = found.risk.copy(), found.now and found.now.aside.copy()
+    risk = found.risk.copy()
+    now = None if found.now is None else found.now.aside.copy()
     parts = min(folds, len(tested))
     fold = blind_folds(known, max(parts, 1), rng)
     for part in range(parts):
@@ -268,7 +269,7 @@ def without_own_tests(
         steps=found.sweeps,
         told=told,
         now=now,
-        now_tested=found.now and found.now.tested,
+        now_tested=None if found.now is None else found.now.tested,
     )
 
 

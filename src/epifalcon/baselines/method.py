@@ -196,11 +196,15 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    now = {
-        name: None if (told := getattr(found, name)) is None else _back(told, order)
-        for name in ("now", "now_tested")
-    }
-    return replace(found, risk=_back(risk, order), masked=masked, **now)
+    return replace(
+        found,
+        risk=_back(risk, order),
+        masked=masked,
+        now=None if found.now is None else _back(found.now, order),
+        now_tested=(
+            None if found.now_tested is None else _back(found.now_tested, order)
+        ),
+    )
 
 
 def _back(told: Probabilities, order: Order) -> Probabilities:

@@ -68,6 +68,11 @@ class Cohort:
         """(people,) of having been infected, own tests aside."""
         return self.home.risk
 
+    def listen(self, told: Told) -> None:
+        """Everybody listens and knows its risk; nothing is sent."""
+        nothing = Manner(0.0, np.zeros(self.traces.slots), 0.0)
+        self.sweep(told, nothing)
+
     def infections(self, told: Told, *, tests: bool = False) -> Infections:
         """When these people were infected, own tests aside or counted."""
         heard = Heard.by((0, self.traces.people), self.home, told)

@@ -169,8 +169,9 @@ def fit_of(fit: Fit, people: slice) -> Fit:
 
 def _laid_out(fit: Fit, slots: int) -> Floats:
     """(2 + slots, people): infected before, in each slot, never."""
-    rows = [fit.seed, *(row.copy() for row in _by_slot(fit, slots)), fit.never]
-    return np.stack(rows)
+    rows: list[Floats] = [fit.seed.astype(np.float64)]
+    rows += [row.copy() for row in _by_slot(fit, slots)]
+    return np.stack([*rows, fit.never.astype(np.float64)])
 
 
 def _by_slot(fit: Fit, slots: int) -> Iterator[Floats]:
