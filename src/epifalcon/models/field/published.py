@@ -63,8 +63,10 @@ class PublishedField:
         cohort = Cohort.of(traces, known, self.rates, self.errors)
         if messages is None:
             return cohort
+        # A sweep renews them in place: what was read from disk is copied.
         home = cohort.home._replace(
-            infectious=messages.infectious, evidence=messages.evidence
+            infectious=np.require(messages.infectious, requirements="W"),
+            evidence=np.require(messages.evidence, requirements="W"),
         )
         return replace(cohort, home=home)
 

@@ -36,6 +36,20 @@ class TransmissionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WindowSettings:
+    """How a field goes on from day to day."""
+
+    days: int = 14
+    """Days that can still be thought of anew; of earlier ones each person keeps the
+    chance of each state."""
+    sweeps: int = 8
+    """Exchanges after each new day."""
+
+    def __post_init__(self) -> None:
+        whole(1, days=self.days, sweeps=self.sweeps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FieldSettings:
     """How often people and places exchange, and how much of the old is kept."""
 
