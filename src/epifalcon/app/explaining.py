@@ -1,7 +1,7 @@
 """``epifalcon explain``: where one person's risk comes from."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,9 +9,17 @@ from epifalcon.app import options
 from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
+if TYPE_CHECKING:
+    from epifalcon.studies.explaining import Explanation
+
 
 def explain(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a finished run, or a state of epifalcon update."
+        ),
+    ],
     person: Annotated[
         str, typer.Argument(help="The person's name in the data, or number from 0.")
     ],
@@ -53,29 +61,47 @@ def explain(
     Example: epifalcon explain field 17
     """
     from epifalcon import store
-    from epifalcon.studies import explaining
-    from epifalcon.studies.finished_run import FinishedRun
 
-    if top < 1:
-        raise SettingsError(f"--top {top} must be 1 or more")
     if out is not None:
         store.refuse_occupied(out, overwrite=False)
     screen = Screen(json=json, quiet=quiet)
-    opened = FinishedRun.open(run, method)
-    found = explaining.explain(opened, person, tests=with_tests)
+    found, listed = _explained(run, method, person, with_tests)
     from epifalcon.studies import explanation_page as page
 
     if out is not None:
         words = f"{' --with-tests' if with_tests else ''} --out {out}"
         page.write_page(out, found, f"epifalcon explain {run} {person}{words}", top)
-    listed = opened.risks().probability[explaining.find_person(opened.traces, person)]
-    figures = {**found.as_plain(), "listed_risk": float(listed), "run": str(run)}
+    figures = {**found.as_plain(), "listed_risk": listed, "run": str(run)}
     screen.figures({**figures, "out": None if out is None else str(out)})
     for sentence in page.sentences(found):
         screen.say(sentence)
-    for table in (page.day_table(found), page.exposure_table(found, top)):
-        if table.rows:
-            screen.table(table.caption, table.columns, table.rows)
+    for line in page.day_lines(found):
+        screen.say(line)
+    table = page.exposure_table(found, top)
+    if table.rows:
+        screen.table(table.caption, table.columns, table.rows)
     screen.say(page.CAUTION)
     if out is not None:
         screen.say(f"Written to {out}.")
+
+
+def _explained(
+    folder: Path, method: str | None, person: str, tests: bool
+) -> tuple["Explanation", float]:
+    """The explanation, and the risk that stands in the list."""
+    from epifalcon import store
+    from epifalcon.studies import daily, explaining
+    from epifalcon.studies.finished_run import FinishedRun
+
+    if store.read_manifest(folder)["kind"] == daily.KIND:
+        if method is not None:
+            raise SettingsError(f"{folder}: is a state of falcon-field; no --method")
+        window = daily.load_state(folder)
+        found = daily.explain_in(window, person, tests=tests)
+        traces, risks = window.traces, daily.risks_of(window)
+    else:
+        run = FinishedRun.open(folder, method)
+        found = explaining.explain(run, person, tests=tests)
+        traces, risks = run.traces, run.risks()
+    at = explaining.find_person(traces, person)
+    return found, float(risks.probability[at])

@@ -12,20 +12,37 @@ from epifalcon.epidemic.day_results import NamedTests, read_day_tests
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.federation.field.window import FieldWindow, NewDay
-from epifalcon.federation.field.window_store import load_window, save_window
+from epifalcon.federation.field.window_store import KIND, load_window, save_window
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest.days import read_day_visits
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.published import Messages
 from epifalcon.models.field.settings import WindowSettings
 from epifalcon.models.field.transmission import Transmission
-from epifalcon.studies.explaining import load_field
+from epifalcon.studies.explaining import (
+    Explanation,
+    find_person,
+    load_field,
+    one_person,
+    taken_apart,
+)
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.method_folder import MESSAGES_FOLDER, PREDICTION
 from epifalcon.studies.methods import FIELD
 from epifalcon.studies.risks import Risks
 from epifalcon.types import UNKNOWN
 
+__all__ = [
+    "KIND",
+    "Updated",
+    "explain_in",
+    "load_state",
+    "require_state",
+    "risks_of",
+    "save_state",
+    "take_day",
+    "window_of",
+]
 _NO_TESTS = NamedTests((), np.zeros(0, np.int64), np.zeros(0, np.bool_))
 
 
@@ -117,6 +134,24 @@ def risks_of(window: FieldWindow) -> Risks:
         window.traces.names,
         now=now.aside,
         now_tested=now.tested,
+    )
+
+
+def explain_in(window: FieldWindow, person: str, *, tests: bool = False) -> Explanation:
+    """Where the risk of ``person`` comes from, by the days of the window."""
+    at = find_person(window.traces, person)
+    own = one_person(window.traces, window.known, at)
+    alone = window.field.people(*own, window.messages.of(at))
+    row = slice(at, at + 1)
+    home = alone.home._replace(
+        prior=window.boundary.prior[row], aside=window.boundary.aside[row]
+    )
+    return taken_apart(
+        replace(alone, home=home),
+        window.field,
+        person,
+        tests=tests,
+        first_day=window.first_day,
     )
 
 

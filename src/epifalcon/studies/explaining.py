@@ -12,7 +12,6 @@ import numpy as np
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.published import Messages, PublishedField
@@ -23,7 +22,7 @@ from epifalcon.studies.method_folder import (
     PREDICTION,
 )
 from epifalcon.studies.methods import FIELD
-from epifalcon.types import UNKNOWN, Floats, RegionIds
+from epifalcon.types import UNKNOWN, Floats
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class Exposure:
     """A stay in one region on one day, and its share of the person's risk."""
 
     day: int
-    """From 1."""
     begin: float
     """Hour of the day."""
     end: float
@@ -67,6 +65,8 @@ class Explanation:
     """(days,) share of the risk."""
     exposures: tuple[Exposure, ...]
     """All stays with any risk, the largest share first."""
+    first_day: int = 1
+    """Number of the first day."""
 
     def as_plain(self) -> dict[str, Any]:
         """For JSON."""
@@ -76,6 +76,7 @@ class Explanation:
             "risk_now": self.now,
             "own_tests": "counted" if self.tests else "aside",
             "before": self.before,
+            "first_day": self.first_day,
             "by_day": self.by_day.tolist(),
             "exposures": [vars(one) for one in self.exposures],
         }
@@ -121,15 +122,19 @@ def load_field(place: Path) -> PublishedField:
 
 
 def taken_apart(
-    home: Cohort, field: PublishedField, called: str, *, tests: bool
+    home: Cohort,
+    field: PublishedField,
+    called: str,
+    *,
+    tests: bool,
+    first_day: int = 1,
 ) -> Explanation:
     """The explanation of the one person of ``home``."""
     told = field.told()
     found, now = home.infections(told, tests=tests), home.now(told)
     shares = found.shares[:, 0]
-    clock, here = home.traces.clock, home.traces.by_slot[:, 0]
-    by_day = shares[1:].reshape(clock.days, -1).sum(axis=1)
-    stays = _stays(shares[1:], here, home.traces, clock)
+    by_day = shares[1:].reshape(home.traces.clock.days, -1).sum(axis=1)
+    stays = _stays(shares[1:], home.traces, first_day)
     return Explanation(
         person=called,
         risk=float(found.risk[0]),
@@ -138,13 +143,13 @@ def taken_apart(
         before=float(shares[0]),
         by_day=by_day,
         exposures=tuple(sorted(stays, key=lambda one: -one.share)),
+        first_day=first_day,
     )
 
 
-def _stays(
-    share: Floats, here: RegionIds, traces: Traces, clock: Clock
-) -> list[Exposure]:
+def _stays(share: Floats, traces: Traces, first_day: int) -> list[Exposure]:
     """Slots of one day, region and stretch of time put together."""
+    clock, here = traces.clock, traces.by_slot[:, 0]
     slot = np.arange(len(here))
     new = (np.diff(here, prepend=-2) != 0) | (slot % clock.slots_per_day == 0)
     starts = np.flatnonzero(new)
@@ -157,7 +162,7 @@ def _stays(
         region, begin = int(here[first]), clock.hour_of_slot(first)
         found.append(
             Exposure(
-                day=clock.day_of_slot(first) + 1,
+                day=first_day + clock.day_of_slot(first),
                 begin=begin,
                 end=begin + slots * clock.slot_minutes / 60,
                 region=None if region == UNKNOWN else traces.regions.name(region),

@@ -15,6 +15,7 @@ from epifalcon.studies.run_pictures import write_rows
 TOP = 10
 _STEM = "explanation"
 _BAR = 40
+_LEAST_SHOWN = 0.0005
 CAUTION = (
     "No other person is named. But a place where only two people were points at the "
     "other one: show an explanation to the person it is about, and to nobody else."
@@ -37,7 +38,7 @@ def sentences(found: Explanation) -> list[str]:
     day = int(np.argmax(found.by_day))
     where = (
         f"Of this risk {found.before:.0%} is from before the first day; the day with "
-        f"most of it is day {day + 1}, {found.by_day[day]:.0%}."
+        f"most of it is day {found.first_day + day}, {found.by_day[day]:.0%}."
     )
     return [risks, where]
 
@@ -47,20 +48,25 @@ def exposure_table(found: Explanation, top: int = TOP) -> Table:
     rows = [
         [str(one.day), one.hours, one.place, f"{one.share:.1%}"]
         for one in found.exposures[:top]
+        if one.share >= _LEAST_SHOWN
     ]
     return Table("Largest exposures", ["day", "hours", "region", "share"], rows)
 
 
-def day_table(found: Explanation) -> Table:
+def day_lines(found: Explanation) -> list[str]:
     """A bar of text for each day, and one for what was before."""
     shares = [found.before, *found.by_day.tolist()]
-    names = ["before", *(f"day {day + 1}" for day in range(len(found.by_day)))]
-    most = max(max(shares), 1e-9)
-    rows = [
-        [name, f"{share:.1%}", ("█" * round(_BAR * share / most)).ljust(_BAR)]
+    names = ["before", *(f"day {day}" for day in _days(found))]
+    most = max(*shares, _LEAST_SHOWN)
+    return [
+        f"{name:>8} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
         for name, share in zip(names, shares, strict=True)
     ]
-    return Table("Share of the risk by day", ["when", "share", ""], rows)
+
+
+def _days(found: Explanation) -> range:
+    """The numbers of the days."""
+    return range(found.first_day, found.first_day + len(found.by_day))
 
 
 def draw(found: Explanation) -> Figure:
@@ -74,9 +80,8 @@ def draw(found: Explanation) -> Figure:
     colours = ["#9aa5ae", *[figures.BLUE] * len(found.by_day)]
     axes.bar(place, heights, color=colours, width=0.8)
     step = max(1, len(place) // 15)
-    axes.set_xticks(
-        place[::step], ["before" if at == 0 else str(at) for at in place[::step]]
-    )
+    names = ["before", *(str(day) for day in _days(found))]
+    axes.set_xticks(place[::step], names[::step])
     axes.set(xlabel="day", ylabel="share of the risk, %")
     return figure
 
@@ -85,15 +90,16 @@ def write_picture(folder: Path, found: Explanation) -> Picture:
     """The bars as PNG and SVG, their numbers as CSV beside them."""
     path = folder / f"{_STEM}.png"
     figures.save(draw(found), path)
-    rows = [["before", found.before]]
-    rows += [[day + 1, share] for day, share in enumerate(found.by_day.tolist())]
+    days = zip(_days(found), found.by_day.tolist(), strict=True)
+    rows = [("before", found.before), *((str(day), share) for day, share in days)]
     write_rows(path.with_suffix(".csv"), ["day", "share"], rows)
     day = int(np.argmax(found.by_day))
     return Picture(
         path,
         "Share of the risk by day; the grey bar is what was before the first day.",
         f"Bars of the share of one person's risk by day: {found.before:.0%} from "
-        f"before, most of the rest, {found.by_day[day]:.0%}, on day {day + 1}.",
+        f"before, most of the rest, {found.by_day[day]:.0%}, on day "
+        f"{found.first_day + day}.",
     )
 
 
