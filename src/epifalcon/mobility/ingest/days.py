@@ -93,9 +93,9 @@ def _days(
     """The day of each row from 0, a number or a date."""
     column = batch.frame["day"]
     text = column.cast(pl.String, strict=False).str.strip_chars()
-    number = (
-        text.cast(pl.Float64, strict=False).cast(pl.Int64, strict=False) - first_day
-    )
+    value = text.cast(pl.Float64, strict=False)
+    value = value.set(value != value.floor(), None)
+    number = value.cast(pl.Int64, strict=False) - first_day
     last = first_day + clock.days - 1
     expected = f"{first_day} to {last}" if last > first_day else f"{first_day}"
     if clock.start is not None:
