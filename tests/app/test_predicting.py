@@ -95,6 +95,7 @@ def test_json_is_one_strict_document(epifalcon, demo, tmp_path):
         "run",
         "method",
         "city",
+        "traces",
         "people",
         "tested",
         "positive",

@@ -71,15 +71,21 @@ def _spread(options, chance, after):
             after[tuple(one[0] for one in picks)] += chance * weight
 
 
-def posterior(world, tests, wrong=(0.0, 0.0)):
-    """P(infected by the end | tests) of each person; tests of (person, slot, result).
+def joint(world, tests, wrong=(0.0, 0.0), well=None):
+    """The chance of each joint state at the end together with the tests.
 
-    A test tells whether the person was infected in its slot or before; ``wrong`` are
-    the chances of a false positive and of a false negative result.
+    A test (person, slot, result) tells whether the person was infected in its slot or
+    before; ``wrong`` are the chances of a false positive and of a false negative
+    result. ``well`` is a person and a slot: only what leaves it susceptible behind
+    that slot is counted, -1 for before the first one.
     """
     chances = world.start()
+    if well is not None and well[1] < 0:
+        chances = _only_well(chances, well[0])
     for slot, here in enumerate(world.by_slot):
         chances = world.expose(chances, here)
+        if well is not None and well[1] == slot:
+            chances = _only_well(chances, well[0])
         for person, when, result in tests:
             if when == slot:
                 chances = {
@@ -87,6 +93,37 @@ def posterior(world, tests, wrong=(0.0, 0.0)):
                     for state, chance in chances.items()
                 }
         chances = world.step(chances)
+    return chances
+
+
+def _only_well(chances, person):
+    return {
+        state: chance
+        for state, chance in chances.items()
+        if state[person] == SUSCEPTIBLE
+    }
+
+
+def infection_slots(world, tests, person, wrong=(0.0, 0.0)):
+    """P(infected before the first slot, in each slot, never | tests) of a person."""
+    whole = sum(joint(world, tests, wrong).values())
+    slots = range(-1, len(world.by_slot))
+    well = [sum(joint(world, tests, wrong, (person, at)).values()) for at in slots]
+    return -np.diff([whole, *well, 0.0]) / whole
+
+
+def active(world, tests, person, wrong=(0.0, 0.0)):
+    """P(exposed or infectious behind the last slot | tests) of a person."""
+    chances = joint(world, tests, wrong)
+    found = sum(
+        chance for state, chance in chances.items() if state[person] in (EXPOSED, ILL)
+    )
+    return found / sum(chances.values())
+
+
+def posterior(world, tests, wrong=(0.0, 0.0)):
+    """P(infected by the end | tests) of each person."""
+    chances = joint(world, tests, wrong)
     total = sum(chances.values())
     return np.array(
         [

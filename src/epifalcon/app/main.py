@@ -17,6 +17,7 @@ from epifalcon.app import (
     auditing,
     city,
     comparing,
+    explaining,
     federating,
     importing,
     inspecting,
@@ -27,6 +28,7 @@ from epifalcon.app import (
     privacy,
     run,
     studying,
+    updating,
 )
 from epifalcon.errors import EpifalconError
 
@@ -42,6 +44,8 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("predict")(predicting.predict)
+app.command("explain")(explaining.explain)
+app.command("update")(updating.update)
 app.command("compare")(comparing.compare)
 app.command("methods")(listing.methods)
 app.command("audit")(auditing.audit)

@@ -36,7 +36,7 @@ def predict(
             "--city",
             help="A folder made by epifalcon city, import or run: score its people, "
             "new people or new days in the run's regions, instead of the run's own. "
-            "Needs a run with model.input=status.",
+            "Needs a run with model.input=status, or one of falcon-field.",
             show_default=False,
         ),
     ] = None,
@@ -45,6 +45,22 @@ def predict(
         typer.Option(
             "--known",
             help="Folder of these people's test results. Needs --city.",
+            show_default=False,
+        ),
+    ] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            "--traces",
+            help="A file of new people: person, day, hour, region. Instead of --city.",
+            show_default=False,
+        ),
+    ] = None,
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            "--tests",
+            help="A file of their tests: person, day, result. Needs --traces.",
             show_default=False,
         ),
     ] = None,
@@ -71,10 +87,14 @@ def predict(
         raise SettingsError(
             f"--known needs --city: for new tests of the run's own people, --city {run}"
         )
+    if tests is not None and traces is None:
+        raise SettingsError("--tests needs --traces, a file of the same people")
+    if traces is not None and city is not None:
+        raise SettingsError("give new people by --city or by --traces, not by both")
     require_writable(out, overwrite=overwrite)
     screen = Screen(json=json, quiet=quiet)
     with screen.progress() as progress:
-        chosen = _Chosen(run, method, city, known)
+        chosen = _Chosen(run, method, (city, known), (traces, tests))
         scored = chosen.score(progress)
     try:
         scored.risks.write(out, overwrite=overwrite)
@@ -85,7 +105,10 @@ def predict(
     screen.figures({**chosen.figures(scored), "out": str(out)})
     rows = [_row(one) for one in scored.risks.highest(_SHOWN)]
     title = f"The highest of {len(scored.risks):,} risks"
-    screen.table(title, ["rank", "person", "risk", "percentile", "known"], rows)
+    columns = ["rank", "person", "risk", "percentile", "known"]
+    if scored.risks.now is not None:
+        columns.append("risk now")
+    screen.table(title, columns, rows)
     if (warning := chosen.warning()) is not None:
         screen.note(warning)
     if scored.spent is not None:
@@ -99,8 +122,20 @@ class _Chosen:
 
     run: Path
     method: str | None
-    city: Path | None
-    known: Path | None
+    folders: tuple[Path | None, Path | None]
+    """Of a city and of tests."""
+    files: tuple[Path | None, Path | None]
+    """Of visits and of tests."""
+
+    @property
+    def city(self) -> Path | None:
+        """The folder whose people are asked for, if any is."""
+        return self.folders[0]
+
+    @property
+    def known(self) -> Path | None:
+        """The folder of their tests."""
+        return self.folders[1]
 
     def score(self, progress: "Progress") -> "Scored":
         """Read the scores of the run's people, or score those of the city."""
@@ -108,13 +143,18 @@ class _Chosen:
         from epifalcon.studies.risks import Scored
 
         run = FinishedRun.open(self.run, self.method)
-        if self.city is None:
+        visits, tests = self.files
+        if self.city is None and visits is None:
             return Scored(run.method, run.risks(), None)
         from epifalcon.studies.newcomers import Newcomers
         from epifalcon.studies.predicting import require_inductive, score
 
         require_inductive(run)
-        people = Newcomers.read(self.city, self.known, run.traces)
+        if visits is not None:
+            people = Newcomers.from_files(visits, tests, run.traces)
+        else:
+            assert self.city is not None
+            people = Newcomers.read(self.city, self.known, run.traces)
         try:
             return score(run, people, progress)
         except KeyboardInterrupt:
@@ -142,7 +182,8 @@ class _Chosen:
         figures: dict[str, Any] = {
             "run": str(self.run),
             "method": scored.method,
-            "city": None if self.city is None else str(self.city),
+            "city": _named(self.city),
+            "traces": _named(self.files[0]),
             "people": len(risks),
             "tested": int((risks.status >= 0).sum()),
             "positive": int((risks.status == 1).sum()),
@@ -153,13 +194,19 @@ class _Chosen:
         return figures
 
 
+def _named(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
 def _row(one: dict[str, Any]) -> list[str]:
+    now = [f"{one['risk_now']:.4f}"] if "risk_now" in one else []
     return [
         f"{one['rank']:,}",
         str(one["person"]),
         f"{one['risk']:.4f}",
         f"{one['percentile']:.2f}",
         one["known"] or "",
+        *now,
     ]
 
 

@@ -7,8 +7,9 @@ The equations stand in ``docs/explanation-falcon-field.md``, the chain in
 ``models/field``, and what leaves a device in ``federation/field``.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from epifalcon.baselines.hbp import Beliefs, without_own_tests
 from epifalcon.baselines.method import Method, Scene, Scores
+from epifalcon.baselines.ordering import Order
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
 from epifalcon.federation.field.plan import FieldPlan
@@ -29,15 +31,35 @@ from epifalcon.models.field.choosing import choose, losses
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City
+from epifalcon.models.field.published import Messages, PublishedField
+from epifalcon.models.field.reading import Now
 from epifalcon.models.field.settings import LAWS, FieldSettings, Law
-from epifalcon.models.field.sweeps import Start, infer
+from epifalcon.models.field.sweeps import Stage, Start, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.store import Origin
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities
 
 LEDGER = "ledger.jsonl"
+FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
+MEAN_NOW = "mean_risk_now"
 _RISK_STEPS = 2.0**30
+
+
+@dataclass(frozen=True, eq=False)
+class KeptField:
+    """What a run leaves behind, in the order of the fit."""
+
+    field: PublishedField
+    messages: Messages
+
+    def save(self, folder: Path, origin: Origin, order: Order) -> None:
+        """Write it in the order of the city; no messages where sums hold none."""
+        self.field.in_order(order.regions).save(folder / FIELD_FOLDER, origin)
+        if self.field.city.own_in_sums:
+            own = self.messages.in_order(order.people)
+            own.save(folder / MESSAGES_FOLDER, origin)
 
 
 class FalconField(Method):
@@ -52,6 +74,8 @@ class FalconField(Method):
     kind = "reference"
     settings_type: ClassVar[type] = FieldWishes
     settings: FieldWishes
+    _kept: KeptField | None = None
+    """Of the run that knew all tests, in the order of the fit."""
 
     def score(self, traces: Traces, known: Known) -> Scores:
         """Choose the law, sweep, and tell the risks; of each fold without it.
@@ -60,17 +84,31 @@ class FalconField(Method):
         """
         settings, runs = self.settings.field, _Runs(self.scene, traces, self.settings)
         if self.settings.privacy.mode != "off":
-            return runs.private(known)
+            found, self._kept = runs.private(known)
+            return found
         parts = min(settings.folds, int(known.tested.sum()))
         fold = blind_folds(known, max(parts, 1), self._deal())
         laws: list[Law] = []
 
         def run(tests: Known) -> Beliefs:
             laws.append(runs.law(tests, fold))
-            return runs.beliefs(tests, laws[-1], settings)
+            found, field = runs.final(tests, laws[-1])
+            self._kept = self._kept or field
+            return found
 
+        self._kept = None
         found = without_own_tests(known, parts, self._deal(), run)
-        return replace(found, told={"sweeps": found.steps, "law": laws[0]})
+        told = {"sweeps": found.steps, "law": laws[0], MEAN_NOW: mean_of(found.now)}
+        return replace(found, told=told)
+
+    def keep(self, folder: Path, origin: Origin) -> None:
+        """Write what places told at last, and what people hold of their messages."""
+        if (
+            self._kept is not None
+            and self.order is not None
+            and self.settings.field.kept
+        ):
+            self._kept.save(folder, origin, self.order)
 
     def _deal(self) -> np.random.Generator:
         """Of the folds: each time the same."""
@@ -123,8 +161,17 @@ class _Runs:
         infer(together, city, start, settings, self._laws[law], self._tell)
         return Beliefs(_on_a_grid(together.risk), settings.sweeps, 0.0)
 
-    def private(self, known: Known) -> Scores:
-        """One run behind noise, and what it spent."""
+    def final(self, tests: Known, law: Law) -> tuple[Beliefs, KeptField]:
+        """As ``beliefs`` with all sweeps; also who is infected now, and the field."""
+        together, start = self._people(tests), Start.of(tests, self._rates, self._slots)
+        city, settings = self._city(together.crowd()), self._settings
+        stage = infer(together, city, start, settings, self._laws[law], self._tell)
+        now, kept = self._read(together, city, stage)
+        risk = _on_a_grid(together.risk)
+        return Beliefs(risk, settings.sweeps, 0.0, now), kept
+
+    def private(self, known: Known) -> tuple[Scores, KeptField]:
+        """One run behind noise, what it spent, and the field."""
         wish = self._wishes.privacy
         plan = FieldPlan.of(wish, self._traces.clock)
         together, seed = self._people(known), Streams(self._scene.seed)
@@ -139,10 +186,31 @@ class _Runs:
             self._settings, sweeps=wish.sweeps, evidence_bound=wish.evidence_bound
         )
         city = replace(self._city(noised.crowd()), own_in_sums=False)
-        infer(noised, city, start, settings, self._laws["one"], self._tell)
+        stage = infer(noised, city, start, settings, self._laws["one"], self._tell)
+        now, kept = self._read(together, city, stage)
         spent = spent_figures(wish.mode, noised.ledger)
         told = {"sweeps": wish.sweeps, "law": "one", "spent": spent}
-        return Scores(_on_a_grid(together.risk), steps=wish.sweeps, told=told)
+        told[MEAN_NOW] = mean_of(now.aside)
+        scores = Scores(
+            _on_a_grid(together.risk),
+            steps=wish.sweeps,
+            told=told,
+            now=now.aside,
+            now_tested=now.tested,
+        )
+        return scores, kept
+
+    def _read(
+        self, together: Together, city: City, stage: Stage
+    ) -> tuple[Now, KeptField]:
+        """Who is infected at the end, and what there is to keep."""
+        field = PublishedField(
+            city, stage.places, stage.factor, self._rates, self._scene.test_errors
+        )
+        home = together.cohorts[0].home
+        now = together.now(field.told())
+        grid = Now(_on_a_grid(now.aside), _on_a_grid(now.tested))
+        return grid, KeptField(field, Messages(home.infectious, home.evidence))
 
     def _ledger(self, plan: FieldPlan) -> Ledger:
         """Kept in the run's folder; a run that is begun again draws the same noise."""
@@ -184,6 +252,11 @@ class _Runs:
             return finals
         each = len(self._laws) * (settings.region.choosing_sweeps - 1)
         return finals + 2 * folds * each
+
+
+def mean_of(now: Probabilities | None) -> float | None:
+    """The mean chance of being infected at the end."""
+    return None if now is None else float(now.mean())
 
 
 def _on_a_grid(risk: Probabilities) -> Probabilities:

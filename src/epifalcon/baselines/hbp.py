@@ -51,6 +51,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.reading import Now
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, Probabilities
 
@@ -208,6 +209,8 @@ class Beliefs:
     sweeps: int
     moved: float
     """By how much an undamped sweep would still move the risks, in the mean."""
+    now: Now | None = None
+    """Who is infected at the end, where that is told."""
 
 
 def believe(
@@ -249,13 +252,25 @@ def without_own_tests(
     tested = np.flatnonzero(known.tested).astype(np.int32)
     found = run(known)
     risk = found.risk.copy()
+    now = None if found.now is None else found.now.aside.copy()
     parts = min(folds, len(tested))
     fold = blind_folds(known, max(parts, 1), rng)
     for part in range(parts):
         own = fold == part
-        risk[own] = run(known.of_people(~own)).risk[own]
+        without = run(known.of_people(~own))
+        risk[own] = without.risk[own]
+        if now is not None and without.now is not None:
+            now[own] = without.now.aside[own]
     told = {"sweeps": found.sweeps, "moved": found.moved}
-    return Scores(risk, tested, risk[tested], steps=found.sweeps, told=told)
+    return Scores(
+        risk,
+        tested,
+        risk[tested],
+        steps=found.sweeps,
+        told=told,
+        now=now,
+        now_tested=None if found.now is None else found.now.tested,
+    )
 
 
 def _contradicted(risk: Probabilities, late: Known) -> bool:

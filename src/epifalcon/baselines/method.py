@@ -10,7 +10,7 @@ changes nothing but the order of the answer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Literal, Self
@@ -26,6 +26,7 @@ from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
+from epifalcon.store import Origin
 from epifalcon.types import PersonIds, Probabilities
 
 Kind = Literal["paper", "reference", "ceiling", "own"]
@@ -74,6 +75,10 @@ class Scores:
     parameters: int = 0
     told: dict[str, Any] = field(default_factory=dict)
     """Figures for the log, such as the learning rate that was chosen."""
+    now: Probabilities | None = None
+    """(people,) of being infected at the end, own tests aside, where it is told."""
+    now_tested: Probabilities | None = None
+    """(people,) the same, own tests counted."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class Method(ABC):
         self.scene = scene
         self.settings = self.settings_type() if settings is None else settings
         self._found: Scores | None = None
+        self.order: Order | None = None
+        """In which ``score`` saw people and regions, once fitted."""
         self._seconds = 0.0
 
     @abstractmethod
@@ -131,8 +138,12 @@ class Method(ABC):
         found = self.score(order.traces(traces), order.known(known))
         found = found if isinstance(found, Scores) else Scores(found)
         self._found = _in_order_of_the_city(found, order, self.name)
+        self.order = order
         self._seconds = perf_counter() - start
         return self
+
+    def keep(self, folder: Path, origin: Origin) -> None:  # noqa: B027
+        """Write what may be asked for after the fit into ``folder``; here nothing."""
 
     def predict_proba(
         self, people: PersonIds | Sequence[int] | None = None
@@ -182,11 +193,21 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
         raise DataError(f"{name}: a risk is not a number")
     if not ((risk >= 0) & (risk <= 1)).all():
         raise DataError(f"{name}: a risk is not between 0 and 1")
-    back = np.empty_like(risk)
-    back[order.people] = risk
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    return Scores(
-        back, masked, found.masked_risk, found.steps, found.parameters, found.told
+    return replace(
+        found,
+        risk=_back(risk, order),
+        masked=masked,
+        now=None if found.now is None else _back(found.now, order),
+        now_tested=(
+            None if found.now_tested is None else _back(found.now_tested, order)
+        ),
     )
+
+
+def _back(told: Probabilities, order: Order) -> Probabilities:
+    found = np.empty_like(told)
+    found[order.people] = told
+    return found

@@ -91,7 +91,7 @@ class _Reader:
             column,
             f"{self._clock.days} days from {self._clock.start}",
         )
-        positive = self._positive(sieve, batch)
+        positive = read_positive(sieve, batch, self._wanted["result"])
         alive = sieve.alive
         return person[alive], positive[alive], slot[alive]
 
@@ -111,26 +111,6 @@ class _Reader:
         )
         return at
 
-    def _positive(self, sieve: Sieve, batch: Batch) -> Mask:
-        called, column = self._wanted["result"], batch.frame["result"]
-        if not (isinstance(column.dtype, _TEXT) or column.dtype.is_numeric()):
-            raise DataError(
-                f"{sieve.path}: column {called!r} holds {column.dtype}, "
-                "expected positive or negative"
-            )
-        text = column.cast(pl.String, strict=False).str.strip_chars()
-        text = text.str.to_lowercase()
-        positive = text.is_in(_POSITIVE).fill_null(False).to_numpy()
-        negative = text.is_in(_NEGATIVE).fill_null(False).to_numpy()
-        sieve.refuse(
-            ~(positive | negative),
-            "result is neither positive nor negative",
-            called,
-            column,
-            "positive or negative, pos or neg, 1 or 0, true or false, + or -",
-        )
-        return positive
-
 
 def slots_at(local: NDArray[np.int64], clock: Clock) -> NDArray[np.int64]:
     """Slots of wall-clock times in microseconds since 1970; any whole number."""
@@ -138,3 +118,25 @@ def slots_at(local: NDArray[np.int64], clock: Clock) -> NDArray[np.int64]:
     first = date.fromisoformat(clock.start).toordinal() - date(1970, 1, 1).toordinal()
     slot = local // (clock.slot_minutes * 60_000_000)
     return np.asarray(slot - first * clock.slots_per_day)
+
+
+def read_positive(sieve: Sieve, batch: Batch, called: str) -> Mask:
+    """Which results are positive; rows that are neither that nor negative go out."""
+    column = batch.frame["result"]
+    if not (isinstance(column.dtype, _TEXT) or column.dtype.is_numeric()):
+        raise DataError(
+            f"{sieve.path}: column {called!r} holds {column.dtype}, "
+            "expected positive or negative"
+        )
+    text = column.cast(pl.String, strict=False).str.strip_chars()
+    text = text.str.to_lowercase()
+    positive = text.is_in(_POSITIVE).fill_null(False).to_numpy()
+    negative = text.is_in(_NEGATIVE).fill_null(False).to_numpy()
+    sieve.refuse(
+        ~(positive | negative),
+        "result is neither positive nor negative",
+        called,
+        column,
+        "positive or negative, pos or neg, 1 or 0, true or false, + or -",
+    )
+    return positive

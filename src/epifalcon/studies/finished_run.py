@@ -85,6 +85,12 @@ class FinishedRun:
         settings = self.experiment.prediction
         return settings.central() if self.method == "hgnn" else settings
 
+    @property
+    def tests(self) -> Known:
+        """The run's tests on the clock of the reported traces."""
+        dropped = Traces.load(self.folder / CITY).slots - self.traces.slots
+        return self.known.since(dropped) if dropped else self.known
+
     def risks(self) -> Risks:
         """The risks of the run's own people, as its training left them."""
         place = self.place / PREDICTION
@@ -93,10 +99,16 @@ class FinishedRun:
                 f"{place}: no such folder: the run was made by an earlier version of "
                 "epifalcon; run it again"
             )
-        scores = store.read(place, PREDICTION).arrays.get("probability")
+        arrays = store.read(place, PREDICTION).arrays
+        scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: holds no score for each person")
-        return Risks(np.array(scores), self.known.status, self.traces.names)
+        now = {
+            name: np.array(arrays[name])
+            for name in ("now", "now_tested")
+            if name in arrays
+        }
+        return Risks(np.array(scores), self.known.status, self.traces.names, **now)
 
 
 def _measured(folder: Path) -> list[str]:

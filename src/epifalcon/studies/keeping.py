@@ -16,11 +16,16 @@ from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 from epifalcon.studies import figures, run_pictures
 from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.explaining import Explanation, explain_person
+from epifalcon.studies.explanation_page import write_picture
 from epifalcon.studies.judged import Judged, judge_all
+from epifalcon.studies.method_folder import FIELD_FOLDER, PREDICTION
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.outcomes import Outcome
 from epifalcon.studies.pipeline import Epidemic
 from epifalcon.studies.reading import plain_table
 from epifalcon.studies.report import Picture, Table
+from epifalcon.studies.rivals import known_of
 from epifalcon.studies.run_folder import (
     SETTINGS,
     SUMMARY,
@@ -146,11 +151,14 @@ def keep_results(
             summary["failed"] = dict(failed)
         write_summary(begun.folder, begun.prepared.experiment, summary)
         judged = judge_all(begun, outcomes)
+        pictures = _pictures(begun, outcomes, judged, statistics)
+        explained = _explained(begun, outcomes, pictures)
         results = RunResults(
             begun=begun,
             outcomes=outcomes,
             judged=judged,
-            pictures=_pictures(begun, outcomes, judged, statistics),
+            pictures=pictures,
+            explained=explained,
             summary=summary,
             city_tables=_city_tables(summary),
             failed=failed or {},
@@ -181,6 +189,21 @@ def _pictures(
     if begun.epidemic is not None:
         drawn.append(run_pictures.write_curve(folder, [begun.epidemic], name))
     return {one.path.stem: one for one in drawn if one is not None}
+
+
+def _explained(
+    begun: Begun, outcomes: Sequence[Outcome], pictures: dict[str, Picture]
+) -> Explanation | None:
+    """The highest risk of somebody not tested, taken apart and drawn."""
+    place = begun.method_folder(FIELD) / PREDICTION
+    told = [one for one in outcomes if one.method == FIELD]
+    if not told or not (place / FIELD_FOLDER).is_dir():
+        return None
+    known = known_of(begun)
+    risk = np.where(known.tested & ~known.tested.all(), -1, told[0].probability)
+    found = explain_person(place, begun.reported, known, int(np.argmax(risk)))
+    pictures["explanation"] = write_picture(begun.folder / "figures", found)
+    return found
 
 
 def _write_tables(folder: Path, results: RunResults) -> None:

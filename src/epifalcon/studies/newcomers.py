@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from epifalcon.epidemic.day_results import read_day_tests
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
+from epifalcon.mobility.ingest.days import read_day_visits
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_store import regions_sha256
@@ -67,6 +69,25 @@ class Newcomers:
         except DataError as error:
             where = str(city) if known is None else f"{city} with tests of {known}"
             raise DataError(f"{where}: {error}") from None
+
+    @classmethod
+    def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "Newcomers":
+        """People of files, (person, day, hour, region) and (person, day, result).
+
+        On the days and in the regions of ``like``, the traces of a run.
+        """
+        traces = read_day_visits(visits, like.clock, like.regions)
+        if tests is None:
+            return cls.of(traces, None, like)
+        told = read_day_tests(tests, like.clock)
+        place = {name: at for at, name in enumerate(traces.names or ())}
+        for name in told.name:
+            if name not in place:
+                raise DataError(f"{tests}: person {name!r} has no visit in {visits}")
+        person = np.array([place[name] for name in told.name], np.int32)
+        slot = told.slot.astype(np.int32)
+        known = Known.from_tests(traces.people, person, told.positive, slot, traces.who)
+        return cls(traces, known)
 
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
         """(people,) the fold of each tested person, -1 for everybody else.

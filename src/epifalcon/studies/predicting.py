@@ -33,10 +33,11 @@ from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies.features import Features, Task, pseudo_places
+from epifalcon.studies.field_newcomers import score_at_home
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import best_model
 from epifalcon.studies.method_folder import FEATURES, REGION
-from epifalcon.studies.methods import FALCONS
+from epifalcon.studies.methods import FALCONS, FIELD
 from epifalcon.studies.newcomers import Newcomers
 from epifalcon.studies.risks import Risks, Scored
 from epifalcon.studies.run_folder import alone
@@ -58,6 +59,8 @@ def score(
     a ``BudgetExceededError`` where the budget does not hold it.
     """
     require_inductive(run)
+    if run.method == FIELD:
+        return score_at_home(run, newcomers)
     settings, traces = run.settings, newcomers.traces
     incidence = hypergraph(traces, settings)
     features = Features.load(run.place / FEATURES)
@@ -83,6 +86,8 @@ def score(
 def require_inductive(run: FinishedRun) -> None:
     """Raise ``SettingsError`` where the run's model cannot tell of other people."""
     told = f"{run.folder}: {run.method}"
+    if run.method == FIELD:
+        return
     if run.method not in FALCONS:
         raise SettingsError(
             f"{told} scores the people of its own run alone: run it on others with "

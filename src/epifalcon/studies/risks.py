@@ -34,18 +34,29 @@ class Risks:
     """(people,) 1 tested positive, 0 negative, -1 not tested."""
     names: Sequence[str] | None = None
     """What people are called in the data; None: by their number from 0."""
+    now: Probabilities | None = None
+    """(people,) of being infected at the end, own tests aside, where it is told."""
+    now_tested: Probabilities | None = None
+    """(people,) the same, own tests counted."""
 
     def __post_init__(self) -> None:
-        same_length(probability=self.probability, status=self.status)
         if self.names is not None and len(self.names) != len(self):
             raise DataError(f"{len(self.names)} names for {len(self)} people")
-        inside = (self.probability >= 0) & (self.probability <= 1)
-        if not inside.all():
-            worst = self.probability[~inside][0]
-            raise DataError(f"a risk of {worst}, expected a number from 0 to 1")
+        for told in (self.probability, *self._now.values()):
+            same_length(probability=told, status=self.status)
+            inside = (told >= 0) & (told <= 1)
+            if not inside.all():
+                worst = told[~inside][0]
+                raise DataError(f"a risk of {worst}, expected a number from 0 to 1")
 
     def __len__(self) -> int:
         return len(self.probability)
+
+    @property
+    def _now(self) -> dict[str, Probabilities]:
+        """The columns of the risk now, where there are any."""
+        columns = {"risk_now": self.now, "risk_now_with_tests": self.now_tested}
+        return {name: told for name, told in columns.items() if told is not None}
 
     @cached_property
     def table(self) -> pl.DataFrame:
@@ -54,7 +65,9 @@ class Risks:
         ``person``, ``risk``, ``rank`` (1 is the highest; equal risks share the
         best rank that one of them has), ``percentile`` (of 100 people, how many
         have no higher risk; the highest risk has 100) and ``known`` (positive,
-        negative, or nothing where the person was not tested).
+        negative, or nothing where the person was not tested). Where the method tells
+        it also ``risk_now``, of being infected at the end, own tests aside as in
+        ``risk``, and ``risk_now_with_tests``, own tests counted.
         """
         people = len(self)
         place = np.arange(people)
@@ -74,6 +87,7 @@ class Risks:
                 "rank": higher[order] + 1,
                 "percentile": 100 * (people - higher[order]) / people,
                 "known": words,
+                **{name: told[order] for name, told in self._now.items()},
             }
         )
 

@@ -53,6 +53,7 @@ def run_rival(
             "told": method.found.told,
         }
         with store.new_directory(place) as scratch:
+            method.keep(scratch, begun.origin)
             store.write(
                 scratch,
                 PREDICTION,
@@ -131,6 +132,8 @@ def _arrays(found: Scores) -> dict[str, NDArray[Any]]:
     if found.masked is not None and found.masked_risk is not None:
         arrays["masked"] = found.masked
         arrays["masked_risk"] = np.asarray(found.masked_risk, np.float64)
+    if found.now is not None and found.now_tested is not None:
+        arrays |= {"now": found.now, "now_tested": found.now_tested}
     return arrays
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epifalcon.baselines.catalogue import entry
-from epifalcon.studies import privacy_words
+from epifalcon.studies import explanation_page, privacy_words
+from epifalcon.studies.explaining import Explanation
 from epifalcon.studies.judged import Judged
 from epifalcon.studies.outcomes import Outcome
 from epifalcon.studies.privacy_card import PrivacyCard
@@ -66,6 +67,8 @@ class RunResults:
     """By the stem of their files."""
     summary: Mapping[str, Any]
     city_tables: Sequence[Table]
+    explained: Explanation | None = None
+    """Of one person, where Falcon Field was run."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Methods beside the run's own that ended with an error, and the error."""
 
@@ -83,6 +86,7 @@ def run_page(results: RunResults) -> Page:
         Section("What was run", _what(results)),
         Section("Results", _results(results)),
         Section("Where and when", _where(results)),
+        Section("One risk taken apart", _explained(results)),
         Section("Training", _training(results)),
         Section("Privacy card", _privacy(results)),
         Section("The city", [*results.city_tables, *results.shown("mobility")]),
@@ -199,13 +203,28 @@ def _results(results: RunResults) -> list[Part]:
         parts.append(Words(told, "note"))
     if not results.judged:
         parts += [_not_judged(results), methods_table(results.outcomes)]
+        parts += [Words(told, "found")] if (told := _now(results)) else []
         return parts
     said = findings(results.judged, results.begun.prepared.name)
-    parts.append(Words(said, "found"))
+    parts.append(Words([*said, *_now(results)], "found"))
     parts += [plain_table(results.judged), methods_table(results.outcomes)]
     parts += results.shown("precision-recall", "reliability")
     meanings = [list(one) for one in _MEANINGS.items()]
     return [*parts, Table("What the words mean", ["word", "meaning"], meanings)]
+
+
+def _now(results: RunResults) -> list[str]:
+    """Who is still infected, where a method tells it."""
+    return [
+        (
+            f"By {one.title}, {100 * one.probability.mean():.1f} of 100 people have "
+            f"been infected, and {100 * one.told['mean_risk_now']:.1f} of 100 still "
+            "are at the end of the last day, exposed or infectious; each person's is "
+            "in the column `risk_now` of the list of risks."
+        )
+        for one in results.outcomes
+        if one.told.get("mean_risk_now") is not None
+    ]
 
 
 def _not_judged(results: RunResults) -> Words:
@@ -235,6 +254,17 @@ def _where(results: RunResults) -> list[Part]:
     if "risk-map" not in results.pictures:
         parts.append(Words(["There is no map: the places of regions are not known."]))
     return parts
+
+
+def _explained(results: RunResults) -> list[Part]:
+    if results.explained is None:
+        return []
+    lead = (
+        "By Falcon Field, of one person not tested: the one with the highest risk. Of "
+        f"anybody: `epifalcon explain {results.begun.folder.name} PERSON`"
+    )
+    picture = results.pictures.get("explanation")
+    return [Words([lead]), *explanation_page.parts(results.explained, picture)]
 
 
 def _training(results: RunResults) -> list[Part]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.people import Cohort, add_up
+from epifalcon.models.field.reading import Now
 from epifalcon.types import Floats, Probabilities
 
 
@@ -36,6 +37,14 @@ class Together:
     def end(self, told: Told, manner: Manner) -> None:
         """Tell everybody for the last time; nothing is sent."""
         self.sweep(told, manner, well=False, tally=False)
+
+    def now(self, told: Told) -> Now:
+        """Who is infected behind the last slot, cohort after cohort."""
+        parts = [cohort.now(told) for cohort in self.cohorts]
+        return Now(
+            np.concatenate([part.aside for part in parts]),
+            np.concatenate([part.tested for part in parts]),
+        )
 
     @property
     def risk(self) -> Probabilities:

@@ -62,6 +62,11 @@ class Home(NamedTuple):
     """(people,) of having been infected, own tests aside."""
     counted: Singles
     """(people,) 1 for those whose infections and exposure are tallied, else 0."""
+    prior: Floats
+    """(people, 4) chance of S, E, I, R before the first slot, as earlier tests of
+    the person let expect."""
+    aside: Floats
+    """(people, 4) the same, earlier own tests aside."""
 
 
 class Told(NamedTuple):
@@ -127,7 +132,7 @@ def live(
     for begin in range(people[0], people[1], LANES):
         width = min(LANES, people[1] - begin)
         _lay_out_fits(begin, width, home.fit, life, slots)
-        _enter(begin, width, home.fit, now, rates)
+        _enter(begin, width, home, now)
         for slot in range(slots):
             row = np.uint64(slot) * _ROW
             if told.flat.size:
@@ -145,7 +150,7 @@ def live(
                 _keep(row, life, out)
         if sums.tally.size:
             _tally(begin, width, home, told, life, sums.tally)
-        _tell(begin, width, now, rates, home.risk)
+        _tell(begin, width, now, home)
 
 
 @compiled
@@ -163,14 +168,17 @@ def _lay_out_fits(begin: int, width: int, fit: Fit, life: Singles, slots: int) -
 
 
 @compiled
-def _enter(begin: int, width: int, fit: Fit, now: Floats, rates: Rates) -> None:
+def _enter(begin: int, width: int, home: Home, now: Floats) -> None:
     """Put people before the first slot."""
     now[:] = 0
-    seed_state = _E if rates.exposed_seeds else _I
     for lane in range(_LANES):
-        now[_S + lane] = 1 - rates.seeded
+        now[_S + lane] = 1
     for lane in range(width):
-        now[seed_state + np.uint64(lane)] = rates.seeded * fit.seed[begin + lane]
+        at, fits = np.uint64(lane), home.fit.seed[begin + lane]
+        now[_S + at] = home.prior[begin + lane, 0]
+        now[_E + at] = home.prior[begin + lane, 1] * fits
+        now[_I + at] = home.prior[begin + lane, 2] * fits
+        now[_R + at] = home.prior[begin + lane, 3] * fits
 
 
 @compiled
@@ -373,12 +381,34 @@ def _tally(
 
 
 @compiled
-def _tell(begin: int, width: int, now: Floats, rates: Rates, risk: Floats) -> None:
+def _tell(begin: int, width: int, now: Floats, home: Home) -> None:
     """The risk of having been infected, own tests aside."""
-    seed_state = _E if rates.exposed_seeds else _I
     for lane in range(width):
-        at = np.uint64(lane)
-        ever = rates.seeded * now[seed_state + at]
-        ever += (1 - rates.seeded) * now[_LATER + at]
-        never = (1 - rates.seeded) * now[_NEVER + at]
-        risk[begin + lane] = ever / (ever + never)
+        at, prior = np.uint64(lane), home.aside[begin + lane]
+        ever = prior[1] * now[_E + at] + prior[2] * now[_I + at]
+        ever += prior[3] * now[_R + at] + prior[0] * now[_LATER + at]
+        never = prior[0] * now[_NEVER + at]
+        home.risk[begin + lane] = ever / (ever + never)
+
+
+@compiled
+def hear(
+    people: tuple[int, int], home: Home, told: Told, caught: Singles, heard: Singles
+) -> None:
+    """Write what the people from ``people[0]`` to ``people[1]`` are told.
+
+    ``caught``, the chance to be infected there, and ``heard``, how much likelier
+    what became of the others is if the person was infectious: (slots, people of
+    these) each, for the first slots as far as the arrays go.
+    """
+    slots = caught.shape[0]
+    life = np.zeros(np.uint64(slots) * _ROW, np.float32)
+    for begin in range(people[0], people[1], LANES):
+        width = min(LANES, people[1] - begin)
+        for slot in range(slots):
+            row = np.uint64(slot) * _ROW
+            _listen(begin, width, slot, home, told, life)
+            for lane in range(width):
+                at = row + np.uint64(lane)
+                caught[slot, begin - people[0] + lane] = life[_CAUGHT + at]
+                heard[slot, begin - people[0] + lane] = life[_HEARD + at]

@@ -17,6 +17,13 @@ from epifalcon.models.field.chains import (
     live,
 )
 from epifalcon.models.field.disease import Rates, fit_to_tests
+from epifalcon.models.field.reading import (
+    Heard,
+    Infections,
+    Now,
+    infections,
+    read_now,
+)
 from epifalcon.types import Counts, Floats, Probabilities
 
 _PART, _MOST_PARTS = 2048, 8
@@ -51,6 +58,8 @@ class Cohort:
             np.zeros(shape, np.float32),
             np.zeros(traces.people),
             known.tested.astype(np.float32),
+            before_all(traces.people, rates),
+            before_all(traces.people, rates),
         )
         return cls(traces, rates, home)
 
@@ -58,6 +67,22 @@ class Cohort:
     def risk(self) -> Probabilities:
         """(people,) of having been infected, own tests aside."""
         return self.home.risk
+
+    def listen(self, told: Told) -> None:
+        """Everybody listens and knows its risk; nothing is sent."""
+        nothing = Manner(0.0, np.zeros(self.traces.slots), 0.0)
+        self.sweep(told, nothing)
+
+    def infections(self, told: Told, *, tests: bool = False) -> Infections:
+        """When these people were infected, own tests aside or counted."""
+        heard = Heard.by((0, self.traces.people), self.home, told)
+        if tests:
+            return infections(heard, self.home.prior, self.rates, self.home.fit)
+        return infections(heard, self.home.aside, self.rates)
+
+    def now(self, told: Told) -> Now:
+        """Who is infected behind the last slot, if ``told`` is what places tell."""
+        return read_now(self.home, told, self.rates)
 
     def crowd(self) -> Counts:
         """How many of these people were where: (slots, 1 + regions)."""
@@ -95,6 +120,14 @@ class Cohort:
             np.zeros((slots, edges) if well else (0, 0)),
             np.zeros((2, days, edges) if tally else (0, 0, 0)),
         )
+
+
+def before_all(people: int, rates: Rates) -> Floats:
+    """(people, 4) chance of S, E, I, R where an outbreak begins: seeds or not."""
+    found = np.zeros((people, 4))
+    found[:, 0] = 1 - rates.seeded
+    found[:, 1 if rates.exposed_seeds else 2] = rates.seeded
+    return found
 
 
 def add_up(parts: list[Sums]) -> Sums:

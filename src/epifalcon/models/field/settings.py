@@ -72,6 +72,20 @@ class TransmissionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WindowSettings:
+    """How a field goes on from day to day."""
+
+    days: int = 14
+    """Days that can still be thought of anew; of earlier ones each person keeps the
+    chance of each state."""
+    sweeps: int = 8
+    """Exchanges after each new day."""
+
+    def __post_init__(self) -> None:
+        whole(1, days=self.days, sweeps=self.sweeps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FieldSettings:
     """How often people and places exchange, and how much of the old is kept."""
 
@@ -91,6 +105,9 @@ class FieldSettings:
     folds: int = 4
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them and to choose the law of transmission."""
+    kept: bool = True
+    """Whether a run keeps what places told and people sent at last, for newcomers,
+    explanations and the next days: some 8 bytes for each person and slot."""
 
     def __post_init__(self) -> None:
         whole(1, sweeps=self.sweeps)

@@ -124,14 +124,18 @@ def begin(
     exchange: Exchange, city: City, start: Start, settings: FieldSettings
 ) -> Stage:
     """The first exchange: what people send who have heard nothing but ``start``."""
-    slots = city.clock.slots
-    to_go = 1 - np.arange(slots) / slots
-    caution = np.exp(-settings.caution * math.log(start.growth) * to_go)
+    caution = caution_by(start, city.clock.slots, settings)
     manner = Manner(1.0, settings.renewed * caution, settings.evidence_bound)
     told = told_at_first(city, start.hazard)
     sums = exchange.sweep(told, manner, well=city.over_susceptible, tally=False)
     places = renewed(Places.empty(city.present), sums, manner)
     return Stage(places, city.even, sums, caution, sweep=1)
+
+
+def caution_by(start: Start, slots: int, settings: FieldSettings) -> Floats:
+    """(slots,) what evidence is renewed by, relative to the last slot."""
+    to_go = 1 - np.arange(slots) / slots
+    return np.asarray(np.exp(-settings.caution * math.log(start.growth) * to_go))
 
 
 def go_on(

@@ -47,6 +47,10 @@ class Factor(NamedTuple):
     expected: Floats
     """What the law expects, before a region's own deviation from it."""
 
+    def each(self, change: Callable[[Floats], Floats]) -> "Factor":
+        """All three, changed alike."""
+        return Factor(*map(change, self))
+
 
 @dataclass(frozen=True, eq=False)
 class Transmission:

@@ -1,0 +1,193 @@
+"""Falcon Field day by day: a state on disk that takes one new day after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.epidemic.day_results import NamedTests, read_day_tests
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.field.settings import FieldWishes
+from epifalcon.federation.field.window import FieldWindow, NewDay
+from epifalcon.federation.field.window_store import KIND, load_window, save_window
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.flows import count_flows
+from epifalcon.mobility.ingest.days import read_day_visits
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.published import Messages
+from epifalcon.models.field.settings import WindowSettings
+from epifalcon.models.field.transmission import Transmission
+from epifalcon.studies.explaining import (
+    Explanation,
+    find_person,
+    load_field,
+    one_person,
+    taken_apart,
+)
+from epifalcon.studies.finished_run import FinishedRun
+from epifalcon.studies.method_folder import MESSAGES_FOLDER, PREDICTION
+from epifalcon.studies.methods import FIELD
+from epifalcon.studies.risks import Risks
+from epifalcon.types import UNKNOWN
+
+__all__ = [
+    "KIND",
+    "Updated",
+    "explain_in",
+    "load_state",
+    "require_state",
+    "risks_of",
+    "save_state",
+    "take_day",
+    "window_of",
+]
+_NO_TESTS = NamedTests((), np.zeros(0, np.int64), np.zeros(0, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
+class Updated:
+    """A window after a day, and what the day brought."""
+
+    window: FieldWindow
+    newcomers: tuple[str, ...] = ()
+    seen: int = 0
+    """People observed on the day."""
+    tests: int = 0
+
+
+def window_of(run: FinishedRun, wish: WindowSettings) -> FieldWindow:
+    """The state to begin with: the days of a finished run of Falcon Field."""
+    if run.method != FIELD:
+        raise SettingsError(
+            f"{run.folder}: {run.method} cannot go on day by day; begin from a run of "
+            f"{FIELD}"
+        )
+    place = run.place / PREDICTION
+    field = load_field(place)
+    if not field.city.own_in_sums:
+        raise SettingsError(
+            f"{run.folder}: was run behind noise (field_privacy.mode), and each day "
+            "would be one more release: day by day goes with field_privacy.mode=off"
+        )
+    wishes = run.experiment.settings_of(FIELD)
+    assert isinstance(wishes, FieldWishes)
+    traces = _named(run.traces)
+    held = Messages.load(place / MESSAGES_FOLDER)
+    people = field.people(traces, run.tests, held)
+    law = store.read(place, PREDICTION).meta["told"]["law"]
+    if law == "dcrnn":
+        raise SettingsError(
+            f"{run.folder}: its law of transmission, dcrnn, knows the flows of its own "
+            "days alone: begin from a run with another field.region.law"
+        )
+    transmission = Transmission.of(
+        law, wishes.field.region, traces.regions, lambda: count_flows(traces)
+    )
+    settings = wishes.field, wish
+    return FieldWindow.of_run(people, run.tests, field, settings, transmission)
+
+
+def save_state(
+    folder: Path, window: FieldWindow, made_by: dict[str, Any], *, again: bool
+) -> None:
+    """Write the state, whole or not at all; ``again`` replaces the day before."""
+    origin = store.Origin.now(made_by, None)
+    with store.new_directory(folder, overwrite=again) as scratch:
+        save_window(scratch, window, origin)
+
+
+def load_state(folder: Path) -> FieldWindow:
+    """The state in ``folder``, every byte checked."""
+    return load_window(folder)
+
+
+def take_day(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
+    """The window after the day in the file ``visits``, which must be the next one.
+
+    Who is not known yet is a newcomer. ``tests`` may be of any day so far.
+    """
+    number, clock = window.last_day + 1, window.traces.clock
+    day = read_day_visits(visits, _one_day(clock), window.traces.regions, number)
+    so_far = replace(clock, days=number, start=_first_date(window))
+    told = _NO_TESTS if tests is None else read_day_tests(tests, so_far)
+    known = window.traces.names or ()
+    place = {name: at for at, name in enumerate(known)}
+    for name in (*(day.names or ()), *told.name):
+        place.setdefault(name, len(place))
+    here = np.full((clock.slots_per_day, len(place)), UNKNOWN, np.int32)
+    here[:, [place[name] for name in day.names or ()]] = day.by_slot
+    before = (window.first_day - 1) * clock.slots_per_day
+    newcomers = tuple(place)[len(known) :]
+    after = window.update(
+        NewDay(
+            here,
+            np.array([place[name] for name in told.name], np.int32),
+            told.positive,
+            (told.slot - before).astype(np.int32),
+            newcomers,
+        )
+    )
+    return Updated(after, newcomers, day.people, len(told))
+
+
+def risks_of(window: FieldWindow) -> Risks:
+    """The list of the window's last day."""
+    risk, now = window.risks()
+    return Risks(
+        np.clip(risk, 0, 1),
+        window.boundary.status,
+        window.traces.names,
+        now=now.aside,
+        now_tested=now.tested,
+    )
+
+
+def explain_in(window: FieldWindow, person: str, *, tests: bool = False) -> Explanation:
+    """Where the risk of ``person`` comes from, by the days of the window."""
+    at = find_person(window.traces, person)
+    own = one_person(window.traces, window.known, at)
+    alone = window.field.people(*own, window.messages.of(at))
+    row = slice(at, at + 1)
+    home = alone.home._replace(
+        prior=window.boundary.prior[row], aside=window.boundary.aside[row]
+    )
+    return taken_apart(
+        replace(alone, home=home),
+        window.field,
+        person,
+        tests=tests,
+        first_day=window.first_day,
+    )
+
+
+def require_state(folder: Path) -> None:
+    """Raise ``DataError`` where there is no state to go on with."""
+    if not folder.exists():
+        raise DataError(
+            f"{folder}: no such state; begin one from a finished run of {FIELD} with "
+            "--from RUN"
+        )
+
+
+def _named(traces: Traces) -> Traces:
+    """With names: newcomers have some, so everybody has."""
+    names: Sequence[str] = traces.names or [str(at) for at in range(traces.people)]
+    return replace(traces, names=tuple(names))
+
+
+def _one_day(clock: Clock) -> Clock:
+    """The clock of the day after ``clock``."""
+    after = Clock(clock.slot_hours, clock.days + 1, clock.start, clock.timezone)
+    return after.last(1)
+
+
+def _first_date(window: FieldWindow) -> str | None:
+    """The date of day 1, where dates are known."""
+    start = window.traces.clock.start
+    if start is None:
+        return None
+    first = np.datetime64(start) - np.timedelta64(window.first_day - 1, "D")
+    return str(first)

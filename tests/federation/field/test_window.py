@@ -1,0 +1,243 @@
+"""A window that moves on day by day, beside the batch that knows all days at once."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import DataError
+from epifalcon.federation.field.together import Together
+from epifalcon.federation.field.window import FieldWindow, NewDay
+from epifalcon.federation.field.window_store import load_window, save_window
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.mobility.flows import count_flows
+from epifalcon.models.field.disease import force_of_infection, rates_of
+from epifalcon.models.field.people import Cohort
+from epifalcon.models.field.places import City
+from epifalcon.models.field.published import PublishedField
+from epifalcon.models.field.settings import (
+    FieldSettings,
+    TransmissionSettings,
+    WindowSettings,
+)
+from epifalcon.models.field.sweeps import Start, infer
+from epifalcon.models.field.transmission import Transmission
+from epifalcon.store import Origin
+from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.pipeline import make_city, run_epidemics
+
+DAYS, PER_DAY, SEED = 40, 4, 200
+WORDS = (
+    "city.people=160",
+    "city.regions=40",
+    f"city.days={DAYS}",
+    "city.slot_hours=6",
+    "labels.test_days=[0,39]",
+    "outbreak.kappa=0.5",
+    "outbreak.seed_count=6",
+)
+
+
+@cache
+def world():
+    """Traces of 40 days, tests on all of them, and the rule."""
+    experiment = Experiment.load("hamlet", list(WORDS))
+    traces = make_city(experiment, SEED)
+    epidemic = next(run_epidemics(experiment, traces, SEED))
+    return experiment, traces, epidemic.labels.known
+
+
+def of_days(begin, end):
+    """The traces from day ``begin`` to before day ``end``, from 0."""
+    _, traces, _ = world()
+    by_slot = np.ascontiguousarray(traces.by_slot[begin * PER_DAY : end * PER_DAY])
+    clock = Clock(traces.clock.slot_hours, end - begin)
+    return Traces(by_slot, clock, traces.regions)
+
+
+def known_until(day):
+    known = world()[2]
+    kept = known.slot < day * PER_DAY
+    return Known(
+        known.people, known.person[kept], known.positive[kept], known.slot[kept]
+    )
+
+
+def batch(days, sweeps=15, law="one", errors=None):
+    """The field of the first days, by one run."""
+    experiment, whole, _ = world()
+    errors = errors or TestErrors()
+    traces, known = of_days(0, days), known_until(days)
+    rates = rates_of(whole, experiment.pathogen, experiment.outbreak)
+    force = force_of_infection(whole, experiment.pathogen, experiment.outbreak)
+    people = Cohort.of(traces, known, rates, errors)
+    together = Together([people])
+    city = City(traces.clock, force, experiment.outbreak.chance, together.crowd())
+    transmission = Transmission.of(
+        law, TransmissionSettings(), traces.regions, lambda: count_flows(traces)
+    )
+    start = Start.of(known, rates, traces.slots)
+    wish = FieldSettings(sweeps=sweeps)
+    stage = infer(together, city, start, wish, transmission, lambda _: None)
+    field = PublishedField(city, stage.places, stage.factor, rates, errors)
+    return people, field, transmission
+
+
+def window_of(days, length, sweeps=8, law="one", errors=None):
+    people, field, transmission = batch(days, law=law, errors=errors)
+    wish = FieldSettings(), WindowSettings(days=length, sweeps=sweeps)
+    return FieldWindow.of_run(people, known_until(days), field, wish, transmission)
+
+
+def new_day(window, day):
+    """Day ``day``, from 0, as it comes in."""
+    _, traces, known = world()
+    slots = slice(day * PER_DAY, (day + 1) * PER_DAY)
+    kept = (known.slot >= slots.start) & (known.slot < slots.stop)
+    slot = known.slot[kept] - (window.first_day - 1) * PER_DAY
+    return NewDay(
+        traces.by_slot[slots].copy(),
+        known.person[kept],
+        known.positive[kept],
+        slot.astype(np.int32),
+    )
+
+
+def moved(window, until):
+    for day in range(window.last_day, until):
+        window = window.update(new_day(window, day))
+    return window
+
+
+@cache
+def rested():
+    """Risks of all 40 days by one long run."""
+    people, field, _ = batch(DAYS, sweeps=60)
+    return people.risk, people.now(field.told())
+
+
+def test_a_growing_window_ends_where_the_batch_does():
+    window = moved(window_of(5, length=DAYS), DAYS)
+    assert (window.first_day, window.last_day) == (1, DAYS)
+    risk, now = window.risks()
+    wanted, wanted_now = rested()
+    assert np.abs(risk - wanted).mean() < 1e-3
+    assert np.abs(now.aside - wanted_now.aside).mean() < 1e-3
+    assert np.abs(now.tested - wanted_now.tested).mean() < 1e-3
+
+
+def test_a_window_of_a_fortnight_stays_near_the_batch():
+    window = moved(window_of(5, length=14), DAYS)
+    assert (window.first_day, window.last_day) == (27, DAYS)
+    assert window.traces.clock.days == 14
+    risk, now = window.risks()
+    wanted, wanted_now = rested()
+    flat = np.abs(wanted - wanted.mean()).mean()
+    assert np.abs(risk - wanted).mean() < 0.5 * flat
+    assert np.abs(now.aside - wanted_now.aside).mean() < 0.02
+
+
+@pytest.mark.parametrize("errors", [TestErrors(), TestErrors(false_negative=0.2)])
+def test_what_is_dropped_stays_with_each_person(errors):
+    """Nothing is sent any more: then the boundary is all that a person needs."""
+    people, field, transmission = batch(9, errors=errors)
+    whole = np.abs(people.infections(field.told()).risk - people.risk)
+    assert whole.max() < 1e-6
+    wish = FieldSettings(), WindowSettings(days=3)
+    known = known_until(9)
+    window = FieldWindow.of_run(people, known, field, wish, transmission)
+    assert (window.first_day, window.last_day) == (7, 9)
+    risk, now = window.risks()
+    np.testing.assert_allclose(risk, people.risk, 0, 1e-5)
+    wanted = people.now(field.told())
+    np.testing.assert_allclose(now.aside, wanted.aside, 0, 1e-5)
+    np.testing.assert_allclose(now.tested, wanted.tested, 0, 1e-5)
+    np.testing.assert_array_equal(window.boundary.status, known.status)
+
+
+def test_a_window_goes_on_from_disk_as_if_it_had_stayed(tmp_path):
+    window = window_of(5, length=6, law="near")
+    day = new_day(window, 5)
+    save_window(tmp_path / "state", window, Origin())
+    ours, theirs = window.update(day), load_window(tmp_path / "state").update(day)
+    for one, other in zip(ours.risks(), theirs.risks(), strict=True):
+        if isinstance(one, np.ndarray):
+            np.testing.assert_array_equal(one, other)
+    for mine, other in zip(ours.field.factor, theirs.field.factor, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert ours.last_day == theirs.last_day == 6
+
+
+def test_update_leaves_the_window_as_it_was():
+    window = window_of(4, length=4)
+    before = window.messages.evidence.copy(), window.risks()[0]
+    window.update(new_day(window, 4))
+    np.testing.assert_array_equal(window.messages.evidence, before[0])
+    np.testing.assert_array_equal(window.risks()[0], before[1])
+
+
+def test_a_newcomer_enters_with_the_risk_of_the_city_and_then_its_own():
+    window = moved(window_of(5, length=6), 8)
+    day = new_day(window, 8)
+    alone = np.full((PER_DAY, 1), -1, np.int32)
+    more = replace(day, by_slot=np.hstack([day.by_slot, alone]))
+    after = window.update(more)
+    assert after.traces.people == window.traces.people + 1
+    risk, _ = after.risks()
+    expected = 1 - window.boundary.aside[:, 0].mean()
+    assert risk[-1] == pytest.approx(expected, abs=0.02)
+    # Who stays at the busiest place instead has more.
+    busy = np.array([np.bincount(row[row >= 0]).argmax() for row in day.by_slot])
+    met = replace(day, by_slot=np.hstack([day.by_slot, busy[:, None].astype(np.int32)]))
+    assert window.update(met).risks()[0][-1] > risk[-1]
+
+
+def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
+    window = moved(window_of(5, length=5), 9)
+    day = new_day(window, 9)
+    late = replace(
+        day,
+        person=np.array([3, 3, 4, 4], np.int32),
+        positive=np.array([True, False, False, True]),
+        slot=np.array([-7, 3, 1, 20], np.int32),
+    )
+    after = window.update(late)
+    for _ in range(3):
+        slots = after.traces.slots
+        negative = replace(
+            day,
+            person=np.array([3], np.int32),
+            positive=np.array([False]),
+            slot=np.array([slots], np.int32),
+        )
+        after = after.update(negative)
+    risk, now = after.risks()
+    for told in (risk, now.aside, now.tested):
+        assert np.isfinite(told).all()
+        assert ((told >= 0) & (told <= 1)).all()
+    assert after.boundary.status[3] == after.boundary.status[4] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"by_slot": np.zeros((3, 160), np.int32)}, "expected \\(4 slots, people\\)"),
+        ({"by_slot": np.zeros((4, 159), np.int32)}, "a day of 159 people"),
+        (
+            {
+                "person": np.array([0], np.int32),
+                "positive": np.array([True]),
+                "slot": np.array([24], np.int32),
+            },
+            "a test in slot 24, but the day ends with slot 23",
+        ),
+    ],
+)
+def test_a_day_that_does_not_fit_is_refused(change, told):
+    window = window_of(5, length=6)
+    with pytest.raises(DataError, match=told):
+        window.update(replace(new_day(window, 5), **change))

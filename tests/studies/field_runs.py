@@ -1,0 +1,57 @@
+"""Runs of Falcon Field on the town of 80, and files of what happens in it."""
+
+from dataclasses import replace
+
+from epifalcon.progress import silent
+from epifalcon.studies.outcomes import Listeners, run_method
+from epifalcon.studies.run_folder import begin
+from tests.studies import town
+
+LISTENERS = Listeners(progress=silent, checkpoint_seconds=10)
+
+
+def made(folder, beside=(), **privacy):
+    """A finished run of the field on the town of 80."""
+    start = town.experiment()
+    settings = replace(
+        start.field,
+        sweeps=6,
+        folds=2,
+        region=replace(start.field.region, law="near"),
+    )
+    noise = replace(start.field_privacy, **privacy)
+    changes = {"field": settings, "field_privacy": noise, "method": "falcon-field"}
+    begun = town.begun(folder, beside=beside, **changes)
+    begin(begun)
+    methods = ("falcon-field", *beside)
+    return begun, [run_method(begun, method, LISTENERS) for method in methods]
+
+
+def write_visits(run, path, people, first_day, days, names=None):
+    """Some people's traces as a file, one row a slot, as those of later days."""
+    clock, rows = run.traces.clock, ["person,day,hour,region"]
+    for person in people:
+        name = person if names is None else names[person]
+        for slot in range(days * clock.slots_per_day):
+            region = run.traces.by_slot[slot, person]
+            day, hour = first_day + clock.day_of_slot(slot), clock.hour_of_slot(slot)
+            if region >= 0:
+                rows.append(f"{name},{day},{hour},{region}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+def write_tests(run, path, people):
+    known, clock = run.known, run.traces.clock
+    told = [
+        (person, slot, positive)
+        for person, slot, positive in zip(
+            known.person, known.slot, known.positive, strict=True
+        )
+        if person in people
+    ]
+    rows = [
+        f"{person},{clock.day_of_slot(slot) + 1},{clock.hour_of_slot(slot)},{positive}"
+        for person, slot, positive in told
+    ]
+    path.write_text("\n".join(["person,day,hour,result", *rows]) + "\n")
+    return told

@@ -1,0 +1,171 @@
+"""Explanations of a finished run of the field, and what newcomers are told there."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.models.field.settings import WindowSettings
+from epifalcon.studies import daily, explanation_page
+from epifalcon.studies.explaining import explain, find_person
+from epifalcon.studies.finished_run import FinishedRun
+from epifalcon.studies.keeping import keep_results
+from epifalcon.studies.newcomers import Newcomers
+from epifalcon.studies.outcomes import run_method
+from epifalcon.studies.predicting import score
+from epifalcon.studies.run_folder import begin, finish
+from tests.studies import town
+from tests.studies.field_runs import LISTENERS, made, write_tests, write_visits
+from tests.studies.finished_runs import chosen_people
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    begun, outcomes = made(
+        tmp_path_factory.mktemp("field") / "run", ("soft-dct-ratio",)
+    )
+    keep_results(begun, outcomes)
+    return begun.folder
+
+
+@pytest.fixture(scope="module")
+def run(reported):
+    return FinishedRun.open(reported)
+
+
+def test_shares_add_up_and_the_risk_is_the_listed_one(run):
+    listed = run.risks()
+    for person in range(0, 80, 7):
+        found = explain(run, str(person))
+        whole = found.before + found.by_day.sum()
+        assert whole == pytest.approx(1, abs=1e-9)
+        stays = found.before + sum(one.share for one in found.exposures)
+        assert stays == pytest.approx(1, abs=1e-9)
+        shares = [one.share for one in found.exposures]
+        assert shares == sorted(shares, reverse=True)
+        if listed.status[person] < 0:
+            assert found.risk == pytest.approx(listed.probability[person], abs=1e-6)
+            assert found.now == pytest.approx(listed.now[person], abs=1e-6)
+    tested = explain(run, str(np.flatnonzero(listed.status == 1)[0]), tests=True)
+    assert tested.risk == pytest.approx(1)
+
+
+def test_exposures_are_stays_of_the_person_s_own_trace(run):
+    found, person = explain(run, "11"), 11
+    clock, here = run.traces.clock, run.traces.by_slot[:, person]
+    assert any(one.end - one.begin > clock.slot_hours for one in found.exposures)
+    for one in found.exposures:
+        first = (one.day - 1) * clock.slots_per_day + one.begin / clock.slot_hours
+        last = (one.day - 1) * clock.slots_per_day + one.end / clock.slot_hours
+        stay = here[round(first) : round(last)]
+        assert len(set(stay.tolist())) == 1
+        assert one.region == (None if stay[0] < 0 else run.traces.regions.name(stay[0]))
+
+
+def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
+    text = (reported / "report.html").read_text()
+    assert "One risk taken apart" in text
+    assert "points at the other one" in text
+    assert "still are at the end of the last day" in text
+    assert (reported / "figures" / "explanation.svg").is_file()
+    rows = pl.read_csv(reported / "figures" / "explanation.csv")
+    assert rows["share"].sum() == pytest.approx(1)
+
+
+def test_a_page_says_it_and_needs_nothing_else(run, tmp_path):
+    found = explain(run, "11")
+    explanation_page.write_page(tmp_path / "page", found, "epifalcon explain run 11")
+    page = (tmp_path / "page" / "explanation.html").read_text()
+    assert f"{found.risk:.1%}" in page
+    assert explanation_page.CAUTION in page
+    plain = json.loads((tmp_path / "page" / "explanation.json").read_text())
+    assert plain["before"] + sum(plain["by_day"]) == pytest.approx(1)
+    lines = explanation_page.day_lines(found)
+    assert len(lines) == 1 + run.traces.clock.days
+
+
+def test_no_risk_needs_no_explanation(run):
+    healthy = np.flatnonzero(run.known.status == 0)[0]
+    found = explain(run, str(healthy), tests=True)
+    assert found.risk == 0
+    assert "rule it out" in explanation_page.sentences(found)[1]
+
+
+def test_wrong_people_and_methods_are_refused(run):
+    for person in ("80", "-1", "anna", ""):
+        with pytest.raises(DataError, match="numbers from 0 to 79"):
+            find_person(run.traces, person)
+    with pytest.raises(SettingsError, match="soft-dct-ratio tells no risks by place"):
+        explain(FinishedRun.open(run.folder, "soft-dct-ratio"), "1")
+
+
+def test_newcomers_are_told_alike_alone_or_together_and_in_any_order(run):
+    one = Newcomers(*chosen_people(run.traces, run.known, [5]))
+    more = Newcomers(*chosen_people(run.traces, run.known, [30, 5, 61]))
+    alone, several = score(run, one).risks, score(run, more).risks
+    assert several.probability[1] == alone.probability[0]
+    assert several.now[1] == pytest.approx(alone.now[0], abs=1e-12)
+    assert score(run, more).spent is None
+    # One who stays elsewhere all the time has another risk.
+    assert several.probability[0] != alone.probability[0]
+
+
+def test_newcomers_by_file_are_those_of_the_folder(run, tmp_path):
+    write_visits(run, tmp_path / "new.csv", [5, 30], 1, run.traces.clock.days)
+    tests = write_tests(run, tmp_path / "tests.csv", [5, 30])
+    paths = tmp_path / "new.csv", tmp_path / "tests.csv"
+    files = Newcomers.from_files(*paths, run.traces)
+    folder = Newcomers(*chosen_people(run.traces, run.known, [5, 30]))
+    np.testing.assert_array_equal(files.traces.by_slot, folder.traces.by_slot)
+    assert files.known.tested.sum() == len({person for person, _, _ in tests})
+    ours, theirs = score(run, files).risks, score(run, folder).risks
+    np.testing.assert_array_equal(ours.probability, theirs.probability)
+    (tmp_path / "tests.csv").write_text("person,day,result\nzoe,1,positive\n")
+    with pytest.raises(DataError, match="person 'zoe' has no visit"):
+        Newcomers.from_files(*paths, run.traces)
+
+
+def test_other_days_are_refused_with_a_way_on(run):
+    traces, known = chosen_people(run.traces, run.known, [5])
+    short = replace(
+        traces, by_slot=traces.by_slot[:12].copy(), clock=replace(traces.clock, days=1)
+    )
+    people = Newcomers(short, known.of_people(np.zeros(1, np.bool_)))
+    with pytest.raises(DataError, match="epifalcon update"):
+        score(run, people)
+
+
+def test_a_run_behind_noise_keeps_no_messages_and_can_be_read(tmp_path):
+    begun, _ = made(tmp_path / "run", mode="sums", epsilon=50.0)
+    finish(begun)
+    run = FinishedRun.open(begun.folder)
+    assert not (run.place / "prediction" / "messages").exists()
+    listed, found = run.risks(), explain(run, "3")
+    assert found.risk == pytest.approx(listed.probability[3], abs=1e-6)
+    some = Newcomers(*chosen_people(run.traces, run.known, [3]))
+    told = score(run, some).risks
+    assert told.probability[0] == pytest.approx(listed.probability[3], abs=1e-6)
+    with pytest.raises(SettingsError, match="behind noise"):
+        daily.window_of(run, WindowSettings())
+
+
+def test_a_run_may_keep_nothing(tmp_path):
+    begun = town.begun(
+        tmp_path / "run",
+        method="falcon-field",
+        field=replace(
+            town.experiment().field,
+            kept=False,
+            folds=0,
+            sweeps=2,
+            region=replace(town.experiment().field.region, law="one"),
+        ),
+    )
+    begin(begun)
+    run_method(begun, "falcon-field", LISTENERS)
+    finish(begun)
+    with pytest.raises(DataError, match=r"field\.kept"):
+        explain(FinishedRun.open(begun.folder), "3")
