@@ -97,6 +97,8 @@ def test_who_is_infected_now_is_exact_where_nobody_meets_in_circles(
         assert now.aside[person] == pytest.approx(aside, abs=1e-4)
         counted = active(world, tests, person, wrong)
         assert now.tested[person] == pytest.approx(counted, abs=1e-4)
+        ever = posterior(world, tests, wrong)[person]
+        assert now.ever[person] == pytest.approx(ever, abs=1e-4)
 
 
 @exactly
