@@ -26,6 +26,7 @@ NAMES = (
     "hbp-million",
     "field",
     "field-million",
+    "field-replay",
     "localisation",
     "federation",
 )
