@@ -27,6 +27,7 @@ NAMES = (
     "field",
     "field-million",
     "region-limit",
+    "field-replay",
     "localisation",
     "federation",
 )

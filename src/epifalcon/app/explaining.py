@@ -36,7 +36,7 @@ def explain(
         typer.Option(
             "--with-tests",
             help="Count the person's own tests; else they are left aside, as in the "
-            "list of risks.",
+            "list of a run. Those of a state always count, as in its list.",
         ),
     ] = False,
     top: Annotated[
@@ -97,7 +97,8 @@ def _explained(
         if method is not None:
             raise SettingsError(f"{folder}: is a state of falcon-field; no --method")
         window = daily.load_state(folder)
-        found = daily.explain_in(window, person, tests=tests)
+        # The daily list counts own tests, so an explanation of it does.
+        found = daily.explain_in(window, person, tests=True)
         traces, risks = window.traces, daily.risks_of(window)
     else:
         run = FinishedRun.open(folder, method)

@@ -166,6 +166,13 @@ def _write(risks: "Risks", out: Path, state: Path, overwrite: bool) -> None:
         ) from None
 
 
+def _not_positive(risks: "Risks") -> list[dict[str, Any]]:
+    """The highest risks of those who did not test positive."""
+    positive = int((risks.status == 1).sum())
+    rows = risks.highest(_SHOWN + positive)
+    return [one for one in rows if one["known"] != "positive"][:_SHOWN]
+
+
 def _show(
     screen: Screen, state: Path, found: "Updated", risks: "Risks", out: Path | None
 ) -> None:
@@ -180,7 +187,7 @@ def _show(
         "tests": found.tests,
         "mean_risk": float(risks.probability.mean()),
         "mean_risk_now": None if risks.now is None else float(risks.now.mean()),
-        "highest": risks.highest(_SHOWN),
+        "highest": _not_positive(risks),
         "out": None if out is None else str(out),
     }
     screen.figures(figures)
@@ -198,12 +205,11 @@ def _show(
             str(one["person"]),
             f"{one['risk']:.4f}",
             f"{one['risk_now']:.4f}",
-            f"{one['risk_now_with_tests']:.4f}",
             one["known"] or "",
         ]
-        for one in risks.highest(_SHOWN)
+        for one in _not_positive(risks)
     ]
-    columns = ["rank", "person", "risk", "risk now", "with tests", "known"]
-    screen.table(f"The highest of {len(risks):,} risks", columns, rows)
+    columns = ["rank", "person", "risk", "risk now", "known"]
+    screen.table("The highest risks without a positive test", columns, rows)
     if out is not None:
         screen.say(f"Written to {out}.")

@@ -209,7 +209,7 @@ class _Runs:
         )
         home = together.cohorts[0].home
         now = together.now(field.told())
-        grid = Now(_on_a_grid(now.aside), _on_a_grid(now.tested))
+        grid = Now(*map(_on_a_grid, (now.aside, now.tested, now.ever)))
         return grid, KeptField(field, Messages(home.infectious, home.evidence))
 
     def _ledger(self, plan: FieldPlan) -> Ledger:

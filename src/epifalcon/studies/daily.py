@@ -134,15 +134,14 @@ def take_day(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
 
 
 def risks_of(window: FieldWindow) -> Risks:
-    """The list of the window's last day."""
-    risk, now = window.risks()
-    return Risks(
-        np.clip(risk, 0, 1),
-        window.boundary.status,
-        window.traces.names,
-        now=now.aside,
-        now_tested=now.tested,
-    )
+    """The list of the window's last day, each person's own tests counted.
+
+    Without folds a tested person's risk, own tests aside, is no risk to act upon:
+    what the others know has come from these tests, too.
+    """
+    _, now = window.risks()
+    names = window.traces.names
+    return Risks(now.ever, window.boundary.status, names, now=now.tested)
 
 
 def explain_in(window: FieldWindow, person: str, *, tests: bool = False) -> Explanation:

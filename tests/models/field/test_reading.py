@@ -49,8 +49,8 @@ def published(scene, traces, known, wish=NO_BOUND, law="one"):
     over = scene.rule.contact == "I/S"
     city = City(traces.clock, force, scene.rule.chance, together.crowd(), over)
     start = Start.of(known, rates, traces.slots)
-    wish = TransmissionSettings(from_sweep=2)
-    law = Transmission.of(law, wish, traces.regions, lambda: count_flows(traces))
+    region = TransmissionSettings(from_sweep=2)
+    law = Transmission.of(law, region, traces.regions, lambda: count_flows(traces))
     stage = infer(together, city, start, wish, law, lambda _: None)
     field = PublishedField(city, stage.places, stage.factor, rates, scene.test_errors)
     return cohort, field
@@ -99,6 +99,8 @@ def test_who_is_infected_now_is_exact_where_nobody_meets_in_circles(
         assert now.aside[person] == pytest.approx(aside, abs=1e-4)
         counted = active(world, tests, person, wrong)
         assert now.tested[person] == pytest.approx(counted, abs=1e-4)
+        ever = posterior(world, tests, wrong)[person]
+        assert now.ever[person] == pytest.approx(ever, abs=1e-4)
 
 
 @exactly

@@ -44,6 +44,7 @@ class Together:
         return Now(
             np.concatenate([part.aside for part in parts]),
             np.concatenate([part.tested for part in parts]),
+            np.concatenate([part.ever for part in parts]),
         )
 
     @property

@@ -51,6 +51,8 @@ class Now:
     """(people,) own tests aside."""
     tested: Probabilities
     """(people,) own tests counted."""
+    ever: Probabilities
+    """(people,) of having been infected by then, own tests counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,14 +84,15 @@ class Infections:
 def read_now(home: Home, told: Told, rates: Rates) -> Now:
     """Where everybody is behind the last slot."""
     total = home.here.shape[1]
-    aside, tested = np.empty(total), np.empty(total)
+    aside, tested, ever = np.empty((3, total))
     for begin in range(0, total, _AT_ONCE):
         part = slice(begin, min(begin + _AT_ONCE, total))
         heard = Heard.by((part.start, part.stop), home, told)
         fit = fit_of(home.fit, part)
         aside[part] = _active(states_after(heard, home.aside[part], rates))
-        tested[part] = _active(states_after(heard, home.prior[part], rates, fit))
-    return Now(aside, tested)
+        states = states_after(heard, home.prior[part], rates, fit)
+        tested[part], ever[part] = _active(states), np.clip(1 - states[:, 0], 0.0, 1.0)
+    return Now(aside, tested, ever)
 
 
 def _active(states: Floats) -> Probabilities:
