@@ -1,0 +1,222 @@
+"""The people of one site: what they count, hear and send, and what they keep.
+
+The same arithmetic behind messages and in one process. What leaves with a promise
+has its noise here, of this site's own secret: ``local`` one noise of each person for
+each cell that it was in; ``sums`` one noise on each of the site's sums, as large as
+the whole promise needs, since nobody stands between a site and the server who could
+add up without looking. Of k sites the total then has k noises.
+
+Values with noise are whole multiples of a power of two, too: rounding comes after
+the noise and costs nothing, and sums are the same in any order.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.errors import DataError
+from epifalcon.federation.field.judging import Judgement
+from epifalcon.federation.field.plan import (
+    EVIDENCE,
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+)
+from epifalcon.federation.field.reading import CellShape
+from epifalcon.federation.field.task import FieldTask
+from epifalcon.federation.preparing import Household, drawn_for
+from epifalcon.models.field.chains import Manner, Sums, Told
+from epifalcon.models.field.choosing import losses
+from epifalcon.models.field.disease import Rates
+from epifalcon.models.field.people import Cohort
+from epifalcon.models.field.settings import LAWS
+from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
+from epifalcon.types import Floats, Probabilities
+
+NOISE_STEPS = 2.0**24
+_RISK_STEPS = 2.0**30
+Aim = Literal["everybody", "fold", "judged"]
+
+
+@dataclass(frozen=True)
+class FieldRun:
+    """One run of all sweeps: on which tests, and whose risks are kept of it."""
+
+    rates: Rates
+    without: tuple[int, ...] = ()
+    """Folds whose tests are left aside."""
+    aim: Aim = "everybody"
+    """Risks of everybody; of the people of ``fold``; or only how well ``law`` tells
+    the people of ``fold``."""
+    fold: int = -1
+    law: int = -1
+    """Place among ``LAWS``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Counted:
+    """What a site tells before the first exchange; of several sites the sums."""
+
+    crowd: Floats
+    """How many people were where: (slots, 1 + regions); with a promise, for each cell
+    the sum over its slots, with noise."""
+    tests: Floats
+    """(folds, 2) tested and positive people; with a promise one row, with noise."""
+    noises: Floats
+    """How many noises each cell has, (cells, 1 + regions); without any, of size 0."""
+
+    def __add__(self, other: "Counted") -> "Counted":
+        return Counted(
+            self.crowd + other.crowd,
+            self.tests + other.tests,
+            self.noises + other.noises,
+        )
+
+
+class FieldHome:
+    """A site's people in a task, from the first count to their risks."""
+
+    def __init__(
+        self, home: Household, task: FieldTask, seed: int, noise: int
+    ) -> None:
+        """Deal tested people into folds by ``seed``; draw noise by ``noise``.
+
+        Folds follow from seed and person: any split into sites gives the same.
+        """
+        self.home, self.task = home, task
+        draws = drawn_for(home, "falcon-field folds", seed)
+        self.fold = (draws * max(task.folds, 1)).astype(np.int64)
+        self.fold[~home.known.tested] = -1
+        self.risk: Probabilities = np.zeros(home.traces.people)
+        self.run: FieldRun | None = None
+        self.exchanges = 0
+        """Of the run, so far."""
+        self._lost = np.zeros((home.traces.people, len(LAWS)))
+        self._noise = noise
+        self._cohort: Cohort | None = None
+
+    @cached_property
+    def plan(self) -> FieldPlan:
+        """The promise; only where there is one."""
+        return FieldPlan.of(self.task.wishes.privacy, self.home.traces.clock)
+
+    @cached_property
+    def shape(self) -> CellShape:
+        """What leaves with a promise."""
+        privacy = self.task.wishes.privacy
+        return CellShape(self.home.traces.clock, privacy.cells)
+
+    def count(self) -> Counted:
+        """How many people were where, and how many tested and positive."""
+        crowd = np.asarray(self._new_cohort().crowd(), np.float64)
+        status = self.home.known.status
+        folds = range(max(self.task.folds, 1))
+        tests = [
+            [int((self.fold == part).sum()), int((status[self.fold == part] == 1).sum())]
+            for part in folds
+        ]
+        told = np.array(tests, np.float64)
+        if not self.task.private:
+            return Counted(crowd, told, np.zeros((0, 0)))
+        noised = self._noised(crowd, PRESENCE, 0)
+        return Counted(noised, told + self._noise_of_tests(), self._noises)
+
+    def begin(self, run: FieldRun) -> None:
+        """Everybody as before anything was sent, some tests left aside."""
+        if any(not 0 <= part < self.task.folds for part in (*run.without,)):
+            raise DataError(f"folds {run.without} of {self.task.folds}")
+        self._cohort = self._new_cohort(run)
+        self.run, self.exchanges = run, 0
+
+    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
+        """Everybody listens and sends; with a promise, sums of cells with noise."""
+        self.exchanges += 1
+        sums = self._require_cohort().sweep(told, manner, well=well, tally=tally)
+        if not self.task.private:
+            return sums
+        return sums._replace(
+            infectious=self._noised(sums.infectious, INFECTIOUS, self.exchanges),
+            evidence=self._noised(sums.evidence, EVIDENCE, self.exchanges),
+        )
+
+    def end(self, told: Told, manner: Manner) -> None:
+        """Everybody listens for the last time; risks are kept as the run aims at."""
+        cohort, run = self._require_cohort(), self.run
+        cohort.sweep(told, manner)
+        risk = np.rint(cohort.risk * _RISK_STEPS) / _RISK_STEPS
+        if run is None or run.aim == "everybody":
+            self.risk[:] = risk
+        elif run.aim == "fold":
+            own = self.fold == run.fold
+            self.risk[own] = risk[own]
+        else:
+            own = self.fold == run.fold
+            infected = self.home.known.status[own] == 1
+            self._lost[own, run.law] = losses(risk[own], infected)
+        self._cohort = self.run = None
+
+    def judged(self, folds: list[int]) -> Judgement:
+        """How well each law told the people of ``folds``, held out of its runs."""
+        return Judgement.of(self._lost[np.isin(self.fold, folds)])
+
+    def _new_cohort(self, run: FieldRun | None = None) -> Cohort:
+        left, rates = self.home.known, Rates(0.0, 0.0, 0.0, False)
+        if run is not None:
+            left, rates = left.of_people(~np.isin(self.fold, run.without)), run.rates
+        return Cohort.of(self.home.traces, left, rates, self.task.test_errors)
+
+    def _require_cohort(self) -> Cohort:
+        if self._cohort is None:
+            raise DataError("no run was begun")
+        return self._cohort
+
+    def _noised(self, by_slot: Floats, channel: str, number: int) -> Floats:
+        """Sums over the slots of each cell, with noise."""
+        # A number that is none would show through any noise.
+        cells = np.nan_to_num(self.shape.totals(by_slot), posinf=0.0, neginf=0.0)
+        scale = self.plan.sigma[channel] * self.shape.slots_per_cell
+        key = NoiseKey(self._noise, self.plan.receipt(channel, number).terms)
+        person, place = self._senders
+        noise = scale * keyed_normals(key, NoiseRows(person, place), 1)[:, 0]
+        added = np.bincount(place, _on_grid(noise), cells.size)
+        found: Floats = cells + added.reshape(cells.shape)
+        return found
+
+    def _noise_of_tests(self) -> Floats:
+        """(2,) of everybody, tested or not: who sends must not tell who is."""
+        key = NoiseKey(self._noise, self.plan.receipt(TESTS, 0).terms)
+        people = self.home.people if self.task.mode == "local" else self.home.people[:1]
+        noise = keyed_normals(key, NoiseRows.of_people(people), 2)
+        return np.asarray(_on_grid(self.plan.sigma[TESTS] * noise).sum(axis=0))
+
+    @property
+    def _noises(self) -> Floats:
+        """How many noises each cell has; places leave in the clear under ``local``."""
+        traces = self.home.traces
+        if self.task.mode == "local":
+            return self.shape.senders(traces)
+        noises = np.ones((self.shape.rows, 1 + len(traces.regions)))
+        noises[:, 0] = 0
+        return noises
+
+    @cached_property
+    def _senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Person and cell of each noise: of people, or one for the whole site."""
+        traces, edges = self.home.traces, 1 + len(self.home.traces.regions)
+        if self.task.mode == "sums":
+            place = np.arange(self.shape.rows * edges, dtype=np.int64)
+            place = place[place % edges > 0]
+            return np.full_like(place, self.home.first), place
+        slot, person = np.nonzero(traces.by_slot >= 0)
+        row = slot // self.shape.slots_per_cell
+        place = row * edges + traces.by_slot[slot, person] + 1
+        both = np.unique(np.stack([person, place], axis=1), axis=0)
+        return self.home.first + both[:, 0], both[:, 1]
+
+
+def _on_grid(values: Floats) -> Floats:
+    return np.asarray(np.rint(values * NOISE_STEPS) / NOISE_STEPS)
