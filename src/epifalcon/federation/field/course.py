@@ -25,7 +25,7 @@ from epifalcon.models.field.disease import rates_for
 from epifalcon.models.field.people import add_up
 from epifalcon.models.field.places import City
 from epifalcon.models.field.settings import LAWS, FieldSettings, Law
-from epifalcon.models.field.sweeps import Exchange, Start, infer
+from epifalcon.models.field.sweeps import Exchange, Stage, Start, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.types import Floats, Probabilities
 
@@ -62,6 +62,8 @@ class Found:
     law: Law = "one"
     laws_of_folds: list[Law] = field(default_factory=list)
     sweeps: int = 0
+    field: dict[str, Floats] = field(default_factory=dict)
+    """What the places told everybody at the end."""
 
 
 class Course:
@@ -90,7 +92,8 @@ class Course:
         """Choose the law, sweep for everybody, then for each fold without it."""
         there = self._there()
         self.found.law = self._law(None, there)
-        self._run(FieldRun(self._rates), self.found.law)
+        stage = self._run(FieldRun(self._rates), self.found.law)
+        self.found.field = {**vars(stage.places), "factor": stage.factor}
         for part in there:
             law = self._law(part, there)
             self.found.laws_of_folds.append(law)
@@ -134,7 +137,7 @@ class Course:
 
     def _run(
         self, run: FieldRun, law: Law, settings: FieldSettings | None = None
-    ) -> None:
+    ) -> Stage:
         settings = settings or self._task.inference
         tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
         tested = tests[0]
@@ -148,7 +151,9 @@ class Course:
         exchange = self._people.exchange(run)
         if self._task.private:
             exchange = _Shrunk(exchange, self._task, self._setting, self._counted)
-        infer(exchange, self._city, start, settings, self._laws[law], self._tell)
+        return infer(
+            exchange, self._city, start, settings, self._laws[law], self._tell
+        )
 
     def _tell(self, sweep: int) -> None:
         del sweep
