@@ -176,7 +176,9 @@ def divide(home: Household, settings: PredictionSettings, seed: int) -> Division
     held = tested & (drawn_for(home, "validation people", seed) < share)
     people = np.flatnonzero(held).astype(np.int32)
     training = without(home.known, people)
-    fold = (drawn_for(home, "region folds", seed) * settings.region.folds).astype(np.int64)
+    fold = (drawn_for(home, "region folds", seed) * settings.region.folds).astype(
+        np.int64
+    )
     fold[~training.tested] = -1
     return Division(people, training, fold)
 

@@ -135,7 +135,9 @@ class _Way:
         self._step += 1
         self._apart.begin(self._step)
         payload = tell(told, manner, self._run, self._step)
-        payload = Payload(payload.tensors, {**payload.told, "well": well, "tally": tally})
+        payload = Payload(
+            payload.tensors, {**payload.told, "well": well, "tally": tally}
+        )
         read = partial(_read_sums, well=well, tally=tally)
         self._last |= self._apart.ask("sweep", payload, read)
         # The first one's arrays are added to, and may be needed again.

@@ -6,7 +6,6 @@ from its first exchange, which takes seconds: sites that promised something answ
 with the same bits, and no ledger counts that twice.
 """
 
-import json
 from pathlib import Path
 from time import perf_counter
 from typing import Any

@@ -78,9 +78,7 @@ class Course:
     ) -> None:
         self._people, self._task, self._setting = people, task, setting
         self._tell_of, self._counted = tell, people.counted()
-        self._rates = rates_for(
-            setting.people, setting.clock, task.pathogen, task.rule
-        )
+        self._rates = rates_for(setting.people, setting.clock, task.pathogen, task.rule)
         self._laws = {
             law: Transmission.of(law, task.wishes.field.region, setting.regions)
             for law in LAWS
@@ -151,9 +149,7 @@ class Course:
         exchange = self._people.exchange(run)
         if self._task.private:
             exchange = _Shrunk(exchange, self._task, self._setting, self._counted)
-        return infer(
-            exchange, self._city, start, settings, self._laws[law], self._tell
-        )
+        return infer(exchange, self._city, start, settings, self._laws[law], self._tell)
 
     def _tell(self, sweep: int) -> None:
         del sweep
@@ -194,9 +190,7 @@ class Course:
             kappa = kappa_by_share(share, task.pathogen, task.rule)
             weight = task.rule.mean_infectious_days(task.pathogen) * task.pathogen.mu
             force = kappa * task.pathogen.beta * clock.slot_days * weight
-        return City(
-            clock, force, task.rule.chance, present, task.rule.contact == "I/S"
-        )
+        return City(clock, force, task.rule.chance, present, task.rule.contact == "I/S")
 
 
 class _Shrunk:

@@ -80,9 +80,7 @@ class Counted:
 class FieldHome:
     """A site's people in a task, from the first count to their risks."""
 
-    def __init__(
-        self, home: Household, task: FieldTask, seed: int, noise: int
-    ) -> None:
+    def __init__(self, home: Household, task: FieldTask, seed: int, noise: int) -> None:
         """Deal tested people into folds by ``seed``; draw noise by ``noise``.
 
         Folds follow from seed and person: any split into sites gives the same.
@@ -116,7 +114,10 @@ class FieldHome:
         status = self.home.known.status
         folds = range(max(self.task.folds, 1))
         tests = [
-            [int((self.fold == part).sum()), int((status[self.fold == part] == 1).sum())]
+            [
+                int((self.fold == part).sum()),
+                int((status[self.fold == part] == 1).sum()),
+            ]
             for part in folds
         ]
         told = np.array(tests, np.float64)

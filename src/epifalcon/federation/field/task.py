@@ -45,9 +45,7 @@ class FieldTask:
         if rule.seed_people:
             rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
         rule = replace(rule, seed_regions=())
-        return cls(
-            wishes=wishes, pathogen=pathogen, rule=rule, test_errors=test_errors
-        )
+        return cls(wishes=wishes, pathogen=pathogen, rule=rule, test_errors=test_errors)
 
     @property
     def mode(self) -> str:

@@ -59,8 +59,8 @@ class Met:
 def meet(board: Switchboard, told: Plain, known: Gathered | None) -> Met:
     """Say hello to all sites and number their people.
 
-    ``told`` is what they are asked to take part in. ``known`` is what was told before a break, if any: sites that were not there
-    then are left out.
+    ``told`` is what they are asked to take part in, ``known`` what was told before
+    a break, if any: sites that were not there then are left out.
     """
     hello = {site: Payload(told=told) for site in board.present}
     met = board.ask(("hello", 0), hello, _read_hello)
