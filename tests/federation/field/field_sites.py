@@ -22,7 +22,7 @@ from tests.studies import town
 
 SEED = 3
 QUICK = FieldSettings(
-    sweeps=4, folds=3, region=TransmissionSettings(from_sweep=2, choosing_sweeps=2)
+    sweeps=3, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=2)
 )
 PLAIN = replace(QUICK, region=replace(QUICK.region, law="one"), folds=2)
 PRIVATE = {

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from epifalcon.baselines.falcon_field import FalconField
 from epifalcon.errors import SettingsError
+from epifalcon.federation.field.cells import CellShape, shrunk_means
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import FieldPlan
 from epifalcon.federation.field.private import Noised
-from epifalcon.federation.field.reading import CellShape, shrunk_means
 from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.sites.one_process import split

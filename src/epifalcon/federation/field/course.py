@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from epifalcon.epidemic.hazard import kappa_by_share
+from epifalcon.federation.field.cells import CellShape, shrunk_means
 from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
 from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import EVIDENCE, INFECTIOUS, FieldPlan
-from epifalcon.federation.field.reading import CellShape, shrunk_means
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
+from epifalcon.federation.field.cells import CellShape
 from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import (
     EVIDENCE,
@@ -26,7 +27,6 @@ from epifalcon.federation.field.plan import (
     TESTS,
     FieldPlan,
 )
-from epifalcon.federation.field.reading import CellShape
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household, drawn_for
 from epifalcon.models.field.chains import Manner, Sums, Told

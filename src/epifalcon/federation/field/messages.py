@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
+from epifalcon.federation.field.cells import CellShape
 from epifalcon.federation.field.home import NOISE_STEPS, Counted, FieldRun
 from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import (
@@ -21,7 +22,6 @@ from epifalcon.federation.field.plan import (
     TESTS,
     FieldPlan,
 )
-from epifalcon.federation.field.reading import CellShape
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.wire import Parcel
