@@ -159,10 +159,10 @@ class Course:
     @property
     def _planned(self) -> int:
         settings, folds = self._task.inference, len(self._there())
-        finals = (1 + folds) * (settings.sweeps - 1)
+        finals = (1 + folds) * settings.sweeps
         if self._task.private or settings.region.law != "auto" or folds < 2:
             return finals
-        each = len(LAWS) * (settings.region.choosing_sweeps - 1)
+        each = len(LAWS) * settings.region.choosing_sweeps
         return finals + 2 * folds * each
 
     def _open_city(self) -> City:
