@@ -26,11 +26,12 @@ NAMES = (
     "hbp-million",
     "field",
     "field-million",
+    "field-noise",
     "localisation",
     "federation",
 )
 WITH_PRESET = ("round", "round-all", "hbp", "field", "federation")
-WITH_PEOPLE = ("million", "hbp-million", "field-million")
+WITH_PEOPLE = ("million", "hbp-million", "field-million", "field-noise")
 
 
 def main() -> None:

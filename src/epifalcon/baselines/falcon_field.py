@@ -128,9 +128,7 @@ class _Runs:
             int(known.tested.sum()), int((known.status == 1).sum())
         )
         start = Start.by_share(tested, positive, self._rates, self._slots)
-        settings = replace(
-            self._settings, sweeps=wish.sweeps, evidence_bound=wish.evidence_bound
-        )
+        settings = replace(self._settings, sweeps=wish.sweeps)
         city = replace(self._city(noised.crowd()), own_in_sums=False)
         infer(noised, city, start, settings, self._laws["one"], self._tell)
         spent = spent_figures(wish.mode, noised.ledger)
