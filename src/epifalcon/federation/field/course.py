@@ -13,10 +13,12 @@ from typing import Protocol
 import numpy as np
 
 from epifalcon.epidemic.hazard import kappa_by_share
-from epifalcon.federation.field.cells import CellShape, shrunk_means
+from epifalcon.federation.field.cuts import excess_cut, presence_cut
 from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
 from epifalcon.federation.field.judging import Judgement
-from epifalcon.federation.field.plan import EVIDENCE, INFECTIOUS, FieldPlan
+from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
+from epifalcon.federation.field.private import by_slot, places_by, presence_by
+from epifalcon.federation.field.reading import Noisy, Profile, read_crowd, read_share
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -84,7 +86,13 @@ class Course:
             for law in LAWS
         }
         self.found = Found()
-        self._city = self._private_city() if task.private else self._open_city()
+        self._noisy: _Noisy | None = None
+        if task.private:
+            plan = FieldPlan.of(task.wishes.privacy, setting.clock)
+            self._noisy = _Noisy(plan, self._counted, setting.people)
+            self._city = self._private_city(self._noisy.crowd)
+        else:
+            self._city = self._open_city()
 
     def go(self) -> Found:
         """Choose the law, sweep for everybody, then for each fold without it."""
@@ -138,17 +146,14 @@ class Course:
     ) -> Stage:
         settings = settings or self._task.inference
         tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
-        tested = tests[0]
-        positive = tests[1]
-        if self._task.private:
-            tested = max(tested, 1.0)
-            positive = float(np.clip(positive, 0, tested))
-        start = Start.by_share(
-            float(tested), float(positive), self._rates, self._setting.clock.slots
-        )
+        tested, positive = float(tests[0]), float(tests[1])
         exchange = self._people.exchange(run)
-        if self._task.private:
-            exchange = _Shrunk(exchange, self._task, self._setting, self._counted)
+        if self._noisy is not None:
+            tested, positive = self._noisy.tests(tested, positive)
+            exchange = _Shrunk(exchange, self._noisy, run)
+        slots = self._setting.clock.slots
+        start = Start.by_share(tested, positive, self._rates, slots)
+        self._tell(1)
         return infer(exchange, self._city, start, settings, self._laws[law], self._tell)
 
     def _tell(self, sweep: int) -> None:
@@ -173,15 +178,11 @@ class Course:
         share = 1 - float(int(lost.sum()) / observed) if observed else None
         return self._city_of(crowd, share)
 
-    def _private_city(self) -> City:
+    def _private_city(self, crowd: Floats) -> City:
         """By counts with noise: what is told of contacts comes from them alone."""
-        shape = CellShape(self._setting.clock, self._task.wishes.privacy.cells)
-        present = self._counted.crowd / shape.slots_per_cell
-        there = np.maximum(present[:, 1:], 0)
-        others = shape.crowd(present) - 1
-        share = float(others[:, 1:].mean() / max(there.mean(), 1e-9))
-        city = self._city_of(shape.crowd(present), min(share, 1.0))
-        return replace(city, own_in_sums=False)
+        share = float(np.maximum(crowd - 1, 0).sum() / crowd.sum())
+        present = by_slot(1 + crowd[None], self._setting.clock.slots)
+        return replace(self._city_of(present, share), own_in_sums=False)
 
     def _city_of(self, present: Floats, share: float | None) -> City:
         task, clock = self._task, self._setting.clock
@@ -193,36 +194,59 @@ class Course:
         return City(clock, force, task.rule.chance, present, task.rule.contact == "I/S")
 
 
-class _Shrunk:
-    """An exchange whose people add noise: what is read of the cells that come."""
+class _Noisy:
+    """What the counts of a private run tell, and how much noise its sums have."""
 
-    def __init__(
-        self, inner: Exchange, task: FieldTask, setting: Setting, counted: Counted
-    ) -> None:
-        self._inner, self._counted = inner, counted
-        self._plan = FieldPlan.of(task.wishes.privacy, setting.clock)
-        self._shape = CellShape(setting.clock, task.wishes.privacy.cells)
-        self._present = counted.crowd / self._shape.slots_per_cell
+    def __init__(self, plan: FieldPlan, counted: Counted, people: int) -> None:
+        self.plan, self.noises = plan, counted.noises[:, 1:]
+        self._local = plan.settings.mode == "local"
+        self._people = people
+        if self._local:
+            presence = presence_by(self.noises)
+        else:
+            reach = presence_cut(plan)[1]
+            presence = self.noisy(counted.crowd, PRESENCE, 0, reach)
+        self.crowd = read_crowd(presence, people)
+
+    def noisy(self, total: Floats, channel: str, number: int, reach: float) -> Noisy:
+        """Sums that came, with their standard errors."""
+        scale = reach * self.plan.receipt(channel, number).sigma
+        noises = self.noises if channel == INFECTIOUS else self.noises[:1]
+        return Noisy(total[:, 1:], scale * np.sqrt(noises))
+
+    def tests(self, tested: float, positive: float) -> tuple[float, float]:
+        """How many were tested and positive; with little told, as many as usual."""
+        count = self._people if self._local else self.noises.max()
+        scale = self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
+        told = max(tested, 1.0)
+        return told, told * read_share(told, positive, scale)
+
+
+class _Shrunk:
+    """An exchange whose people add noise: what is read of the sums that come."""
+
+    def __init__(self, inner: Exchange, noisy: _Noisy, run: FieldRun) -> None:
+        self._inner, self._noisy, self._run = inner, noisy, run
+        self._profile: Profile | None = None
+        self._heard: list[Noisy] = []
 
     def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
         """Tell everybody, and bring what noise leaves of the sums."""
+        plan, number = self._noisy.plan, 1 + len(self._heard)
+        if self._profile is None:
+            rates = self._run.rates
+            self._profile = Profile.of(told, rates, plan.clock, manner.bound)
         sums = self._inner.sweep(told, manner, well=well, tally=tally)
-        others = self._shape.crowd(self._present) - 1
-        ill = np.clip(self._means(sums.infectious, INFECTIOUS), 0, 1)
-        bound = self._plan.settings.evidence_bound
-        news = np.clip(self._means(sums.evidence, EVIDENCE), -1, bound)
-        return sums._replace(
-            infectious=self._shape.slots(ill) * others,
-            evidence=self._shape.slots(news) * others,
-        )
+        reach = excess_cut(plan, self._profile, number)[1]
+        came = self._noisy.noisy(sums.infectious, INFECTIOUS, number, reach)
+        self._heard.append(came)
+        crowd = self._noisy.crowd
+        ill, news = places_by(self._heard, self._profile, crowd, manner.bound)
+        return sums._replace(infectious=ill, evidence=news)
 
     def end(self, told: Told, manner: Manner) -> None:
         """Tell everybody for the last time; nothing is sent."""
         self._inner.end(told, manner)
-
-    def _means(self, totals: Floats, channel: str) -> Floats:
-        sigma = self._plan.sigma[channel] * np.sqrt(self._counted.noises)
-        return shrunk_means(totals / self._shape.slots_per_cell, self._present, sigma)
 
 
 class Gathered:

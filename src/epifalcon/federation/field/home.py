@@ -1,10 +1,11 @@
 """The people of one site: what they count, hear and send, and what they keep.
 
-The same arithmetic behind messages and in one process. What leaves with a promise
-has its noise here, of this site's own secret: ``local`` one noise of each person for
-each cell that it was in; ``sums`` one noise on each of the site's sums, as large as
-the whole promise needs, since nobody stands between a site and the server who could
-add up without looking. Of k sites the total then has k noises.
+The same arithmetic behind messages and in one process. What leaves with a promise is
+bounded (``cuts``) and has its noise here, of this site's own secret: ``local`` one
+noise of each person for each cell that it sends for, drawn as one for those of a
+site; ``sums`` one noise on each of the site's sums, as large as the whole promise
+needs, since nobody stands between a site and the server who could add up without
+looking. Of k sites the total then has k noises.
 
 Values with noise are whole multiples of a power of two, too: rounding comes after
 the noise and costs nothing, and sums are the same in any order.
@@ -15,18 +16,13 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
-from epifalcon.federation.field.cells import CellShape
+from epifalcon.federation.field.cuts import excess_cut, presence_cut
 from epifalcon.federation.field.judging import Judgement
-from epifalcon.federation.field.plan import (
-    EVIDENCE,
-    INFECTIOUS,
-    PRESENCE,
-    TESTS,
-    FieldPlan,
-)
+from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
+from epifalcon.federation.field.reading import Profile
+from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household, drawn_for
 from epifalcon.models.field.chains import Manner, Sums, Told
@@ -37,7 +33,7 @@ from epifalcon.models.field.settings import LAWS
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.types import Floats, Probabilities
 
-NOISE_STEPS = 2.0**24
+NOISE_STEPS = 2.0**30
 _RISK_STEPS = 2.0**30
 Aim = Literal["everybody", "fold", "judged"]
 
@@ -62,12 +58,13 @@ class Counted:
     """What a site tells before the first exchange; of several sites the sums."""
 
     crowd: Floats
-    """How many people were where: (slots, 1 + regions); with a promise, for each cell
-    the sum over its slots, with noise."""
+    """How many people were where: (slots, 1 + regions); under ``sums`` a bounded sum
+    for each region, with noise; under ``local`` of size 0, told by ``noises``."""
     tests: Floats
     """(folds, 2) tested and positive people; with a promise one row, with noise."""
     noises: Floats
-    """How many noises each cell has, (cells, 1 + regions); without any, of size 0."""
+    """How many noises each cell has, (cells in time, 1 + regions): those of a
+    cell's senders under ``local``; without any promise of size 0."""
 
     def __add__(self, other: "Counted") -> "Counted":
         return Counted(
@@ -93,6 +90,9 @@ class FieldHome:
         self.run: FieldRun | None = None
         self.exchanges = 0
         """Of the run, so far."""
+        self.scale: dict[tuple[str, int], float] = {}
+        """Noise of each release so far, by channel and exchange."""
+        self._profile: Profile | None = None
         self._lost = np.zeros((home.traces.people, len(LAWS)))
         self._noise = noise
         self._cohort: Cohort | None = None
@@ -101,12 +101,6 @@ class FieldHome:
     def plan(self) -> FieldPlan:
         """The promise; only where there is one."""
         return FieldPlan.of(self.task.wishes.privacy, self.home.traces.clock)
-
-    @cached_property
-    def shape(self) -> CellShape:
-        """What leaves with a promise."""
-        privacy = self.task.wishes.privacy
-        return CellShape(self.home.traces.clock, privacy.cells)
 
     def count(self) -> Counted:
         """How many people were where, and how many tested and positive."""
@@ -123,26 +117,32 @@ class FieldHome:
         told = np.array(tests, np.float64)
         if not self.task.private:
             return Counted(crowd, told, np.zeros((0, 0)))
-        noised = self._noised(crowd, PRESENCE, 0)
-        return Counted(noised, told + self._noise_of_tests(), self._noises)
+        return self._count_privately(told)
 
     def begin(self, run: FieldRun) -> None:
         """Everybody as before anything was sent, some tests left aside."""
         if any(not 0 <= part < self.task.folds for part in (*run.without,)):
             raise DataError(f"folds {run.without} of {self.task.folds}")
-        self._cohort = self._new_cohort(run)
+        self._cohort, self._profile = self._new_cohort(run), None
         self.run, self.exchanges = run, 0
 
     def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
-        """Everybody listens and sends; with a promise, sums of cells with noise."""
+        """Everybody listens and sends; with a promise, bounded sums with noise."""
         self.exchanges += 1
-        sums = self._require_cohort().sweep(told, manner, well=well, tally=tally)
+        cohort, number = self._require_cohort(), self.exchanges
         if not self.task.private:
-            return sums
-        return sums._replace(
-            infectious=self._noised(sums.infectious, INFECTIOUS, self.exchanges),
-            evidence=self._noised(sums.evidence, EVIDENCE, self.exchanges),
-        )
+            return cohort.sweep(told, manner, well=well, tally=tally)
+        if number == 1:
+            clock = self.home.traces.clock
+            self._profile = Profile.of(told, cohort.rates, clock, manner.bound)
+        if self._profile is None:
+            raise DataError("the first exchange of the run was missed")
+        # Nobody takes its own message out of a noised sum: people keep the new ones.
+        fresh = Manner(1.0, np.ones_like(manner.renewed_evidence), manner.bound)
+        cohort.sweep(told, fresh)
+        cut, reach = excess_cut(self.plan, self._profile, number)
+        noised = self._noised(send([cohort], cut), INFECTIOUS, number, reach)
+        return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
     def end(self, told: Told, manner: Manner) -> None:
         """Everybody listens for the last time; risks are kept as the run aims at."""
@@ -175,48 +175,38 @@ class FieldHome:
             raise DataError("no run was begun")
         return self._cohort
 
-    def _noised(self, by_slot: Floats, channel: str, number: int) -> Floats:
-        """Sums over the slots of each cell, with noise."""
+    def _count_privately(self, tests: Floats) -> Counted:
+        cut, reach = presence_cut(self.plan)
+        sent = send([self._new_cohort()], cut)
+        told = tests + self._noise_of_tests()
+        if self.task.mode == "local":
+            return Counted(np.zeros((0, 0)), told, sent.senders)
+        cells = self.home.traces.slots // self.plan.length
+        noises = np.ones((cells, sent.total.shape[1]))
+        noises[:, 0] = 0
+        return Counted(self._noised(sent, PRESENCE, 0, reach), told, noises)
+
+    def _noised(self, sent: Sent, channel: str, number: int, reach: float) -> Floats:
+        """Sums (cells in time, 1 + regions) with their noise; place 0 stays empty."""
+        receipt = self.plan.receipt(channel, number)
+        self.scale[channel, number] = reach * receipt.sigma
         # A number that is none would show through any noise.
-        cells = np.nan_to_num(self.shape.totals(by_slot), posinf=0.0, neginf=0.0)
-        scale = self.plan.sigma[channel] * self.shape.slots_per_cell
-        key = NoiseKey(self._noise, self.plan.receipt(channel, number).terms)
-        person, place = self._senders
-        noise = scale * keyed_normals(key, NoiseRows(person, place), 1)[:, 0]
-        added = np.bincount(place, _on_grid(noise), cells.size)
-        found: Floats = cells + added.reshape(cells.shape)
-        return found
+        total = np.nan_to_num(sent.total[:, 1:], posinf=0.0, neginf=0.0)
+        place = np.arange(total.size, dtype=np.int64)
+        rows = NoiseRows(np.full_like(place, self.home.first), place)
+        noise = keyed_normals(NoiseKey(self._noise, receipt.terms), rows, 1)
+        local = self.task.mode == "local"
+        noises = sent.senders[:, 1:] if local else np.ones_like(total)
+        added = reach * receipt.sigma * np.sqrt(noises) * noise.reshape(total.shape)
+        return np.pad(_on_grid(total + added), ((0, 0), (1, 0)))
 
     def _noise_of_tests(self) -> Floats:
         """(2,) of everybody, tested or not: who sends must not tell who is."""
-        key = NoiseKey(self._noise, self.plan.receipt(TESTS, 0).terms)
+        receipt = self.plan.receipt(TESTS, 0)
+        key = NoiseKey(self._noise, receipt.terms)
         people = self.home.people if self.task.mode == "local" else self.home.people[:1]
         noise = keyed_normals(key, NoiseRows.of_people(people), 2)
-        return np.asarray(_on_grid(self.plan.sigma[TESTS] * noise).sum(axis=0))
-
-    @property
-    def _noises(self) -> Floats:
-        """How many noises each cell has; places leave in the clear under ``local``."""
-        traces = self.home.traces
-        if self.task.mode == "local":
-            return self.shape.senders(traces)
-        noises = np.ones((self.shape.rows, 1 + len(traces.regions)))
-        noises[:, 0] = 0
-        return noises
-
-    @cached_property
-    def _senders(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Person and cell of each noise: of people, or one for the whole site."""
-        traces, edges = self.home.traces, 1 + len(self.home.traces.regions)
-        if self.task.mode == "sums":
-            place = np.arange(self.shape.rows * edges, dtype=np.int64)
-            place = place[place % edges > 0]
-            return np.full_like(place, self.home.first), place
-        slot, person = np.nonzero(traces.by_slot >= 0)
-        row = slot // self.shape.slots_per_cell
-        place = row * edges + traces.by_slot[slot, person] + 1
-        both = np.unique(np.stack([person, place], axis=1), axis=0)
-        return self.home.first + both[:, 0], both[:, 1]
+        return np.asarray(_on_grid(receipt.sigma * noise).sum(axis=0))
 
 
 def _on_grid(values: Floats) -> Floats:

@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import DataError
-from epifalcon.federation.field.cells import CellShape
 from epifalcon.federation.field.home import NOISE_STEPS, Counted, FieldRun
-from epifalcon.federation.field.judging import Judgement
-from epifalcon.federation.field.plan import (
-    EVIDENCE,
-    INFECTIOUS,
-    PRESENCE,
-    TESTS,
-    FieldPlan,
-)
+from epifalcon.federation.field.judging import STEPS, Judgement
+from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.wire import Parcel
@@ -93,7 +86,9 @@ def read_told(call: Parcel, size: Size, task: FieldTask) -> tuple[Told, Manner]:
     edges = np.zeros((*size.by_slot, 4))
     if flat.size == 0:
         edges = _edges(call, size, task)
-    elif flat.shape != (slots,):
+    if (flat.size > 0) != (call.value("step") == 1):
+        raise DataError("a first hazard, and no other exchange, begins a run")
+    if flat.size and flat.shape != (slots,):
         raise DataError(f"a first hazard of {flat.shape}, expected ({slots},)")
     share = _array(call, "renewed_evidence", (slots,), (0.0, 1.0))
     bound = _number(call, "bound", 0.0, 1e6)
@@ -165,7 +160,6 @@ class FieldAnswers:
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """``people`` are the site's own, ``size`` has those of all."""
         self._task, self._size, self._people = task, size, people
-        self._shape = CellShape(size.clock, task.wishes.privacy.cells)
         self._crowd = np.zeros(size.by_slot)
         self._plan: FieldPlan | None = None
         if task.private:
@@ -189,28 +183,29 @@ class FieldAnswers:
         return Counted(crowd, tests, np.zeros((0, 0)))
 
     def _noised_counts(self, answer: Parcel) -> Counted:
-        rows = (self._shape.rows, 1 + self._size.regions)
-        noises = _array(answer, "noises", rows, (0.0, self._people))
+        plan, edges = self._plan_of(), 1 + self._size.regions
+        shape = (plan.clock.slots // plan.length, edges)
+        noises = _array(answer, "noises", shape, (0.0, self._people))
         _require_grid(noises, 1.0)
-        if self._task.mode == "sums" and (noises[:, 1:] != 1).any():
+        local = self._task.mode == "local"
+        if not local and (noises[:, 1:] != 1).any():
             raise DataError("a sum has one noise of its site")
         self._noises = noises
-        crowd = self._cells(answer, "crowd", PRESENCE, (0.0, 1.0))
-        room = _ROOM * self._plan_of().sigma[TESTS] * np.sqrt(self._people)
-        most = self._people + room
-        return Counted(crowd, _array(answer, "tests", (1, 2), (-room, most)), noises)
+        room = _ROOM * plan.sigma(TESTS) * np.sqrt(self._people)
+        tests = _array(answer, "tests", (1, 2), (-room, self._people + room))
+        if local:
+            return Counted(_array(answer, "crowd", (0, 0)), tests, noises)
+        crowd = self._cells(answer, "crowd", PRESENCE, (1, edges))
+        return Counted(crowd, tests, noises)
 
     def sums(self, answer: Parcel, *, well: bool, tally: bool) -> Sums:
         """Sums that the people counted can have sent."""
         bound = self._task.inference.evidence_bound
         nothing = np.zeros((0, 0))
         if self._plan is not None:
-            return Sums(
-                self._cells(answer, "infectious", INFECTIOUS, (0.0, 1.0)),
-                self._cells(answer, "evidence", EVIDENCE, (-1.0, bound)),
-                nothing,
-                np.zeros((0, 0, 0)),
-            )
+            shape = self._noises.shape
+            cells = self._cells(answer, "infectious", INFECTIOUS, shape)
+            return Sums(cells, nothing, nothing, np.zeros((0, 0, 0)))
         infectious = self._of_present(answer, "infectious", (0.0, 1.0))
         evidence = self._of_present(answer, "evidence", (-1.0, bound))
         _require_grid(infectious, INFECTIOUS_STEPS)
@@ -234,8 +229,8 @@ class FieldAnswers:
         laws, most = len(LAWS), people * _MOST_LOSS
         total = _array(answer, "total", (laws,), (0.0, most))
         products = _array(answer, "products", (laws, laws), (0.0, most * _MOST_LOSS))
-        _require_grid(total, NOISE_STEPS)
-        _require_grid(products, NOISE_STEPS)
+        _require_grid(total, STEPS)
+        _require_grid(products, STEPS)
         return Judgement(people, total, products)
 
     def scores(self, answer: Parcel) -> Floats | None:
@@ -250,17 +245,21 @@ class FieldAnswers:
         return self._plan
 
     def _cells(
-        self, answer: Parcel, name: str, channel: str, each: tuple[float, float]
+        self, answer: Parcel, name: str, channel: str, shape: tuple[int, ...]
     ) -> Floats:
-        """Cells with noise: of everybody at once, and so far out as noise can be."""
-        step = self._shape.slots_per_cell
-        scale = _ROOM * self._plan_of().sigma[channel] * step
-        room = scale * np.sqrt(self._noises) + _ROUNDING * (1 + self._noises)
-        shape = (self._shape.rows, 1 + self._size.regions)
+        """Sums with noise: of everybody at once, and so far out as noise can be."""
+        plan = self._plan_of()
+        # The most that a person brings to a cell, and that its unit can move.
+        most = max(plan.settings.bound, float(plan.length), plan.clock.slots_per_day)
+        number = 1 if channel == INFECTIOUS else 0
+        sigma = max(plan.sigma(channel, one) for one in (number, number + 1))
+        noises = self._people if self._task.mode == "local" else 1
+        room = most * (self._people + _ROOM * sigma * np.sqrt(noises))
         found = _array(answer, name, shape)
-        low, high = (one * self._people * step for one in each)
-        if ((found < low - room) | (found > high + room)).any():
+        if (np.abs(found) > room).any():
             raise DataError(f"{name} holds what no noise of the plan makes")
+        if found[:, 0].any():
+            raise DataError(f"{name} tells of people who were not observed")
         _require_grid(found, NOISE_STEPS)
         return found
 

@@ -11,6 +11,7 @@ People's side is ``sending``, the server's side ``reading``: between them stands
 import numpy as np
 
 from epifalcon.errors import SettingsError
+from epifalcon.federation.field.cuts import excess_cut, presence_cut
 from epifalcon.federation.field.plan import (
     INFECTIOUS,
     PRESENCE,
@@ -24,7 +25,7 @@ from epifalcon.federation.field.reading import (
     read_excess,
     read_share,
 )
-from epifalcon.federation.field.sending import Cut, Sent, send
+from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.together import Together
 from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
@@ -57,7 +58,7 @@ class Noised:
         (slots, 1 + regions). Of a region's mean over the window, where most come
         and go, others are as many as that mean.
         """
-        return self._by_slot(1 + self._crowd[None])
+        return by_slot(1 + self._crowd[None], self._plan.clock.slots)
 
     def tests(self, tested: int, positive: int) -> tuple[float, float]:
         """How many were tested and how many of them positive, with noise.
@@ -96,57 +97,25 @@ class Noised:
 
     def _read(self, profile: Profile, bound: float, sums: Sums) -> Sums:
         """Both numbers of all places, from all that was heard so far."""
-        by_cell = profile.by_cell(self._plan.length)
-        heard = _pooled(self._heard)
-        excess = read_excess(heard, self._crowd, by_cell / np.linalg.norm(by_cell))
-        by_slot = self._by_slot(excess)
-        others = self._by_slot(self._crowd[None])
-        ill = profile.usual[:, None] + profile.excess[:, None] * by_slot
-        news = profile.news[:, None] * by_slot
-        return sums._replace(
-            infectious=np.clip(ill, _LEAST_ILL, 1) * others,
-            evidence=np.clip(news, -1, bound) * others,
-        )
+        told = places_by(self._heard, profile, self._crowd, bound)
+        return sums._replace(infectious=told[0], evidence=told[1])
 
     def _presence(self) -> Noisy:
         """How many people were where over the window; once.
 
         Places in the clear tell it without noise, as far as they go.
         """
-        plan, bound = self._plan, self._plan.settings.bound
-        clock, slots = plan.clock, plan.clock.slots
-        nothing = Cut(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0)
+        cut, reach = presence_cut(self._plan)
+        sent = send(self._together.cohorts, cut)
         if self._local:
-            places = plan.settings.places
-            cut = nothing._replace(length=plan.length, places=places)
-            senders = send(self._together.cohorts, cut).senders[:, 1:]
-            total = senders.sum(axis=0, keepdims=True)
-            return Noisy(total, np.zeros_like(total))
-        reach = plan.presence_reach
-        cap, bound = 1 / slots, np.inf
-        if plan.settings.unit == "person":
-            cap, bound = min(cap, reach / clock.slots_per_day), reach
-        sent = send(self._together.cohorts, nothing._replace(cap=cap, bound=bound))
+            return presence_by(sent.senders[:, 1:])
         return self._noised(sent, PRESENCE, 0, reach)
 
     def _excess(self, profile: Profile) -> Noisy:
         """How much more infectious than everybody people in each cell expect to be."""
-        plan, number = self._plan, self._exchange
-        by_cell = profile.by_cell(plan.length)
-        scale = 1 / float(np.linalg.norm(by_cell))
-        most = scale * float(profile.excess.max())
-        whole = plan.settings.unit == "person" or number > 1
-        cut = Cut(
-            profile.usual,
-            scale,
-            0.0,
-            plan.length,
-            plan.cap(most) if number == 1 else np.inf,
-            plan.settings.bound if whole else np.inf,
-            plan.settings.places if self._local else 0,
-        )
+        cut, reach = excess_cut(self._plan, profile, self._exchange)
         sent = send(self._together.cohorts, cut)
-        return self._noised(sent, INFECTIOUS, number, plan.reach(number, most))
+        return self._noised(sent, INFECTIOUS, self._exchange, reach)
 
     def _noised(self, sent: Sent, channel: str, number: int, reach: float) -> Noisy:
         """What leaves: each sum with its noise."""
@@ -160,10 +129,30 @@ class Noised:
         sigma = reach * receipt.sigma * np.sqrt(noises)
         return Noisy(total + sigma * noise.reshape(total.shape), sigma)
 
-    def _by_slot(self, cells: Floats) -> Floats:
-        """(slots, 1 + regions) from (cells in time, regions)."""
-        found = np.repeat(cells, self._plan.clock.slots // len(cells), axis=0)
-        return np.pad(found, ((0, 0), (1, 0)))
+
+def presence_by(senders: Floats) -> Noisy:
+    """How many people were where, by who sends for each cell in the clear."""
+    total = senders.sum(axis=0, keepdims=True)
+    return Noisy(total, np.zeros_like(total))
+
+
+def places_by(
+    heard: list[Noisy], profile: Profile, crowd: Floats, bound: float
+) -> tuple[Floats, Floats]:
+    """Infectiousness and evidence that all places tell, from all that was heard."""
+    slots = len(profile.usual)
+    by_cell = profile.by_cell(slots // len(heard[0].total))
+    excess = read_excess(_pooled(heard), crowd, by_cell / np.linalg.norm(by_cell))
+    told, others = by_slot(excess, slots), by_slot(crowd[None], slots)
+    ill = profile.usual[:, None] + profile.excess[:, None] * told
+    news = profile.news[:, None] * told
+    return np.clip(ill, _LEAST_ILL, 1) * others, np.clip(news, -1, bound) * others
+
+
+def by_slot(cells: Floats, slots: int) -> Floats:
+    """(slots, 1 + regions) from (cells in time, regions)."""
+    found = np.repeat(cells, slots // len(cells), axis=0)
+    return np.pad(found, ((0, 0), (1, 0)))
 
 
 def _pooled(heard: list[Noisy]) -> Noisy:

@@ -47,7 +47,7 @@ from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.trail import Noted, digest
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.models.region_store import regions_sha256
-from epifalcon.privacy.accounting import mu_for
+from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain, build
 
@@ -169,15 +169,12 @@ class FieldSiteRun:
     def _promise(self, site: SiteSettings, task: FieldTask, home: Household) -> None:
         """Refuse a promise that is too much, with those of all runs before.
 
-        What is promised of a visit or a day holds of a person so many times as it
-        has visits or days.
+        All receipts are added up as they hold of a person, whatever the unit.
         """
         if not task.private:
             return
         wish, policy = task.wishes.privacy, site.policy
-        releases = FieldPlan.of(wish, home.traces.clock).releases
-        times = releases.person / releases.of(wish.unit)
-        promised = times * mu_for(wish.epsilon, wish.delta) ** 2
+        promised = _of_a_person(FieldPlan.of(wish, home.traces.clock))
         bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
         admit(self._files.folder / PROMISES, Promise(self._run, promised), bound)
 
@@ -282,6 +279,15 @@ class FieldSiteRun:
         if self._working is None:
             raise DataError("nothing was counted yet")
         return self._working
+
+
+def _of_a_person(plan: FieldPlan) -> float:
+    """What all releases of a run cost a person, in mu^2."""
+    made = list(plan.opening())
+    for number in range(1, 1 + plan.settings.sweeps):
+        made += plan.exchange(number)
+    noised = [one for one in made if isinstance(one, GaussianRelease)]
+    return sum(one.squared_mu("person") for one in noised)
 
 
 def _wanted(call: Parcel, task: FieldTask) -> tuple[bool, bool]:

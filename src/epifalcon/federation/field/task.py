@@ -30,7 +30,7 @@ class FieldTask:
             raise SettingsError("rule: of the seeds only their number may be told")
         if self.private and self.rule.contact == "I/S":
             raise SettingsError(
-                "a private exchange pays for two sums: contact='I/S' would need more"
+                "a private exchange pays for one sum: contact='I/S' would need more"
             )
 
     @classmethod
@@ -64,13 +64,11 @@ class FieldTask:
 
     @property
     def inference(self) -> FieldSettings:
-        """How to infer, with the exchanges and the bound that privacy pays for."""
+        """How to infer, with the exchanges that privacy pays for."""
         wish = self.wishes.privacy
         if not self.private:
             return self.wishes.field
-        return replace(
-            self.wishes.field, sweeps=wish.sweeps, evidence_bound=wish.evidence_bound
-        )
+        return replace(self.wishes.field, sweeps=wish.sweeps)
 
     @property
     def learns_transmission(self) -> bool:
