@@ -16,6 +16,7 @@ from epifalcon.evaluation.metrics import evaluate
 from epifalcon.federation.field.together import Together
 from epifalcon.federation.field.window import FieldWindow, NewDay
 from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
@@ -63,7 +64,9 @@ class _World:
         self.rates = rates_of(self.traces, settings.pathogen, rule)
         self.force = force_of_infection(self.traces, settings.pathogen, rule)
         wish = TransmissionSettings()
-        self.law = Transmission.of("one", wish, self.traces.regions)
+        self.law = Transmission.of(
+            "one", wish, self.traces.regions, lambda: count_flows(self.traces)
+        )
 
     def tests(self, begin: int, end: int) -> Known:
         """Those of some slots."""

@@ -28,11 +28,12 @@ NAMES = (
     "field-million",
     "region-limit",
     "field-replay",
+    "field-noise",
     "localisation",
     "federation",
 )
 WITH_PRESET = ("round", "round-all", "hbp", "field", "region-limit", "federation")
-WITH_PEOPLE = ("million", "hbp-million", "field-million")
+WITH_PEOPLE = ("million", "hbp-million", "field-million", "field-noise")
 
 
 def main() -> None:

@@ -92,10 +92,10 @@ def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
     spread = {}
     for epsilon in (1e7, 0.01):
         privacy = FieldPrivacySettings(
-            mode="sums", epsilon=epsilon, sweeps=2, cells="slot", evidence_bound=16.0
+            mode="sums", epsilon=epsilon, sweeps=1, cells="slot", bound=4.0
         )
         spread[epsilon] = fitted(known, scene, privacy=privacy).predict_proba()
     # Of the tested, own messages stay in the sums behind noise.
     hidden = ~known.tested
-    assert np.corrcoef(clear[hidden], spread[1e7][hidden])[0, 1] > 0.95
+    assert np.corrcoef(clear[hidden], spread[1e7][hidden])[0, 1] > 0.9
     assert np.corrcoef(clear[hidden], spread[0.01][hidden])[0, 1] < 0.5

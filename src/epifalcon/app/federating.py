@@ -1,8 +1,9 @@
-"""``epifalcon federate``: the same Falcon over sites that keep their own data."""
+"""``epifalcon federate``: the same methods over sites that keep their own data."""
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,19 @@ from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
     from epifalcon.federation.nvflare.admin import JobStatus
+    from epifalcon.federation.nvflare.jobs import Job
     from epifalcon.studies.experiment import Experiment
+    from epifalcon.types import Plain
 
 Rounds = Annotated[
     int | None,
-    typer.Option("--rounds", help="Rounds, all of them run.", show_default=False),
+    typer.Option(
+        "--rounds",
+        help="Rounds, all of them run; sweeps of Falcon Field.",
+        show_default=False,
+    ),
 ]
+Method = Annotated[str, typer.Option("--method", help="falcon or falcon-field.")]
 Uploads = Annotated[
     str,
     typer.Option(
@@ -31,7 +39,9 @@ Uploads = Annotated[
 Mode = Annotated[
     str | None,
     typer.Option(
-        "--mode", help="off, paper or local, as in a run.", show_default=False
+        "--mode",
+        help="off, paper or local, as in a run; of Falcon Field off, sums or local.",
+        show_default=False,
     ),
 ]
 LeastSites = Annotated[
@@ -47,6 +57,7 @@ AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
 
 def rehearse(
     preset: options.Preset = None,
+    method: Method = "falcon",
     sites: Annotated[int, typer.Option("--sites", help="Site processes.")] = 4,
     rounds: Rounds = None,
     mode: Mode = None,
@@ -72,16 +83,26 @@ def rehearse(
 
     Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
     """
-    from epifalcon.studies import rehearsing
+    from epifalcon.studies import rehearsing, rehearsing_field
 
     screen = Screen(json=as_json, quiet=quiet)
-    words = ["model.precision=double", *_with_mode(mode), *(overrides or ())]
-    experiment = rehearsing.with_rounds(_experiment(preset, words), rounds)
-    wanted = rehearsing.Rehearsal(
-        experiment=experiment, seed=seed, sites=sites, rules=_rules(uploads, sites)
-    )
+    precise = ["model.precision=double"] if method == "falcon" else []
+    words = [*precise, *_words(method, mode, rounds), *(overrides or ())]
+    experiment = _experiment(preset, words)
+    rules = _rules(uploads, sites)
+    if method == "falcon":
+        experiment = rehearsing.with_rounds(experiment, rounds)
+        wanted = rehearsing.Rehearsal(
+            experiment=experiment, seed=seed, sites=sites, rules=rules
+        )
+        go = partial(rehearsing.rehearse, wanted)
+    else:
+        other = rehearsing_field.FieldRehearsal(
+            experiment=experiment, seed=seed, sites=sites, rules=rules
+        )
+        go = partial(rehearsing_field.rehearse_field, other)
     with _folder(keep) as folder, screen.progress() as progress:
-        found = rehearsing.rehearse(wanted, folder, progress)
+        found = go(folder, progress)
     screen.figures(found)
     _show_rehearsal(screen, found)
 
@@ -108,13 +129,14 @@ def provision(
 
     Example: epifalcon federate provision federation.toml --out kits
     """
+    from epifalcon.federation.nvflare import falcon, falcon_field
     from epifalcon.federation.nvflare.deployment import read_deployment
-    from epifalcon.federation.nvflare.falcon import CLASSES
     from epifalcon.federation.nvflare.kits import provision as write
     from epifalcon.federation.sites.files import SITE_FILE, TEMPLATE
 
     deployment = read_deployment(plan)
-    kits = write(deployment, out, classes=CLASSES, authority=authority)
+    classes = (*falcon.CLASSES, *falcon_field.CLASSES)
+    kits = write(deployment, out, classes=classes, authority=authority)
     for site in deployment.sites:
         (kits[site] / SITE_FILE).write_text(TEMPLATE)
     screen = Screen(quiet=quiet)
@@ -165,6 +187,7 @@ def submit(
     kit: AdminKit,
     run: Annotated[str, typer.Option("--run", help="Name of the run.")],
     preset: options.Preset = None,
+    method: Method = "falcon",
     rounds: Rounds = None,
     mode: Mode = None,
     uploads: Uploads = "auto",
@@ -189,22 +212,18 @@ def submit(
     Example: epifalcon federate submit kits/admin --run first --mode local --wait
     """
     from epifalcon.federation.nvflare.admin import connect
-    from epifalcon.federation.nvflare.falcon import job_of
     from epifalcon.federation.nvflare.kits import open_kit
     from epifalcon.federation.sites.coordinating import Conduct
     from epifalcon.federation.sites.files import require_run_name
-    from epifalcon.federation.sites.run import Order, require_federable
     from epifalcon.settings import as_plain
-    from epifalcon.studies.rehearsing import with_rounds
 
     require_run_name(run)
-    words = [*_with_mode(mode), *(overrides or ())]
-    experiment = with_rounds(_experiment(preset, words), rounds)
-    require_federable(experiment.prediction)
+    words = [*_words(method, mode, rounds), *(overrides or ())]
+    experiment = _experiment(preset, words)
     least = least_sites or len(open_kit(kit, "admin").deployment.sites)
     rules = _rules(uploads, least)
-    order = Order(settings=experiment.prediction, rules=rules, seed=seed)
-    job = job_of(run, as_plain(order), as_plain(Conduct(scores=scores)), least, resume)
+    order, job_of = _ordered(method, experiment, rounds, (rules, seed))
+    job = job_of(run, order, as_plain(Conduct(scores=scores)), least, resume)
     screen = Screen(json=as_json, quiet=quiet)
     with connect(kit) as admin:
         number = admin.submit(job)
@@ -276,8 +295,40 @@ def _experiment(preset: str | None, words: list[str]) -> "Experiment":
     return Experiment.load(preset or DEFAULT_PRESET, words)
 
 
-def _with_mode(mode: str | None) -> list[str]:
-    return [] if mode is None else [f"privacy.mode={mode}"]
+def _words(method: str, mode: str | None, rounds: int | None) -> list[str]:
+    """Mode and, of Falcon Field, sweeps as settings of the method."""
+    if method not in ("falcon", "falcon-field"):
+        raise SettingsError(
+            f"--method {method}: falcon and falcon-field run over sites"
+        )
+    if method == "falcon":
+        return [] if mode is None else [f"privacy.mode={mode}"]
+    made = [] if mode is None else [f"field_privacy.mode={mode}"]
+    if rounds is not None:
+        made += [f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}"]
+    return made
+
+
+def _ordered(
+    method: str,
+    experiment: "Experiment",
+    rounds: int | None,
+    run_by: tuple[Any, int],
+) -> tuple["Plain", "Callable[..., Job]"]:
+    """What sites are asked, as plain values, and how a job is made of it."""
+    from epifalcon.federation.nvflare import falcon, falcon_field
+    from epifalcon.federation.sites.run import Order, require_federable
+    from epifalcon.settings import as_plain
+    from epifalcon.studies.rehearsing import with_rounds
+    from epifalcon.studies.rehearsing_field import order_of
+
+    rules, seed = run_by
+    if method != "falcon":
+        return as_plain(order_of(experiment, rules, seed)), falcon_field.job_of
+    settings = with_rounds(experiment, rounds).prediction
+    require_federable(settings)
+    order = Order(settings=settings, rules=rules, seed=seed)
+    return as_plain(order), falcon.job_of
 
 
 def _rules(uploads: str, least_sites: int) -> Any:  # noqa: ANN401
@@ -319,8 +370,9 @@ def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:
     seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
     rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
     rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
+    unit = "sweeps" if "law" in found else "rounds"
     title = (
-        f"{found['people']:,} people, {found['rounds']} rounds, mode {found['mode']}"
+        f"{found['people']:,} people, {found['rounds']} {unit}, mode {found['mode']}"
     )
     columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
     screen.table(title, columns, rows)

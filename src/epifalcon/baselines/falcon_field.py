@@ -33,7 +33,7 @@ from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City
 from epifalcon.models.field.published import Messages, PublishedField
 from epifalcon.models.field.reading import Now
-from epifalcon.models.field.settings import LAWS, FieldSettings, Law
+from epifalcon.models.field.settings import FieldSettings, Law
 from epifalcon.models.field.sweeps import Stage, Start, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Ledger
@@ -124,12 +124,9 @@ class _Runs:
         self._rates = rates_of(traces, scene.pathogen, scene.rule)
         self._force = force_of_infection(traces, scene.pathogen, scene.rule)
         wish = settings.region
-        laws = {*wish.among, "one"} if wish.law == "auto" else {wish.law, "one"}
         flows = cache(lambda: count_flows(traces))
         self._laws = {
-            law: Transmission.of(law, wish, traces.regions, flows)
-            for law in LAWS
-            if law in laws
+            law: Transmission.of(law, wish, traces.regions, flows) for law in wish.laws
         }
         self._done = 0
 
@@ -182,9 +179,7 @@ class _Runs:
             int(known.tested.sum()), int((known.status == 1).sum())
         )
         start = Start.by_share(tested, positive, self._rates, self._slots)
-        settings = replace(
-            self._settings, sweeps=wish.sweeps, evidence_bound=wish.evidence_bound
-        )
+        settings = replace(self._settings, sweeps=wish.sweeps)
         city = replace(self._city(noised.crowd()), own_in_sums=False)
         stage = infer(noised, city, start, settings, self._laws["one"], self._tell)
         now, kept = self._read(together, city, stage)

@@ -78,9 +78,25 @@ def resolve_kappa(
     """
     if not isinstance(settings.kappa, str):
         return settings.kappa
-    if mean_share_of_others(traces, settings.contact) == 0:
+    share = mean_share_of_others(traces, settings.contact)
+    return kappa_by_share(share, pathogen, settings)
+
+
+def kappa_by_share(
+    share: float, pathogen: Pathogen, settings: OutbreakSettings
+) -> float:
+    """The factor on every hazard, by the ``mean_share_of_others`` alone."""
+    if not isinstance(settings.kappa, str):
+        return settings.kappa
+    wished = pathogen.r0
+    reached = pathogen.beta * share * settings.mean_infectious_days(pathogen)
+    if share == 0 or (pathogen.beta == 0 and wished == 0):
         return 1.0
-    return kappa_for_r0(traces, pathogen, settings)
+    if reached == 0:
+        raise SettingsError(
+            f"wished_r0={wished:.3g} cannot be reached: nobody is ever infectious"
+        )
+    return wished / reached
 
 
 @numba.njit(cache=True)

@@ -173,16 +173,18 @@ def divide(home: Household, settings: PredictionSettings, seed: int) -> Division
     """
     share = settings.stopping.validation_share
     tested = home.known.tested
-    held = tested & (_draws(home, "validation people", seed) < share)
+    held = tested & (drawn_for(home, "validation people", seed) < share)
     people = np.flatnonzero(held).astype(np.int32)
     training = without(home.known, people)
-    fold = (_draws(home, "region folds", seed) * settings.region.folds).astype(np.int64)
+    fold = (drawn_for(home, "region folds", seed) * settings.region.folds).astype(
+        np.int64
+    )
     fold[~training.tested] = -1
     return Division(people, training, fold)
 
 
-def _draws(home: Household, purpose: str, seed: int) -> Floats:
-    """A number between 0 and 1 for each person."""
+def drawn_for(home: Household, purpose: str, seed: int) -> Floats:
+    """A number between 0 and 1 for each person, by purpose, seed and its number."""
     key = NoiseKey(seed, Terms(channel=purpose, releases=ONE_VECTOR))
     normal = keyed_normals(key, NoiseRows.of_people(home.people), 1)[:, 0]
     drawn: Floats = np.clip(ndtr(np.asarray(normal, np.float64)), 0.0, 1 - 2**-53)

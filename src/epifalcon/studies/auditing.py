@@ -5,28 +5,27 @@ the mobility model, which everybody has. The truth, traces and tests, is opened
 only to judge them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from epifalcon.baselines.method import Scene
-from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
-from epifalcon.evaluation.attacks import membership, uploads
+from epifalcon.evaluation.attacks import uploads
 from epifalcon.evaluation.attacks.guessing import true_claims
 from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.evaluation.audit.releases import AuditSettings, audit_releases
+from epifalcon.evaluation.audit.releases import audit_releases
 from epifalcon.evaluation.audit.verdicts import AuditRow
-from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.federation.notes import Notes
 from epifalcon.federation.plan import PrivacyPlan, releases_of
-from epifalcon.federation.settings import ViewSettings
+from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.federation.spending import spent_figures
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
-from epifalcon.studies.diagnosing import diagnoses, ranking
+from epifalcon.studies.audit_wishes import AuditWish
+from epifalcon.studies.auditing_field import audit_field
+from epifalcon.studies.diagnosing import diagnoses
 from epifalcon.studies.features import public_mobility
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.fitting import finished_ledger
-from epifalcon.studies.methods import FALCONS
+from epifalcon.studies.methods import FALCONS, FIELD
 from epifalcon.studies.place_attacks import (
     Places,
     Tried,
@@ -34,9 +33,9 @@ from epifalcon.studies.place_attacks import (
     learn_attacks,
     people_of,
 )
-from epifalcon.studies.privacy_card import Attack, PrivacyCard
+from epifalcon.studies.privacy_card import PrivacyCard
 from epifalcon.studies.recording import read_notes
-from epifalcon.studies.shadow_runs import Attacked, ShadowSettings, run_shadows
+from epifalcon.studies.shadow_attacks import inferences
 
 _UPLOADS = {
     "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
@@ -45,22 +44,6 @@ _UPLOADS = {
     "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
     "uploads and counts": ("uploads and counts", "consistency and counts together"),
 }
-_SHADOWS = "shadows"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditWish:
-    """What to try beside the attacks that need no further run."""
-
-    canaries: AuditSettings | None = None
-    """None for the defaults."""
-    shadow_runs: int = 0
-    """Of the method, for membership and label inference; 0 leaves those out. They
-    are kept in the method's folder, so that they need not be made again."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        whole(0, seed=self.seed, shadow_runs=self.shadow_runs)
 
 
 def audit(
@@ -72,10 +55,12 @@ def audit(
     ledger does not hold together. Nothing is written.
     """
     wish = wish or AuditWish()
+    if run.method == FIELD:
+        return audit_field(run, wish, progress)
     if run.method not in FALCONS:
         raise SettingsError(
             f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
-            f"one of {', '.join(FALCONS)}"
+            f"one of {', '.join((*FALCONS, FIELD))}"
         )
     ledger = finished_ledger(run.place)
     notes = read_notes(run.place)
@@ -100,7 +85,7 @@ def audit(
         attacks=(
             *attacks,
             *diagnoses(run, notes, places.likely()),
-            *_inferences(run, wish.shadow_runs, progress),
+            *inferences(run, _unwatched(run), wish.shadow_runs, progress),
         ),
         releases=_canaries(run, notes, wish, progress),
         other=_other_promises(run, notes, ledger),
@@ -108,52 +93,15 @@ def audit(
     )
 
 
+def _unwatched(run: FinishedRun) -> PredictionSettings:
+    return replace(run.settings, view=ViewSettings())
+
+
 def _upload_scores(notes: Notes) -> list[Tried]:
     return [
         Tried(name, title, what, uploads.ATTACKS[name](notes))
         for name, (title, what) in _UPLOADS.items()
     ]
-
-
-def _inferences(run: FinishedRun, runs: int, progress: Progress) -> list[Attack]:
-    """What the risks that people are told give away of who was tested, and how."""
-    if not runs:
-        return []
-    experiment = run.experiment
-    scene = Scene(
-        traces=run.traces,
-        seed=run.seed,
-        pathogen=experiment.believed_pathogen,
-        rule=experiment.believed_rule,
-        test_errors=experiment.labels.test_errors,
-        progress=progress,
-    )
-    settings = replace(run.settings, view=ViewSettings())
-    made = run_shadows(
-        run.place / _SHADOWS,
-        scene,
-        run.known,
-        Attacked(run.method, settings),
-        ShadowSettings(runs=runs),
-    )
-    found = membership.infer(made.shadows, made.infected)
-    return [
-        _inferred(
-            "membership from risks", "whose test was learnt from", found.membership
-        ),
-        _inferred("result from risks", "a tested person's result", found.result),
-        _inferred(
-            "result from others' risks",
-            "the same where the own test was left out: what others' tests tell",
-            found.result_without,
-        ),
-    ]
-
-
-def _inferred(name: str, what: str, found: membership.Figures) -> Attack:
-    auc, tpr = found.auc, found.tpr
-    made = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
-    return replace(made, tpr_at_1_percent=tpr.mean)
 
 
 def _canaries(

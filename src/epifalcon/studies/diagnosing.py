@@ -11,8 +11,8 @@ from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.privacy_card import Attack
 from epifalcon.types import Floats
 
-_RESULT = "who is positive, in pairs with a negative"
-_TESTED = "who was tested, in pairs with an untested"
+RESULT = "who is positive, in pairs with a negative"
+TESTED = "who was tested, in pairs with an untested"
 
 
 def tried(notes: Notes, likely: Floats | None = None) -> list[diagnosis.Diagnosis]:
@@ -41,8 +41,8 @@ def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
         judged = diagnosis.judge(told, status, held_back)
         apart = _apart(judged.held_back)
         made += [
-            ranking(f"result from {told.name}", _RESULT + apart, judged.positive),
-            ranking(f"tested from {told.name}", _TESTED + apart, judged.tested),
+            ranking(f"result from {told.name}", RESULT + apart, judged.positive),
+            ranking(f"tested from {told.name}", TESTED + apart, judged.tested),
         ]
     return made
 

@@ -12,6 +12,7 @@ from typing import Any
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.evaluation.audit.verdicts import AuditRow
 from epifalcon.studies import privacy_words as words
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.report import Page, Table, shown_epsilon
 
 _UNITS = ("visit", "day", "person")
@@ -107,7 +108,9 @@ class PrivacyCard:
     def bare(self) -> list[tuple[str, str]]:
         """Each channel that leaves without any bound, and what leaves."""
         found = [(one["channel"], one["what"]) for one in self.spent["unprotected"]]
-        return found if self.spent["mode"] == "off" else [*found, words.DOWNLOADS]
+        if self.spent["mode"] == "off" or self.method == FIELD:
+            return found
+        return [*found, words.DOWNLOADS]
 
     @property
     def unprotected(self) -> list[str]:
@@ -118,7 +121,7 @@ class PrivacyCard:
     def caveats(self) -> list[tuple[str, str]]:
         """What must be read with the figures."""
         vague = [one.title for one in self.attacks if one.vague]
-        told = words.trial_caveats(self.people, vague)
+        told = words.trial_caveats(self.people, vague, stops=self.method != FIELD)
         if self.spent["mode"] == "off":
             return told
         channels = [channel for channel, _ in self.bare]
@@ -162,7 +165,9 @@ class PrivacyCard:
     def sentence(self) -> str:
         """What may be quoted of the run."""
         if self.spent["mode"] == "off":
-            return "Nothing is protected: rows, gradients and places leave as they are."
+            return (
+                words.UNPROTECTED_FIELD if self.method == FIELD else words.UNPROTECTED
+            )
         told = [self._promised(), *self._of_tests()]
         if bare := len(self.bare):
             things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
@@ -208,7 +213,9 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """The promise, what is outside it, the attacks, the audit, the caveats."""
-        tables = [*self.promised_tables(), self._attacked()]
+        tables = list(self.promised_tables())
+        if self.attacks:
+            tables.append(self._attacked())
         if self.releases:
             tables.append(_audited(self.releases))
         rows = [list(one) for one in self.caveats]

@@ -23,6 +23,11 @@ to DP-fy ML", whose weakest tier begins here)."""
 _STRONG = 1.0
 IN_CLEAR = ("region model", "pseudo domains")
 """Channels without noise that are made from test results."""
+UNPROTECTED = "Nothing is protected: rows, gradients and places leave as they are."
+UNPROTECTED_FIELD = (
+    "Nothing is protected: of each site its sums leave as they are, and a site of one "
+    "person shows its places, its test and its result."
+)
 DOWNLOADS = ("downloads", "the places asked for are those claimed")
 
 
@@ -104,29 +109,35 @@ _ALWAYS = (
 """What is true of every promise here."""
 
 
-def trial_caveats(people: int, vague: Sequence[str]) -> list[tuple[str, str]]:
-    """What attacks that were tried do not say; ``vague`` are those with few people."""
-    told = [
+def trial_caveats(
+    people: int, vague: Sequence[str], stops: bool = True
+) -> list[tuple[str, str]]:
+    """What attacks that were tried do not say; ``vague`` are those with few people.
+
+    ``stops`` tells whether validation people choose when training ends.
+    """
+    chosen = (
+        "best round",
         (
-            "best round",
-            (
-                "chosen by the tests of validation people, without noise: that choice, "
-                "and the AUC at each look, are in no epsilon"
-            ),
+            "chosen by the tests of validation people, without noise: that choice, "
+            "and the AUC at each look, are in no epsilon"
         ),
-        (
-            "attacks",
-            (
-                f"tried on {people:,} people of one run in one city: what they did not "
-                "find, others may"
-            ),
-        ),
-    ]
+    )
+    told = [chosen] if stops else []
+    if people:
+        tried = (
+            f"tried on {people:,} people of one run in one city: what they did not "
+            "find, others may"
+        )
+    else:
+        tried = "none: only sums over a site leave, so nobody's messages can be read"
+    told.append(("attacks", tried))
     if vague:
         told.append(
             (
                 "few people",
-                f"too few to tell for: {', '.join(vague)}; record more (--record-view)",
+                f"too few to tell for: {', '.join(vague)}"
+                + ("; record more (--record-view)" if stops else ""),
             )
         )
     return told

@@ -18,13 +18,16 @@ import numpy as np
 from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.labels import Labels
 from epifalcon.errors import EpifalconError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.federation.engine import Engine, predict
 from epifalcon.federation.nvflare.admin import Admin, connect
 from epifalcon.federation.nvflare.deployment import Deployment
-from epifalcon.federation.nvflare.falcon import CLASSES, RUNS, job_of
+from epifalcon.federation.nvflare.falcon import CLASSES, job_of
+from epifalcon.federation.nvflare.jobs import Job
 from epifalcon.federation.nvflare.kits import provision
+from epifalcon.federation.nvflare.one_run import RUNS
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.preparing import Household
 from epifalcon.federation.settings import SiteRules
@@ -78,26 +81,19 @@ def rehearse(
 ) -> dict[str, Any]:
     """Carry it out in ``folder``, which must be empty; the figures of both runs."""
     require_federable(wanted.experiment.prediction)
-    made = pipeline.prepare("rehearsal", wanted.experiment, wanted.seed, progress)
-    (epidemic,) = pipeline.run_epidemics(wanted.experiment, made.traces, wanted.seed)
-    reported = made.reported(wanted.seed, progress)
-    homes = split(reported, epidemic.labels.known, wanted.sites)
-    names = [f"site-{number + 1:02d}" for number in range(wanted.sites)]
-    summary, place = _federated(wanted, homes, names, folder, progress)
-    scores = _scores(place / SCORES, names)
-    engine, alone = _in_process(wanted, homes, summary, progress)
-    hidden = epidemic.labels.hidden.open("the rehearsal's result")
-    recall = wanted.experiment.pathogen.extinction_recall
-    both = {"metrics": scores, "in_process_metrics": predict(engine)}
-    told = {
-        name: as_plain(evaluate(found[hidden.person], hidden.infected, recall))
-        for name, found in both.items()
-    }
+    dealt = deal_out(wanted.experiment, wanted.seed, wanted.sites, progress)
+    order, conduct = as_plain(wanted.order), as_plain(Conduct(scores=True))
+    job = job_of(RUN, order, conduct, wanted.sites)
+    rehearsed = Rehearsed(job, CLASSES, wanted.seed, wanted.most_seconds)
+    summary, place = federated(rehearsed, dealt, folder, progress)
+    scores = scores_in(place, dealt)
+    engine, alone = _in_process(wanted, dealt.homes, summary, progress)
+    told = dealt.judged(wanted.experiment, scores, predict(engine))
     rounds = max(summary["rounds"], 1)
     return {
         "sites": wanted.sites,
         "rounds": summary["rounds"],
-        "people": reported.people,
+        "people": dealt.people,
         "mode": wanted.experiment.privacy.mode,
         "uploads": "rows" if wanted.order.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
@@ -114,36 +110,80 @@ def rehearse(
     }
 
 
-def _federated(
-    wanted: Rehearsal,
-    homes: list[Household],
-    names: list[str],
-    folder: Path,
-    progress: Progress,
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """A simulated city whose people are dealt out to sites."""
+
+    homes: list[Household]
+    names: list[str]
+    """Of the sites."""
+    labels: Labels
+
+    @property
+    def people(self) -> int:
+        """In all sites."""
+        return sum(home.traces.people for home in self.homes)
+
+    def judged(
+        self, experiment: Experiment, over_sites: Probabilities, alone: Probabilities
+    ) -> dict[str, Any]:
+        """Metrics of both runs on hidden people."""
+        hidden = self.labels.hidden.open("the rehearsal's result")
+        recall = experiment.pathogen.extinction_recall
+        both = {"metrics": over_sites, "in_process_metrics": alone}
+        return {
+            name: as_plain(evaluate(found[hidden.person], hidden.infected, recall))
+            for name, found in both.items()
+        }
+
+
+def deal_out(
+    experiment: Experiment, seed: int, sites: int, progress: Progress
+) -> Dealt:
+    """Simulate the experiment's city and outbreak, and deal its people out."""
+    made = pipeline.prepare("rehearsal", experiment, seed, progress)
+    (epidemic,) = pipeline.run_epidemics(experiment, made.traces, seed)
+    reported = made.reported(seed, progress)
+    homes = split(reported, epidemic.labels.known, sites)
+    names = [f"site-{number + 1:02d}" for number in range(sites)]
+    return Dealt(homes, names, epidemic.labels)
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A job to be done by processes of their own, whichever method it runs."""
+
+    job: Job
+    classes: tuple[str, ...]
+    seed: int
+    most_seconds: float
+
+
+def federated(
+    wanted: Rehearsed, dealt: Dealt, folder: Path, progress: Progress
 ) -> tuple[dict[str, Any], Path]:
     """The summary of the run by server and sites, and the server's folder of it."""
+    sites = len(dealt.names)
     port, admin_port = free_ports(2)
     deployment = Deployment(
         project=RUN,
         host="localhost",
         port=port,
         admin_port=admin_port,
-        sites=tuple(names),
-        minimum_sites=wanted.sites,
+        sites=tuple(dealt.names),
+        minimum_sites=sites,
     )
     progress("start-up kits", 0, 1)
-    kits = provision(deployment, folder / "kits", classes=CLASSES)
-    for name, home in zip(names, homes, strict=True):
+    kits = provision(deployment, folder / "kits", classes=wanted.classes)
+    for name, home in zip(dealt.names, dealt.homes, strict=True):
         lay_out_site(kits[name], home, wanted.seed)
     progress("start-up kits", 1, 1)
     place = kits["server"] / RUNS / RUN
-    with running(kits, site_extra=_threads(wanted.sites)) as parties:
+    with running(kits, site_extra=_threads(sites)) as parties:
         wait_for_port(parties["server"], _START_SECONDS)
         with connect(kits["admin"], limit=_START_SECONDS) as admin:
-            admin.wait_for_sites(wanted.sites, _START_SECONDS)
-            order = as_plain(wanted.order)
-            conduct = as_plain(Conduct(scores=True))
-            job = admin.submit(job_of(RUN, order, conduct, wanted.sites))
+            admin.wait_for_sites(sites, _START_SECONDS)
+            job = admin.submit(wanted.job)
             _wait(admin, job, place, wanted.most_seconds, progress)
     path = place / SUMMARY
     if not path.exists():
@@ -209,12 +249,14 @@ def _later(seconds: list[float]) -> list[float]:
     return seconds[1:] or seconds or [0.0]
 
 
-def _scores(path: Path, names: list[str]) -> Probabilities:
-    with path.open(newline="") as file:
+def scores_in(place: Path, dealt: Dealt) -> Probabilities:
+    """The scores that sites gave to the server, in the order of the sites."""
+    with (place / SCORES).open(newline="") as file:
         found = [
             (row["site"], float(row["probability"])) for row in csv.DictReader(file)
         ]
-    return np.array([score for name in names for site, score in found if site == name])
+    listed = [score for name in dealt.names for site, score in found if site == name]
+    return np.array(listed)
 
 
 def _difference(place: Path, engine: Engine, scores: Probabilities) -> float:

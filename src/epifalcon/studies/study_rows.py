@@ -126,7 +126,8 @@ def _spent(place: Any) -> dict[str, float | None]:  # noqa: ANN401
         meta = store.read_manifest(place / PREDICTION)["meta"]
     except EpifalconError:
         return {}
-    told = {**meta, **meta.get("told", {}), **meta.get("spent", {})}
+    told = {**meta, **meta.get("told", {})}
+    told |= told.get("spent", {})
     found: dict[str, float | None] = {}
     if told.get("looks"):
         found["rounds"] = told["looks"][-1]["round"]

@@ -13,8 +13,8 @@ from epifalcon.federation.field.together import Together
 from epifalcon.federation.field.window import FieldWindow, NewDay
 from epifalcon.federation.field.window_store import load_window, save_window
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.traces import Traces
 from epifalcon.mobility.flows import count_flows
+from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City

@@ -25,8 +25,9 @@ from epifalcon.privacy.events import Relation, Unit
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask
 
-Way = Literal["each upload", "fast engine"]
-"""Uploads one by one, as a server sees them; or what the fast engine makes."""
+Way = Literal["each upload", "fast engine", "sums of a site"]
+"""Uploads one by one, as a server sees them; what the fast engine makes; or sums over
+the people of a site."""
 
 BLANKS = 64
 """People whose value is always zero, where blanks are people."""

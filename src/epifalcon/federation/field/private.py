@@ -4,35 +4,35 @@ Noise is keyed by channel, exchange and cell, so a run that is begun again draws
 the same. The sum of one noise from each of k people is one noise of sqrt(k) times
 the scale, and is drawn as that one.
 
-What is received is read cell by cell as a mean over those present, shrunk towards
-the mean of the whole city by its reliability
-
-    (v / N) / (v / N + sigma^2 / N^2)
-
-v / N is what the means of cells of N people truly differ by; v is found from the
-cells themselves: what is left of their differences when noise has explained its
-part. It is no error: whom one met is what one wants to know.
+People's side is ``sending``, the server's side ``reading``: between them stands
+``Noised._noised``, and nothing else is handed over.
 """
 
 import numpy as np
 
 from epifalcon.errors import SettingsError
+from epifalcon.federation.field.cuts import excess_cut, presence_cut
 from epifalcon.federation.field.plan import (
-    EVIDENCE,
     INFECTIOUS,
     PRESENCE,
     TESTS,
     FieldPlan,
 )
+from epifalcon.federation.field.reading import (
+    Noisy,
+    Profile,
+    read_crowd,
+    read_excess,
+    read_share,
+)
+from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.together import Together
-from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats
 
-_LEAST_CROWD = 0.5
-_TINY = 1e-12
+_LEAST_ILL = 1e-5
 
 
 class Noised:
@@ -45,107 +45,121 @@ class Noised:
         ledger.record(*plan.opening())
         self._together, self._plan, self.ledger = together, plan, ledger
         self._seed = seed
-        traces = [cohort.traces for cohort in together.cohorts]
-        self._clock = traces[0].clock
-        self._by_day = plan.settings.cells == "day"
-        present = self._cells(together.crowd())
-        # Sums carry one noise; or that of everybody who sends to the cell.
-        self._noises = np.ones_like(present)
-        if plan.settings.mode == "local":
-            self._noises = _senders(traces) if self._by_day else present
-        self._present = self._noised(present, PRESENCE, 0)
+        self._local = plan.settings.mode == "local"
         self._exchange = 0
+        self._profile: Profile | None = None
+        self._heard: list[Noisy] = []
+        self._people = sum(cohort.traces.people for cohort in together.cohorts)
+        self._crowd = read_crowd(self._presence(), self._people)
 
     def crowd(self) -> Floats:
         """How many people were where when one was, as noise lets see it.
 
-        (slots, 1 + regions). Of a region's mean over a day, where most come and
-        go, others are as many as that mean.
+        (slots, 1 + regions). Of a region's mean over the window, where most come
+        and go, others are as many as that mean.
         """
-        others = self._present if self._by_day else self._present - 1
-        return self._slots(1 + np.maximum(others, 0))
+        return by_slot(1 + self._crowd[None], self._plan.clock.slots)
 
     def tests(self, tested: int, positive: int) -> tuple[float, float]:
-        """How many were tested and how many of them positive, with noise."""
-        key = NoiseKey(self._seed, self._plan.receipt(TESTS, 0).terms)
+        """How many were tested and how many of them positive, with noise.
+
+        Where noise leaves little of them, as many are positive as usual.
+        """
+        receipt = self._plan.receipt(TESTS, 0)
         rows = NoiseRows(np.zeros(1, np.int64), np.zeros(1, np.int64))
-        scale = self._plan.sigma[TESTS]
-        if self._plan.settings.mode == "local":
-            scale *= np.sqrt(max(tested, 1))
-        first, second = scale * keyed_normals(key, rows, 2)[0]
-        told = max(tested + float(first), 1.0)
-        return told, float(np.clip(positive + second, 0, told))
+        scale = receipt.sigma * (np.sqrt(self._people) if self._local else 1.0)
+        noise = keyed_normals(NoiseKey(self._seed, receipt.terms), rows, 2)[0]
+        told = max(float(tested + scale * noise[0]), 1.0)
+        share = read_share(told, float(positive + scale * noise[1]), float(scale))
+        return told, told * share
 
     def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
         """Tell everybody, and bring what noise leaves of the sums."""
         if tally or well:
             raise SettingsError(
-                "a private exchange pays for two sums: contact='I/S' and transmission "
+                "a private exchange pays for one sum: contact='I/S' and transmission "
                 "by region would need more"
             )
         self._exchange += 1
         self.ledger.record(*self._plan.exchange(self._exchange))
-        sums = self._together.sweep(told, manner, well=False, tally=False)
-        others = self.crowd() - 1
-        ill = self._means(self._cells(sums.infectious), INFECTIOUS)
-        news = self._means(self._cells(sums.evidence), EVIDENCE)
-        bound = self._plan.settings.evidence_bound
-        return sums._replace(
-            infectious=self._slots(np.clip(ill, 0, 1)) * others,
-            evidence=self._slots(np.clip(news, -1, bound)) * others,
-        )
+        if self._profile is None:
+            rates, clock = self._together.cohorts[0].rates, self._plan.clock
+            self._profile = Profile.of(told, rates, clock, manner.bound)
+        # Nobody takes its own message out of a noised sum: people keep the new ones.
+        fresh = Manner(1.0, np.ones_like(manner.renewed_evidence), manner.bound)
+        sums = self._together.sweep(told, fresh, well=False, tally=False)
+        self._heard.append(self._excess(self._profile))
+        return self._read(self._profile, manner.bound, sums)
 
     def end(self, told: Told, manner: Manner) -> None:
         """Tell everybody for the last time; nothing is sent."""
         self._together.end(told, manner)
 
-    def _cells(self, by_slot: Floats) -> Floats:
-        """What leaves: (slots, 1 + regions), or means over each day's slots."""
-        cells = by_slot.copy()
-        # Who was not observed sends nothing.
-        cells[:, 0] = 0
-        if not self._by_day:
-            return cells
-        found: Floats = cells.reshape(
-            self._clock.days, self._clock.slots_per_day, -1
-        ).mean(axis=1)
-        return found
+    def _read(self, profile: Profile, bound: float, sums: Sums) -> Sums:
+        """Both numbers of all places, from all that was heard so far."""
+        told = places_by(self._heard, profile, self._crowd, bound)
+        return sums._replace(infectious=told[0], evidence=told[1])
 
-    def _slots(self, cells: Floats) -> Floats:
-        return np.repeat(cells, self._clock.slots_per_day, 0) if self._by_day else cells
+    def _presence(self) -> Noisy:
+        """How many people were where over the window; once.
 
-    def _noised(self, cells: Floats, channel: str, number: int) -> Floats:
-        key = NoiseKey(self._seed, self._plan.receipt(channel, number).terms)
-        place = np.arange(cells.size, dtype=np.int64)
+        Places in the clear tell it without noise, as far as they go.
+        """
+        cut, reach = presence_cut(self._plan)
+        sent = send(self._together.cohorts, cut)
+        if self._local:
+            return presence_by(sent.senders[:, 1:])
+        return self._noised(sent, PRESENCE, 0, reach)
+
+    def _excess(self, profile: Profile) -> Noisy:
+        """How much more infectious than everybody people in each cell expect to be."""
+        cut, reach = excess_cut(self._plan, profile, self._exchange)
+        sent = send(self._together.cohorts, cut)
+        return self._noised(sent, INFECTIOUS, self._exchange, reach)
+
+    def _noised(self, sent: Sent, channel: str, number: int, reach: float) -> Noisy:
+        """What leaves: each sum with its noise."""
+        receipt = self._plan.receipt(channel, number)
+        total = sent.total[:, 1:]
+        place = np.arange(total.size, dtype=np.int64)
         rows = NoiseRows(np.zeros_like(place), place)
-        noise = keyed_normals(key, rows, 1).reshape(cells.shape)
-        scale = self._plan.sigma[channel] * np.sqrt(self._noises)
-        found: Floats = cells + scale * noise
-        return found
-
-    def _means(self, cells: Floats, channel: str) -> Floats:
-        """The mean of each cell's people, shrunk by its reliability."""
-        noised = self._noised(cells, channel, self._exchange)[:, 1:]
-        crowd = np.maximum(self._present[:, 1:], _LEAST_CROWD)
-        sigma = self._plan.sigma[channel] * np.sqrt(self._noises[:, 1:])
-        mean = noised.sum(axis=1, keepdims=True) / crowd.sum(axis=1, keepdims=True)
-        apart, noise = noised / crowd - mean, (sigma / crowd) ** 2 + _TINY
-        # Where nobody sends there is nothing to learn from.
-        weight = (sigma > 0) / noise**2
-        # What is left of the differences when noise has explained its part.
-        left = float((weight / crowd * (apart**2 - noise)).sum())
-        truly = max(left, 0.0) / (float((weight / crowd**2).sum()) + _TINY) / crowd
-        found = mean + truly / (truly + noise) * apart
-        return np.pad(found, ((0, 0), (1, 0)))
+        noise = keyed_normals(NoiseKey(self._seed, receipt.terms), rows, 1)
+        # Sums carry one noise; or that of everybody who sends to the cell.
+        noises = sent.senders[:, 1:] if self._local else np.ones_like(total)
+        sigma = reach * receipt.sigma * np.sqrt(noises)
+        return Noisy(total + sigma * noise.reshape(total.shape), sigma)
 
 
-def _senders(traces: list[Traces]) -> Floats:
-    """How many people send for each (day, region): (days, 1 + regions)."""
-    edges = 1 + len(traces[0].regions)
-    total = np.zeros((traces[0].clock.days, edges))
-    for one in traces:
-        for day, here in enumerate(one.days()):
-            pairs = np.arange(one.people) * edges + here + 1
-            total[day] += np.bincount(np.unique(pairs) % edges, minlength=edges)
-    total[:, 0] = 0
-    return total
+def presence_by(senders: Floats) -> Noisy:
+    """How many people were where, by who sends for each cell in the clear."""
+    total = senders.sum(axis=0, keepdims=True)
+    return Noisy(total, np.zeros_like(total))
+
+
+def places_by(
+    heard: list[Noisy], profile: Profile, crowd: Floats, bound: float
+) -> tuple[Floats, Floats]:
+    """Infectiousness and evidence that all places tell, from all that was heard."""
+    slots = len(profile.usual)
+    by_cell = profile.by_cell(slots // len(heard[0].total))
+    excess = read_excess(_pooled(heard), crowd, by_cell / np.linalg.norm(by_cell))
+    told, others = by_slot(excess, slots), by_slot(crowd[None], slots)
+    ill = profile.usual[:, None] + profile.excess[:, None] * told
+    news = profile.news[:, None] * told
+    return np.clip(ill, _LEAST_ILL, 1) * others, np.clip(news, -1, bound) * others
+
+
+def by_slot(cells: Floats, slots: int) -> Floats:
+    """(slots, 1 + regions) from (cells in time, regions)."""
+    found = np.repeat(cells, slots // len(cells), axis=0)
+    return np.pad(found, ((0, 0), (1, 0)))
+
+
+def _pooled(heard: list[Noisy]) -> Noisy:
+    """All exchanges as one, each by its precision: most of what is told stays."""
+    weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in heard]
+    total = sum(w * one.total for w, one in zip(weights, heard, strict=True))
+    squared = sum((w * one.sigma) ** 2 for w, one in zip(weights, heard, strict=True))
+    return Noisy(
+        np.asarray(total / sum(weights)), np.asarray(np.sqrt(squared) / sum(weights))
+    )

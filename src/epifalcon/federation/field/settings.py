@@ -10,7 +10,7 @@ from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import UNITS, Unit
 
 FieldMode = Literal["off", "sums", "local"]
-Cells = Literal["slot", "day"]
+Cells = Literal["slot", "day", "window"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,24 +19,28 @@ class FieldPrivacySettings:
 
     ``off``: none. ``sums``: the server sees sums over people with one noise on
     each. ``local``: every person adds noise of its own before anything leaves, at
-    the places it was in, which leave in the clear.
+    the places it sends for, which leave in the clear.
     """
 
     mode: FieldMode = "off"
     epsilon: float = 8.0
     delta: float = DELTA
     unit: Unit = "person"
-    cells: Cells = "day"
-    """Sums for each region and slot, or for each region and day: then a person's
-    shares of a day add up to 1, and a day counts once instead of slot by slot."""
+    cells: Cells = "window"
+    """One sum for each region over the whole window, for each of its days, or for
+    each slot: the fewer, the less noise is in all of them together."""
     sweeps: int = 1
     """Exchanges; each one costs."""
-    evidence_bound: float = 1.0
-    """Evidence is sent within -1 and this: the noise grows with it."""
-    evidence_share: float = 0.2
-    """Part of mu^2 for evidence."""
-    presence_share: float = 0.2
-    """Part of mu^2 for the one release of how many people were where."""
+    bound: float = 0.5
+    """The most a person's message may weigh in all places together, in L2. 1 is one
+    known to be positive who was in one place all the time, and a person who is
+    present there: most people are at two places or more, and weigh 0.7 at most."""
+    places: int = 2
+    """In ``local``, for how many places of each cell's time a person sends, those of
+    most time: the others stay at home, and so does their noise."""
+    presence_share: float = 0.1
+    """Part of mu^2 for the one release of how many people were where. Under
+    ``local`` it is told by the places in the clear, and nothing is spent."""
     tests_share: float = 0.01
     """Part of mu^2 for the number of tested and of positive people."""
 
@@ -44,9 +48,8 @@ class FieldPrivacySettings:
         one_of(get_args(FieldMode), mode=self.mode)
         one_of(UNITS, unit=self.unit)
         one_of(get_args(Cells), cells=self.cells)
-        positive(epsilon=self.epsilon, delta=self.delta)
-        positive(evidence_bound=self.evidence_bound)
-        shares = ("evidence_share", "presence_share", "tests_share")
+        positive(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
+        shares = ("presence_share", "tests_share")
         positive(**{name: getattr(self, name) for name in shares})
         if sum(getattr(self, name) for name in shares) >= 1:
             raise SettingsError(
@@ -54,12 +57,7 @@ class FieldPrivacySettings:
             )
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
-        if self.evidence_bound < 1:
-            raise SettingsError(
-                f"evidence_bound={self.evidence_bound} must be 1 or more: a negative "
-                "test is evidence of -1"
-            )
-        whole(1, sweeps=self.sweeps)
+        whole(1, sweeps=self.sweeps, places=self.places)
 
 
 @dataclass(frozen=True, kw_only=True)

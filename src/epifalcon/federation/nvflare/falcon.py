@@ -1,17 +1,14 @@
 """Falcon's two ends on NVFlare: the classes that a job of epifalcon names."""
 
-import threading
 from pathlib import Path
 
-from epifalcon.errors import DataError, EpifalconError, SettingsError
-from epifalcon.federation.nvflare import outcomes
 from epifalcon.federation.nvflare.jobs import Job, Part
+from epifalcon.federation.nvflare.one_run import RUNS, OneRun, carry_out, path_of
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.settings import build
 from epifalcon.types import Plain
 
-RUNS = "runs"
-"""Folder in a kit with a folder for each run."""
+__all__ = ["CLASSES", "RUNS", "FalconCoordinator", "FalconSite", "job_of"]
 
 
 class FalconCoordinator:
@@ -23,56 +20,32 @@ class FalconCoordinator:
 
     def coordinate(self, transport: Transport, folder: Path) -> None:
         """Run to the end, or until too few sites are left; tell why if it fails."""
-        try:
-            self._coordinate(transport, folder)
-        except EpifalconError as error:
-            outcomes.tell(folder, error)
-            raise
 
-    def _coordinate(self, transport: Transport, folder: Path) -> None:
-        # What loads torch comes with the job, not with every process.
-        from epifalcon.federation.sites.coordinating import Conduct, SitesRun
-        from epifalcon.federation.sites.files import require_run_name
-        from epifalcon.federation.sites.run import Order
+        def go(place: Path) -> None:
+            # What loads torch comes with the job, not with every process.
+            from epifalcon.federation.sites.coordinating import Conduct, SitesRun
+            from epifalcon.federation.sites.run import Order
 
-        place = folder / RUNS / require_run_name(self._run)
-        if place.exists() and not self._resume:
-            raise SettingsError(f"{place}: the run exists; go on with it by resume")
-        order = build(Order, self._order, "order")
-        conduct = build(Conduct, self._conduct, "conduct")
-        SitesRun(transport, place, order, conduct).go()
+            order = build(Order, self._order, "order")
+            conduct = build(Conduct, self._conduct, "conduct")
+            SitesRun(transport, place, order, conduct).go()
+
+        carry_out(folder, self._run, self._resume, go)
 
 
 class FalconSite:
     """A site's end: answers the calls of one run with its own people."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._place: tuple[str, Path] | None = None
-        self._run: object | None = None
+        self._end = OneRun("epifalcon.federation.sites.run:SiteRun")
 
     def open(self, name: str, folder: Path) -> None:
         """Remember who and where this is; data are read when a run says hello."""
-        # Seconds of imports, in parallel at all sites and before the first call.
-        import epifalcon.federation.sites.run  # noqa: F401
-
-        self._place = name, folder
+        self._end.open(name, folder)
 
     def answer(self, call: bytes) -> bytes:
         """Answer one call; a job has one run."""
-        from epifalcon.federation.sites.files import SiteFiles
-        from epifalcon.federation.sites.run import SiteRun
-        from epifalcon.federation.sites.wire import heading_of
-
-        if self._place is None:
-            raise DataError("the site was not opened")
-        with self._lock:
-            if not isinstance(self._run, SiteRun):
-                name, folder = self._place
-                run = heading_of(call).run
-                self._run = SiteRun(SiteFiles(folder), run, name)
-            running = self._run
-        return running.answer(call)
+        return self._end.answer(call)
 
 
 def job_of(
@@ -88,10 +61,5 @@ def job_of(
     )
 
 
-def path_of(kind: type) -> str:
-    """The dotted path of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 CLASSES = (path_of(FalconCoordinator), path_of(FalconSite))
-"""What sites and servers of epifalcon let a job name."""
+"""What sites and servers of epifalcon let a job of Falcon name."""

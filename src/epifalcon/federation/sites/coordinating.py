@@ -143,7 +143,7 @@ class SitesRun:
             self._finish(self._engine)
             write_tensors(self._folder / MODEL, self.found.parameters)
             if self.scores:
-                store.replace_text(self._folder / SCORES, _score_table(self.scores))
+                store.replace_text(self._folder / SCORES, score_table(self.scores))
             return self._write_report(perf_counter() - began)
         except EpifalconError as error:
             # Also of a run that never began: why must be told.
@@ -158,7 +158,7 @@ class SitesRun:
         around = Gathered.load(self._folder, order.origin)
         if resumed is not None and around is None:
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
-        met = meet(board, order, around)
+        met = meet(board, order.told, around)
         if again := around is not None:
             tell_again(board, order, met, around)
         else:
@@ -353,7 +353,8 @@ def _nothing(site: str, answer: Parcel) -> None:
     """An answer that says no more than that all is well."""
 
 
-def _score_table(scores: Mapping[str, Probabilities]) -> str:
+def score_table(scores: Mapping[str, Probabilities]) -> str:
+    """A table of sites, people's positions and probabilities."""
     lines = [
         f"{site},{person},{score!r}"
         for site, some in sorted(scores.items())

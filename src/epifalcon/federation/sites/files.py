@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -39,7 +40,7 @@ known = ""   # tests, likewise
 
 [policy]
 modes = ["paper", "local"]   # privacy modes that this site takes part in
-most_epsilon = 8.0           # of a person, over all runs of mode local together
+most_epsilon = 8.0           # of a person, over all runs of local and sums together
 delta = 1e-6                 # at which epsilon is counted; no run may take a larger one
 relation = "zero-out"        # least of a promise: a row against zero, or "replace"
 region_model = ["paper"]     # modes in which sums of cases and flows may leave
@@ -49,6 +50,7 @@ rows = false                 # may rows leave person by person, or only sums?
 validation = true            # may results of validation people leave, without names?
 give_scores = false          # may everybody's scores leave where the server asks?
 """
+SiteMode = Literal["off", "paper", "sums", "local"]
 _SECRET = "secret"
 _SECRET_BYTES = 32
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -69,9 +71,10 @@ class PolicyError(SettingsError):
 class SitePolicy:
     """What a site lets a server do with it; a run that wants more is refused."""
 
-    modes: tuple[Mode, ...] = ("off", "paper", "local")
+    modes: tuple[SiteMode, ...] = ("off", "paper", "sums", "local")
+    """Of both methods: Falcon has no ``sums``, Falcon Field no ``paper``."""
     most_epsilon: float | None = None
-    """Of a person, over all ``local`` runs together (``promises``)."""
+    """Of a person, over all ``local`` and ``sums`` runs together (``promises``)."""
     delta: float = DELTA
     """At which all promises are added up, and the largest that a run may promise."""
     relation: Relation = "zero-out"

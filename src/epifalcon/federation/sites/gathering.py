@@ -19,7 +19,8 @@ from epifalcon.federation.sites.tallies import SiteTally
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.clock import Clock
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, build
+from epifalcon.settings import build
+from epifalcon.types import Plain
 
 _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
 """More than any city has: a site that says more would only cost memory."""
@@ -55,17 +56,12 @@ class Met:
     regions: int
 
 
-def meet(board: Switchboard, order: Order, known: Gathered | None) -> Met:
+def meet(board: Switchboard, told: Plain, known: Gathered | None) -> Met:
     """Say hello to all sites and number their people.
 
-    ``known`` is what was told before a break, if any: sites that were not there
-    then are left out.
+    ``told`` is what they are asked to take part in, ``known`` what was told before
+    a break, if any: sites that were not there then are left out.
     """
-    told = {
-        "settings": as_plain(order.settings),
-        "rules": as_plain(order.rules),
-        "seed": order.seed,
-    }
     hello = {site: Payload(told=told) for site in board.present}
     met = board.ask(("hello", 0), hello, _read_hello)
     city = _common(met)

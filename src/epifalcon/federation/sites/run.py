@@ -55,6 +55,7 @@ from epifalcon.models.region_store import regions_sha256
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.events import Releases, UnprotectedRelease
 from epifalcon.settings import as_plain, build
+from epifalcon.types import Plain
 
 LEDGER = "ledger.jsonl"
 NOTED = "told.jsonl"
@@ -88,6 +89,15 @@ class Order:
             return []
         what = "scores and results of validation people, without names"
         return [in_the_clear(plan, "validation", what)]
+
+    @property
+    def told(self) -> Plain:
+        """What a site is asked with ``hello``."""
+        return {
+            "settings": as_plain(self.settings),
+            "rules": as_plain(self.rules),
+            "seed": self.seed,
+        }
 
     @property
     def origin(self) -> store.Origin:

@@ -11,6 +11,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Slots
 
@@ -74,12 +75,18 @@ def force_of_infection(
 
 def rates_of(traces: Traces, pathogen: Pathogen, rule: OutbreakSettings) -> Rates:
     """The chances of a slot; of the seeds only their number counts."""
-    seeds = rule.wished_seeds(pathogen, traces.people)
+    return rates_for(traces.people, traces.clock, pathogen, rule)
+
+
+def rates_for(
+    people: int, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
+) -> Rates:
+    """The same, by the number of people and the clock alone."""
     # A rule without seeds does not explain a positive test: half a seed does.
-    seeded = max(seeds, 0.5) / traces.people
+    seeded = max(rule.wished_seeds(pathogen, people), 0.5) / people
 
     def chance(rate: float) -> float:
-        step = rate * traces.clock.slot_days
+        step = rate * clock.slot_days
         return min(step, 1.0) if rule.chance == "linear" else -math.expm1(-step)
 
     return Rates(

@@ -70,6 +70,12 @@ class TransmissionSettings:
         whole(2, from_sweep=self.from_sweep)
         whole(1, choosing_sweeps=self.choosing_sweeps)
 
+    @property
+    def laws(self) -> tuple[Law, ...]:
+        """Those that can come to be used, from simple to rich; always ``one``."""
+        wished = self.among if self.law == "auto" else (self.law,)
+        return tuple(law for law in LAWS if law == "one" or law in wished)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSettings:

@@ -1,0 +1,326 @@
+"""Canaries through Falcon Field's releases: what sums with and without one show.
+
+A canary is a made-up person who stays in one place for the whole window, each in
+another one. It tested positive at once, or negative at the end: about the most that
+anybody can tell of infectiousness, and of evidence. It is in or out by a fair coin;
+everybody else, and all that the server tells, stays as it is. Each draw has noise of
+its own, and all of it goes through ``federation.field.home``, which sites use: a
+site's sums with the canary or with nobody, or under ``local`` what the canary itself
+sends, against zero at the same places.
+
+The auditor knows what both worlds send before noise and scores what came along
+their difference, channel by channel and all cells together. As for Falcon at three
+strengths: the run's own noise, a test's, and next to none, where no vector of the
+difference may be longer than its clip.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from epifalcon.checks import whole
+from epifalcon.epidemic.known import Known
+from epifalcon.evaluation.attacks.field_messages import Overheard
+from epifalcon.evaluation.audit.bounds import (
+    CONFIDENCE,
+    Guesses,
+    Rates,
+    guess_extremes,
+    one_run_epsilon,
+    rates_mu,
+    shared_confidence,
+)
+from epifalcon.evaluation.audit.repeats import (
+    NOTHING_FOUND,
+    NoiseFound,
+    look_at_noise,
+)
+from epifalcon.evaluation.audit.seen import coins
+from epifalcon.evaluation.audit.verdicts import ROUNDING, AuditRow, Strength
+from epifalcon.federation.field.cells import CellShape
+from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.plan import (
+    EVIDENCE,
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+)
+from epifalcon.federation.field.task import FieldTask
+from epifalcon.federation.preparing import Household
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.accounting import epsilon_of
+from epifalcon.privacy.events import GaussianRelease
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Floats, Mask
+
+ALL = "all cells"
+_CELLS = (PRESENCE, INFECTIOUS, EVIDENCE)
+_BARE_EPSILON = 1e12
+_BARE_DRAWS, _LEAST_DRAWS = 2, 20
+_MOST_PLACES = 200
+_GUESSED = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldAuditSettings:
+    """How many canaries, how many people around them, how sure."""
+
+    canaries: int = 4000
+    """At each strength; in each draw one for each place."""
+    around: int = 60
+    """People of the run at the canaries' site; none under ``local``."""
+    test_epsilon: float = 2.0
+    confidence: float = CONFIDENCE
+    strengths: tuple[Strength, ...] = ("run", "test", "bare")
+
+    def __post_init__(self) -> None:
+        whole(2, canaries=self.canaries)
+        whole(0, around=self.around)
+
+
+def audit_field_releases(
+    heard: Overheard,
+    seed: int,
+    settings: FieldAuditSettings | None = None,
+    progress: Progress = silent,
+) -> tuple[AuditRow, ...]:
+    """A row for each channel, and for all cells, at each strength.
+
+    Empty for ``off``, which promises nothing. With probability
+    ``settings.confidence`` a plan that keeps its claims passes.
+    """
+    settings = settings or FieldAuditSettings()
+    if not heard.task.private:
+        return ()
+    rows: list[AuditRow] = []
+    for number, strength in enumerate(settings.strengths):
+        rows += _AuditRun(heard, settings, strength, seed).rows()
+        progress("canaries", number + 1, len(settings.strengths))
+    return tuple(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """What the auditor saw of one channel; "in" is guessed where a score is above 0."""
+
+    channel: str
+    scores: Floats
+    """(canaries,)"""
+    included: Mask
+    noise: NoiseFound
+    longest: float
+    """Of a vector by which a canary moves a release, in clips."""
+
+
+@dataclass(frozen=True, eq=False)
+class _AuditRun:
+    """All draws at one strength."""
+
+    heard: Overheard
+    settings: FieldAuditSettings
+    strength: Strength
+    seed: int
+
+    @cached_property
+    def task(self) -> FieldTask:
+        """With the noise of this strength."""
+        epsilon = {"test": self.settings.test_epsilon, "bare": _BARE_EPSILON}
+        wishes = self.heard.task.wishes
+        wish = wishes.privacy
+        strong = replace(wish, epsilon=epsilon.get(self.strength, wish.epsilon))
+        return replace(self.heard.task, wishes=replace(wishes, privacy=strong))
+
+    @cached_property
+    def plan(self) -> FieldPlan:
+        """Of that noise."""
+        return FieldPlan.of(self.task.wishes.privacy, self.heard.traces.clock)
+
+    def rows(self) -> list[AuditRow]:
+        """Draw, score and judge."""
+        ledger = _receipts(self.plan)
+        return [self._row(one, ledger) for one in (*self._cells(), self._tests())]
+
+    @property
+    def _local(self) -> bool:
+        return self.heard.task.mode == "local"
+
+    @cached_property
+    def _places(self) -> int:
+        """Regions, and canaries of each draw."""
+        return min(len(self.heard.traces.regions), _MOST_PLACES)
+
+    @property
+    def _draws(self) -> int:
+        if self.strength == "bare":
+            return _BARE_DRAWS
+        return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
+
+    def _cells(self) -> list[_Scored]:
+        """All draws of canaries at their places, by channel."""
+        clear, everybody = self.heard.clear, np.ones(self._places, np.bool_)
+        inside = self._released(everybody, clear, 0)
+        outside = self._released(~everybody, clear, 0)
+        if self._local:
+            outside = {name: np.zeros_like(one) for name, one in inside.items()}
+        apart = {name: inside[name] - outside[name] for name in _CELLS}
+        tossed = coins(self.seed, f"field {self.strength}", (self._draws, self._places))
+        scores: dict[str, list[Floats]] = {name: [] for name in _CELLS}
+        noise: dict[str, list[Floats]] = {name: [] for name in _CELLS}
+        for number, coin in enumerate(tossed):
+            there = everybody if self._local else coin
+            came = self._released(there, self.task, 1 + number)
+            for name in _CELLS:
+                rest = came[name] - outside[name] - there * apart[name]
+                noise[name].append(rest)
+                along = (rest + coin * apart[name]) * apart[name] - apart[name] ** 2 / 2
+                scores[name].append(along.sum(axis=(0, 1)) / self._scale(name) ** 2)
+        found = [
+            _Scored(
+                name,
+                np.ravel(scores[name]),
+                tossed.ravel(),
+                self._noise(name, np.stack(noise[name])),
+                self._longest(name, apart[name]),
+            )
+            for name in _CELLS
+        ]
+        together = np.sum([one.scores for one in found], axis=0)
+        return [*found, _Scored(ALL, together, tossed.ravel(), NOTHING_FOUND, 0.0)]
+
+    def _tests(self) -> _Scored:
+        """One person alone, tested positive or not tested at all."""
+        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 10,))
+        true = np.array([1.0, 1.0])
+        rest = np.empty((len(tossed), 2))
+        for number, is_in in enumerate(tossed):
+            home = self._home(np.array([is_in]), self.task, 1 + number, 0)
+            rest[number] = home.count().tests[0] - is_in * true
+        seen = rest + tossed[:, None] * true
+        scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS) ** 2
+        longest = float(np.linalg.norm(true)) / self.plan.receipt(TESTS, 0).clip
+        noise = self._noise(TESTS, rest[:, None, None, :])
+        return _Scored(TESTS, scores, tossed, noise, longest)
+
+    def _scale(self, channel: str) -> float:
+        """Noise of each number that leaves."""
+        shape = CellShape(self.heard.traces.clock, self.task.wishes.privacy.cells)
+        step = 1 if channel == TESTS else shape.slots_per_cell
+        return self.plan.sigma[channel] * step
+
+    def _released(self, there: Mask, task: FieldTask, draw: int) -> dict[str, Floats]:
+        """What leaves for the canaries' places: (exchanges, cells, places) each."""
+        around = 0 if self._local else self.settings.around
+        home = self._home(there, task, draw, around)
+        present = home.count().crowd
+        home.begin(self.heard.run)
+        sums = [
+            home.sweep(told, manner, well=False, tally=False)
+            for told, manner in self.heard.told
+        ]
+        found = {
+            PRESENCE: present[None],
+            INFECTIOUS: np.stack([one.infectious for one in sums]),
+            EVIDENCE: np.stack([one.evidence for one in sums]),
+        }
+        return {name: one[:, :, 1 : 1 + self._places] for name, one in found.items()}
+
+    def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldHome:
+        """People of the run, and one canary at each place ``there``."""
+        traces, known = self.heard.traces, self.heard.known
+        count = min(around, traces.people)
+        tests = known.of_people(np.arange(traces.people) < count)
+        region = np.where(there, np.arange(len(there)), -1).astype(np.int32)
+        stays = np.tile(region, (traces.slots, 1))
+        by_slot = np.concatenate([traces.by_slot[:, :count], stays], axis=1)
+        tested = np.flatnonzero(there)
+        early = tested % 2 == 0
+        listed = Known.from_tests(
+            count + len(there),
+            np.append(tests.person, count + tested).astype(np.int32),
+            np.append(tests.positive, early).astype(np.bool_),
+            np.append(tests.slot, np.where(early, 0, traces.slots - 1)).astype(
+                np.int32
+            ),
+        )
+        city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
+        key = (self.seed + 1) * 10**9 + draw
+        return FieldHome(Household(city, listed, 0), task, self.heard.seed, key)
+
+    def _noise(self, channel: str, rest: Floats) -> NoiseFound:
+        """What (draws, exchanges, cells, places) of noise alone look like."""
+        if self.strength == "bare":
+            return NOTHING_FOUND
+        laid = np.moveaxis(rest, 1, 0)
+        return look_at_noise(laid, self._scale(channel), channel)
+
+    def _longest(self, channel: str, apart: Floats) -> float:
+        """The longest vector by which a canary moves a release, in clips."""
+        step = self._scale(channel) / self.plan.sigma[channel]
+        clip = self.plan.receipt(channel, 1).clip
+        return float(np.abs(apart).max()) / (clip * step)
+
+    def _row(self, seen: _Scored, ledger: Ledger) -> AuditRow:
+        spent, delta = ledger.spent(), self.plan.budget.delta
+        whole_run = seen.channel == ALL
+        claimed = spent.total if whole_run else spent.channels[seen.channel]
+        tests = len(self.settings.strengths) * (len(_CELLS) + 2)
+        level = shared_confidence(self.settings.confidence, tests)
+        told, bare = _guesses(seen), self.strength == "bare"
+        mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
+        return AuditRow(
+            channel=seen.channel,
+            unit="person",
+            way="each upload" if self._local else "sums of a site",
+            strength=self.strength,
+            sigma=0.0 if whole_run else self.plan.sigma[seen.channel],
+            rounds=_rounds(seen.channel, len(self.heard.told)),
+            delta=delta,
+            claimed=claimed["person"].epsilon,
+            lower_bound=epsilon_of(math.inf if seen.noise.repeated else mu, delta),
+            one_run_bound=0.0 if bare else one_run_epsilon(told, delta, level),
+            confidence=self.settings.confidence,
+            canaries=told.canaries,
+            guesses=told.made,
+            correct=told.correct,
+            noise=seen.noise,
+            without_receipt=_without_receipt(seen.channel, self.heard, ledger),
+            longest=seen.longest,
+            allowed=1 + ROUNDING if bare else math.inf,
+        )
+
+
+def _guesses(seen: _Scored) -> Guesses:
+    made = max(1, round(_GUESSED * len(seen.scores)))
+    called, guessed = guess_extremes(seen.scores, made)
+    right = int(np.count_nonzero((called == seen.included) & guessed))
+    return Guesses(len(seen.scores), made, right)
+
+
+def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:
+    once = channel in (PRESENCE, TESTS)
+    return (0,) if once else tuple(range(1, 1 + exchanges))
+
+
+def _receipts(plan: FieldPlan) -> Ledger:
+    """What such a run enters."""
+    ledger = Ledger(Budget(delta=plan.budget.delta))
+    ledger.record(*plan.opening())
+    for number in range(1, 1 + plan.settings.sweeps):
+        ledger.record(*plan.exchange(number))
+    return ledger
+
+
+def _without_receipt(channel: str, heard: Overheard, ledger: Ledger) -> int:
+    """Exchanges in which something left that the ledger does not know."""
+    if channel == ALL:
+        return 0
+    known = {
+        one.terms.round
+        for one in ledger.releases
+        if isinstance(one, GaussianRelease) and one.terms.channel == channel
+    }
+    return len(set(_rounds(channel, len(heard.told))) - known)

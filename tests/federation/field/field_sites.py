@@ -1,0 +1,107 @@
+"""Falcon Field over sites in this process, each with its own folder."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from epifalcon.federation.field.coordinating import FieldSitesRun
+from epifalcon.federation.field.course import Course, Gathered, Setting
+from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.federation.field.site import FieldSiteRun
+from epifalcon.federation.field.task import FieldOrder, FieldTask
+from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.coordinating import Conduct
+from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
+from epifalcon.federation.sites.one_process import split
+from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
+from tests.baselines.test_hbp import town_scene
+from tests.federation.sites.test_coordinating import store_site
+from tests.studies import town
+
+SEED = 3
+QUICK = FieldSettings(
+    sweeps=3, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=2)
+)
+PLAIN = replace(QUICK, region=replace(QUICK.region, law="one"), folds=2)
+PRIVATE = {
+    mode: FieldPrivacySettings(mode=mode, epsilon=20.0, sweeps=2)
+    for mode in ("sums", "local")
+}
+
+
+def task_of(field=PLAIN, **privacy):
+    scene = town_scene()
+    wishes = FieldWishes(field=field, **privacy)
+    return FieldTask.of(wishes, scene.pathogen, scene.rule, scene.test_errors)
+
+
+def order_of(task=None, least=1, **rules):
+    made = SiteRules(least_sites=least, **rules)
+    return FieldOrder(settings=task or task_of(), rules=made, seed=SEED)
+
+
+def gathered(task, homes):
+    """The same in one process: everybody's risk, and what the server found."""
+    noise = RunSeeds(SEED).noise
+    people = Gathered([FieldHome(home, task, SEED, noise) for home in homes])
+    traces = homes[0].traces
+    count = sum(home.traces.people for home in homes)
+    found = Course(people, task, Setting(count, traces.clock, traces.regions)).go()
+    return people.risk, found
+
+
+class Sites:
+    """Sites of the town with folders; may be lost, tampered with and restarted."""
+
+    def __init__(self, folder, count=3, policy=""):
+        self.folder = folder
+        self.homes = split(town.traces(), town.known(), count)
+        self.names = [f"site-{number}" for number in range(count)]
+        for name, home in zip(self.names, self.homes, strict=True):
+            store_site(folder / name, home)
+            path = folder / name / SITE_FILE
+            path.write_text(path.read_text() + policy)
+        self.running = {}
+        self.start()
+
+    def start(self):
+        """New processes: nothing is remembered that is not on disk."""
+        for one in self.running.values():
+            one.close()
+        self.running = {
+            name: FieldSiteRun(SiteFiles(self.folder / name), "one", name)
+            for name in self.names
+        }
+        self.asked, self.away = 0, {}
+        self.tamper = lambda _site, _asked, answer: answer
+        self.calls, self.answers = [], []
+
+    @property
+    def sites(self):
+        return tuple(self.names)
+
+    def ask(self, calls, seconds):
+        answers, failures = {}, {}
+        for site, call in calls.items():
+            if self.asked in self.away.get(site, ()):
+                failures[site] = f"no answer within {seconds:g} s"
+                continue
+            self.calls.append((site, call))
+            answer = self.running[site].answer(call)
+            answers[site] = self.tamper(site, self.asked, answer)
+            self.answers.append((site, answers[site]))
+        self.asked += 1
+        return answers, failures
+
+    def run(self, order, scores=True):
+        place = self.folder / "server" / "one"
+        return FieldSitesRun(self, place, order, Conduct(scores=scores))
+
+    def risks(self, run):
+        return np.concatenate([run.scores[name] for name in self.names])
+
+    def why(self):
+        """What went wrong at each site, for its own eyes."""
+        return {name: one.answering.failed for name, one in self.running.items()}

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.federation.field.sending import Cut, Sent, add_messages, send
+from tests.baselines.test_hbp import town_scene
+from tests.models.field.fields import together_of
+from tests.oracles import private_field_loop as oracle
+from tests.studies import town
+
+REGIONS, SLOTS = 5, 12
+
+
+@st.composite
+def crowds(draw):
+    """A few people's places and messages, and a way to bound them."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    people = draw(st.integers(1, 6))
+    here = rng.integers(-1, REGIONS, (SLOTS, people)).astype(np.int32)
+    message = rng.random((SLOTS, people)).astype(np.float32)
+    cut = Cut(
+        rng.random(SLOTS) * draw(st.sampled_from([0.0, 0.5])),
+        draw(st.sampled_from([0.0, 0.3, 1.0])),
+        draw(st.sampled_from([0.0, 0.1])),
+        draw(st.sampled_from([1, 4, SLOTS])),
+        draw(st.sampled_from([0.05, 0.4, np.inf])),
+        draw(st.sampled_from([0.2, 1.0, np.inf])),
+        draw(st.sampled_from([0, 1, 2])),
+    )
+    return here, message, cut
+
+
+def sums_of(here, message, cut):
+    shape = (SLOTS // cut.length, 1 + REGIONS)
+    sent = Sent(np.zeros(shape), np.zeros(shape))
+    add_messages((0, here.shape[1]), here, message, cut, sent)
+    return sent
+
+
+@given(crowds())
+@settings(max_examples=60, deadline=None)
+def test_sums_are_those_of_plain_loops(crowd):
+    here, message, cut = crowd
+    found = sums_of(here, message, cut)
+    total, senders = oracle.sent(here, message, cut)
+    for part, plain in ((found.total, total), (found.senders, senders)):
+        wanted = np.zeros_like(part)
+        for (stretch, region), value in plain.items():
+            wanted[stretch, region + 1] = value
+        np.testing.assert_allclose(part, wanted, atol=1e-7)
+
+
+@given(crowds())
+@settings(max_examples=60, deadline=None)
+def test_nobody_weighs_more_than_the_bound(crowd):
+    here, message, cut = crowd
+    for person in range(here.shape[1]):
+        alone = sums_of(here[:, [person]], message[:, [person]], cut)
+        # Not a hair more: entries are cut towards 0.
+        assert np.linalg.norm(alone.total) <= cut.bound * (1 + 1e-12)
+
+
+@given(crowds(), st.integers(0, SLOTS // 4 - 1))
+@settings(max_examples=80, deadline=None)
+def test_a_day_without_traces_moves_a_first_message_by_its_own_part(crowd, day):
+    """A message that does not follow from traces; days of four slots."""
+    here, message, cut = crowd
+    cut = cut._replace(places=0, cap=min(cut.cap, 1.0))
+    without = here.copy()
+    without[4 * day : 4 * day + 4] = -1
+    for person in range(here.shape[1]):
+        one = [person]
+        moved = (
+            sums_of(here[:, one], message[:, one], cut).total
+            - sums_of(without[:, one], message[:, one], cut).total
+        )
+        together = 2.0 if cut.length == 1 else 4.0
+        assert np.linalg.norm(moved) <= together * cut.cap + 1e-6
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_however_people_are_dealt_the_sums_have_the_same_bits(places):
+    deals = [None, [np.arange(31), np.arange(31, 80)], [[k] for k in range(80)]]
+    found = []
+    for deal in deals:
+        together = together_of(town_scene(), town.known(), deal)
+        for cohort in together.cohorts:
+            here = cohort.home.here
+            cohort.home.infectious[:] = np.sin(1 + here.sum(axis=0) % 7) ** 2
+        slots = town.traces().slots
+        cut = Cut(np.full(slots, 0.1), 0.03, 0.0, slots, 0.04, 0.5, places)
+        found.append(send(together.cohorts, cut))
+    assert found[0].total.any()
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0].total, other.total)
+        np.testing.assert_array_equal(found[0].senders, other.senders)

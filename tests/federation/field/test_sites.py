@@ -1,0 +1,328 @@
+"""A whole run of Falcon Field over sites, from their own files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.federation.field.coordinating import FIELD
+from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.sites.coordinating import SUMMARY
+from epifalcon.federation.sites.files import SITE_FILE
+from epifalcon.federation.sites.promises import PROMISES
+from epifalcon.federation.sites.run import LEDGER, NOTED, RISKS
+from epifalcon.federation.sites.trail import REPLAYED
+from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
+from epifalcon.models.tensor_files import read_tensors
+from epifalcon.privacy.ledger import Ledger
+from tests.federation.field.field_sites import (
+    PLAIN,
+    PRIVATE,
+    QUICK,
+    Sites,
+    gathered,
+    order_of,
+    task_of,
+)
+
+TASKS = {
+    "off": task_of(QUICK),
+    "sums": task_of(privacy=PRIVATE["sums"]),
+    "local": task_of(privacy=PRIVATE["local"]),
+}
+each_mode = pytest.mark.parametrize("mode", TASKS)
+each_promise = pytest.mark.parametrize("mode", ["sums", "local"])
+
+
+@each_mode
+def test_over_sites_it_is_the_run_in_one_process_to_the_bit(mode, tmp_path):
+    sites, task = Sites(tmp_path), TASKS[mode]
+    run = sites.run(order_of(task))
+    summary = run.go()
+    risk, found = gathered(task, sites.homes)
+    np.testing.assert_array_equal(sites.risks(run), risk)
+    assert (summary["law"], summary["rounds"]) == (found.law, found.sweeps)
+    assert summary["finished"]
+    assert summary["sites"]["troubles"] == []
+    told = read_tensors(tmp_path / "server" / "one" / FIELD)
+    for name, one in found.field.items():
+        np.testing.assert_array_equal(told[name].numpy(), one)
+    for name in sites.names:
+        assert (tmp_path / name / "runs" / "one" / RISKS).exists()
+
+
+@each_mode
+def test_server_and_sites_have_the_same_receipts(mode, tmp_path):
+    sites, task = Sites(tmp_path), TASKS[mode]
+    sites.run(order_of(task)).go()
+    places = [tmp_path / "server" / "one"]
+    places += [tmp_path / name / "runs" / "one" for name in sites.names]
+    listed = [Ledger.open(place / LEDGER).releases for place in places]
+    assert all(one == listed[0] for one in listed)
+    spent = Ledger.open(places[0] / LEDGER).spent()
+    if mode == "off":
+        channels = {one.channel for one in spent.unprotected}
+        assert {"presence", "tests", "infectious", "transmission"} <= channels
+        assert "judgement" in channels
+    else:
+        assert spent.total["person"].epsilon == pytest.approx(20.0)
+
+
+@each_mode
+def test_a_run_that_lost_its_sites_is_begun_again_to_the_same_bits(mode, tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS[mode], least=3)
+    sites.away = {"site-1": range(3, 100)}
+    with pytest.raises(TooFewSitesError, match="site-1 in round 2, sweep: no answer"):
+        sites.run(order).go()
+    told = json.loads((tmp_path / "server" / "one" / SUMMARY).read_text())
+    assert (told["finished"], told["error_kind"]) == (False, "TooFewSitesError")
+    sites.start()
+    run = sites.run(order)
+    assert run.go()["finished"]
+    np.testing.assert_array_equal(
+        sites.risks(run), gathered(TASKS[mode], sites.homes)[0]
+    )
+    ledger = Ledger.open(tmp_path / "site-0" / "runs" / "one" / LEDGER)
+    assert len(set(ledger.releases)) == len(ledger.releases)
+
+
+def test_what_a_lost_site_sent_last_stands(tmp_path):
+    task = task_of(replace(PLAIN, folds=0))
+    sites = Sites(tmp_path)
+    sites.away = {"site-2": range(4, 100)}
+    run = sites.run(order_of(task, most_missed=50))
+    assert run.go()["finished"]
+    assert set(run.scores) == {"site-0", "site-1"}
+    whole, _ = gathered(task, sites.homes)
+    without, _ = gathered(task, sites.homes[:2])
+    mine = np.concatenate([run.scores[name] for name in ("site-0", "site-1")])
+    gap = np.abs(mine - whole[: len(mine)]).mean()
+    assert 0 < gap < np.abs(mine - without).mean()
+
+
+@each_promise
+def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS[mode])
+    sites.run(order).go()
+    calls = [call for site, call in sites.calls if site == "site-0"]
+    sites.start()
+    site = sites.running["site-0"]
+    for call in calls:
+        parcel = unpack(call)
+        phase, tensors = parcel.heading.phase, dict(parcel.tensors)
+        if phase == "sweep" and parcel.told["step"] == 2:
+            tensors["renewed_evidence"] = tensors["renewed_evidence"] / 2
+            other = pack(Parcel(parcel.heading, tensors, parcel.told))
+            assert unpack(site.answer(other)).told["error"] == REPLAYED
+            break
+        assert "error" not in unpack(site.answer(call)).told
+
+
+@each_promise
+def test_secrets_differ_from_site_to_site_and_from_run_to_run(mode, tmp_path):
+    found = []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        sites = Sites(folder)
+        for name in sites.names:
+            path = folder / name / SITE_FILE
+            path.write_text(path.read_text().replace("known_noise = true\n", ""))
+        run = sites.run(order_of(TASKS[mode]))
+        run.go()
+        found.append(sites.risks(run))
+    assert (found[0] != found[1]).mean() > 0.9
+
+
+POLICIES = {
+    "modes": ('modes = ["local"]\n', TASKS["sums"]),
+    "delta": ("delta = 1e-9\n", TASKS["local"]),
+    "relation": ('relation = "replace"\n', TASKS["sums"]),
+    "region_model": ('region_model = ["paper"]\n', TASKS["off"]),
+}
+
+
+@pytest.mark.parametrize("key", POLICIES)
+def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
+    line, task = POLICIES[key]
+    sites = Sites(tmp_path, policy=line)
+    with pytest.raises(TooFewSitesError, match=f"policy.{key}"):
+        sites.run(order_of(task)).go()
+    assert not (tmp_path / "site-0" / "runs" / "one" / LEDGER).exists()
+    assert all(unpack(answer).tensors == {} for _, answer in sites.answers)
+
+
+def test_too_few_people_behind_a_sum_are_refused(tmp_path):
+    sites = Sites(tmp_path)
+    for name in sites.names:
+        path = tmp_path / name / SITE_FILE
+        path.write_text(path.read_text().replace("fold = 0", "fold = 10"))
+    with pytest.raises(TooFewSitesError, match=r"policy\.least_in_fold"):
+        sites.run(order_of(TASKS["off"])).go()
+
+
+@each_promise
+def test_promises_of_all_runs_add_up(mode, tmp_path):
+    sites = Sites(tmp_path, policy="most_epsilon = 15\n")
+    with pytest.raises(TooFewSitesError, match="budget of privacy is spent"):
+        sites.run(order_of(TASKS[mode])).go()
+    assert not (tmp_path / "site-0" / "runs" / "one" / NOTED).exists()
+    sites.start()
+    modest = FieldPrivacySettings(mode=mode, epsilon=10.0)
+    assert sites.run(order_of(task_of(privacy=modest))).go()["finished"]
+    (listed,) = (tmp_path / "site-0" / PROMISES).read_text().splitlines()
+    assert json.loads(listed)[0] == "one"
+
+
+def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
+    sites = Sites(tmp_path, policy="validation = false\n")
+    summary = sites.run(order_of(TASKS["off"])).go()
+    assert summary["law"] == "one"
+    judged = [
+        unpack(answer).told["people"]
+        for _, answer in sites.answers
+        if unpack(answer).heading.phase == "judged"
+    ]
+    assert judged
+    assert set(judged) == {0}
+
+
+def test_risks_leave_only_where_the_policy_gives_them(tmp_path):
+    sites = Sites(tmp_path)
+    for name in sites.names:
+        path = tmp_path / name / SITE_FILE
+        path.write_text(path.read_text().replace("give_scores = true\n", ""))
+    with pytest.raises(TooFewSitesError, match=r"policy\.give_scores"):
+        sites.run(order_of(TASKS["off"])).go()
+    sites.start()
+    run = sites.run(order_of(TASKS["off"]), scores=False)
+    run.go()
+    assert run.scores == {}
+
+
+def changed(tensors=None, **told):
+    def made(parcel):
+        news = {**parcel.tensors}
+        for name, change in (tensors or {}).items():
+            news[name] = change(news[name].clone())
+        return pack(Parcel(parcel.heading, news, {**parcel.told, **told}))
+
+    return made
+
+
+def first_as(value):
+    def change(one):
+        one.view(-1)[-1] = value
+        return one
+
+    return change
+
+
+BAD_ANSWERS = {
+    "nan": ("sweep", changed({"infectious": first_as(torch.nan)})),
+    "more than people": ("sweep", changed({"infectious": first_as(1e6)})),
+    "beyond the bound": ("sweep", changed({"evidence": first_as(-1e6)})),
+    "off the grid": ("sweep", changed({"infectious": lambda one: one * 0.999999})),
+    "short": ("sweep", changed({"evidence": lambda one: one[:-1]})),
+    "single": ("sweep", changed({"evidence": lambda one: one.float()})),
+    "crowd": ("count", changed({"crowd": lambda one: one + 1})),
+    "tests": ("count", changed({"tests": lambda one: one + 1e6})),
+    "centres": ("count", changed({"centre_km": lambda one: one[:-1]})),
+    "losses": ("judged", changed({"total": lambda one: one - 1000})),
+    "people": ("judged", changed(people=10**9)),
+    "score": ("finish", changed({"scores": first_as(2.0)})),
+    "garbage": ("sweep", lambda _: b"\x00" * 50),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_ANSWERS)
+def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
+    phase, spoil = BAD_ANSWERS[fault]
+    sites = Sites(tmp_path, count=2)
+
+    def tamper(site, _asked, answer):
+        parcel = unpack(answer)
+        hit = site == "site-1" and parcel.heading.phase == phase
+        return spoil(parcel) if hit else answer
+
+    sites.tamper = tamper
+    task = TASKS["off"] if phase == "judged" else task_of(replace(PLAIN, folds=0))
+    summary = sites.run(order_of(task, most_missed=10**6)).go()
+    troubles = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
+    assert ("site-1", phase) in troubles
+    assert {site for site, _ in troubles} == {"site-1"}
+    assert summary["finished"]
+
+
+@each_promise
+def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
+    sites = Sites(tmp_path, count=2)
+    spoil = changed({"evidence": first_as(1e7)})
+
+    def tamper(site, _asked, answer):
+        parcel = unpack(answer)
+        hit = site == "site-1" and parcel.heading.phase == "sweep"
+        return spoil(parcel) if hit else answer
+
+    sites.tamper = tamper
+    summary = sites.run(order_of(TASKS[mode])).go()
+    assert "no noise of the plan" in summary["sites"]["troubles"][0]["why"]
+
+
+BAD_CALLS = {
+    "more evidence than agreed": changed(bound=64.0),
+    "nan": changed({"renewed_evidence": first_as(torch.nan)}),
+    "a chance above 1": changed({"edges": lambda one: one + 1}),
+    "less than nobody": changed({"edges": lambda one: one - 5}),
+    "other slots": changed({"renewed_evidence": lambda one: one[:-1]}),
+    "no rates": changed(rates=[0.1, 0.1]),
+    "no seeds": changed(rates=[0.1, 0.1, 0.0, 0]),
+    "its own tests": changed(aim=["fold", 0, -1], without=[]),
+    "an unknown fold": changed(without=[99]),
+    "a tally": changed(tally=True),
+    "the susceptible": changed(well=True),
+    "another step": changed(step=0),
+    "half a step": changed(step=1.5),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CALLS)
+def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
+    sites = Sites(tmp_path, count=1)
+    sites.run(order_of(task_of(PLAIN))).go()
+    calls = [call for _, call in sites.calls]
+    sites.start()
+    site, spoil = sites.running["site-0"], BAD_CALLS[fault]
+    for call in calls:
+        parcel = unpack(call)
+        if parcel.heading.phase == "sweep" and parcel.told["step"] == 2:
+            answer = unpack(site.answer(spoil(parcel)))
+            assert answer.told["error"] == "the call does not fit what it holds"
+            assert answer.tensors == {}
+            assert "error" not in unpack(site.answer(call)).told
+            break
+        site.answer(call)
+
+
+def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
+    sites = Sites(tmp_path, count=1)
+    site = sites.running["site-0"]
+    for phase in ("count", "sweep", "end", "judged", "finish", "look"):
+        answer = unpack(site.answer(pack(Parcel(Heading("one", "site-0", 0, phase)))))
+        assert "error" in answer.told
+    told = {**order_of().told, "method": "falcon"}
+    hello = Parcel(Heading("one", "site-0", 0, "hello"), {}, told)
+    assert "error" in unpack(site.answer(pack(hello))).told
+
+
+def test_a_private_run_goes_on_with_the_sites_it_began_with_alone(tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS["sums"], least=2)
+    sites.away = {name: range(3, 100) for name in ("site-1", "site-2")}
+    with pytest.raises(TooFewSitesError):
+        sites.run(order).go()
+    sites.start()
+    sites.away = {"site-2": range(100)}
+    with pytest.raises(DataError, match="begun with site-2"):
+        sites.run(order).go()
