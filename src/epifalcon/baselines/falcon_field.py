@@ -13,7 +13,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.baselines.hbp import Beliefs, without_own_tests
+from epifalcon.baselines.field_telling import LEAST_FOLDS, Held, Telling, find_telling
+from epifalcon.baselines.hbp import Beliefs, known_late, without_own_tests
 from epifalcon.baselines.method import Method, Scene, Scores
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
@@ -32,7 +33,7 @@ from epifalcon.models.field.sweeps import Start, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats, Mask, Probabilities
 
 LEDGER = "ledger.jsonl"
 _RISK_STEPS = 2.0**30
@@ -62,13 +63,25 @@ class FalconField(Method):
         parts = min(settings.folds, int(known.tested.sum()))
         fold = blind_folds(known, max(parts, 1), self._deal())
         laws: list[Law] = []
+        ends: list[Beliefs] = []
 
         def run(tests: Known) -> Beliefs:
             laws.append(runs.law(tests, fold))
-            return runs.beliefs(tests, laws[-1], settings)
+            ends.append(runs.beliefs(tests, laws[-1], settings))
+            return ends[-1]
 
         found = without_own_tests(known, parts, self._deal(), run)
-        return replace(found, told={"sweeps": found.steps, "law": laws[0]})
+        told = {"sweeps": found.steps, "law": laws[0]}
+        if settings.calibration == "none" or parts < LEAST_FOLDS:
+            return replace(found, told=told)
+        judges = known_late(known, traces)
+        risk, telling = runs.tell(known, fold, laws, ends, judges)
+        return replace(
+            found,
+            risk=risk,
+            masked_risk=risk[known.tested],
+            told=told | telling.as_plain(),
+        )
 
     def _deal(self) -> np.random.Generator:
         """Of the folds: each time the same."""
@@ -86,6 +99,7 @@ class _Runs:
         self._laws = {
             law: Transmission.of(law, settings.region, traces.regions) for law in LAWS
         }
+        self._short: dict[tuple[bytes, Law], Beliefs] = {}
         self._done = 0
 
     def law(self, tests: Known, fold: NDArray[np.int64]) -> Law:
@@ -98,16 +112,24 @@ class _Runs:
             return wish
         held = held_out(tests, fold)
         lost: dict[Law, list[Floats]] = {law: [] for law in LAWS}
-        few = replace(self._settings, sweeps=self._settings.region.choosing_sweeps)
         for part in held:
             out = fold == part
             left = tests.of_people(~out)
             for law in LAWS:
-                risk = self.beliefs(left, law, few).risk[out]
+                risk = self.shortly(left, law).risk[out]
                 lost[law].append(losses(risk, tests.status[out] == 1))
         if not held:
             return "one"
         return choose({law: np.concatenate(parts) for law, parts in lost.items()})
+
+    def shortly(self, tests: Known, law: Law) -> Beliefs:
+        """``beliefs`` by the fewer sweeps that choose; asked for again, kept."""
+        key = (tests.person.tobytes(), law)
+        if key not in self._short:
+            sweeps = self._settings.region.choosing_sweeps
+            few = replace(self._settings, sweeps=sweeps)
+            self._short[key] = self.beliefs(tests, law, few)
+        return self._short[key]
 
     def beliefs(self, tests: Known, law: Law, settings: FieldSettings) -> Beliefs:
         """Sweep by ``law``, knowing ``tests`` alone."""
@@ -115,6 +137,33 @@ class _Runs:
         city = self._city(together.crowd())
         infer(together, city, start, settings, self._laws[law], self._tell)
         return Beliefs(_on_a_grid(together.risk), settings.sweeps, 0.0)
+
+    def tell(
+        self,
+        known: Known,
+        fold: NDArray[np.int64],
+        laws: list[Law],
+        ends: list[Beliefs],
+        judges: Mask,
+    ) -> tuple[Probabilities, Telling]:
+        """Everybody's risk as it is told, and how that of untested people is.
+
+        ``laws`` and ``ends`` of the run with all tests and of those without each
+        fold. What is told of a fold is found without it, by the next one alone.
+        """
+        whole, *others = ends
+        errors = self._scene.test_errors
+        held = [
+            Held(end.risk, judges & (fold == part)) for part, end in enumerate(others)
+        ]
+        telling = find_telling(whole.risk, held, known, errors)
+        risk = telling(whole.risk).copy()
+        for part, end in enumerate(others):
+            own, after = fold == part, fold == (part + 1) % len(others)
+            end_before = self.shortly(known.of_people(~own & ~after), laws[1 + part])
+            held = [Held(end_before.risk, judges & after)]
+            risk[own] = find_telling(end.risk, held, known, errors)(end.risk)[own]
+        return _on_a_grid(risk), telling
 
     def private(self, known: Known) -> Scores:
         """One run behind noise, and what it spent."""
@@ -174,7 +223,8 @@ class _Runs:
         settings, folds = self._settings, self._settings.folds
         finals = (1 + folds) * (settings.sweeps - 1)
         if settings.region.law != "auto":
-            return finals
+            tells = settings.calibration != "none" and folds >= LEAST_FOLDS
+            return finals + tells * folds * (settings.region.choosing_sweeps - 1)
         each = len(LAWS) * (settings.region.choosing_sweeps - 1)
         return finals + 2 * folds * each
 

@@ -56,7 +56,12 @@ class FieldSettings:
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them and to choose the law of transmission."""
 
+    calibration: Literal["auto", "none"] = "auto"
+    """Whether risks are bent by what held-out tested people show; ``auto`` does so
+    where that tells them better. Needs three folds."""
+
     def __post_init__(self) -> None:
+        one_of(("auto", "none"), calibration=self.calibration)
         whole(1, sweeps=self.sweeps)
         positive(evidence_bound=self.evidence_bound, renewed=self.renewed)
         positive(slower=self.slower)
