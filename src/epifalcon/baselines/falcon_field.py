@@ -7,14 +7,22 @@ The equations stand in ``docs/explanation-falcon-field.md``, the chain in
 ``models/field``, and what leaves a device in ``federation/field``.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.baselines.field_telling import LEAST_FOLDS, Held, Telling, find_telling
-from epifalcon.baselines.hbp import Beliefs, known_late, without_own_tests
+from epifalcon.baselines.field_interval import interval, shaken, spread_of
+from epifalcon.baselines.field_telling import (
+    LEAST_FOLDS,
+    AtHome,
+    Held,
+    Telling,
+    Ways,
+    find_telling,
+)
+from epifalcon.baselines.hbp import known_late, without_own_tests
 from epifalcon.baselines.method import Method, Scene, Scores
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
@@ -24,16 +32,17 @@ from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.federation.field.together import Together
 from epifalcon.federation.spending import spent_figures
 from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.at_home import Situation, numbers_at_home
 from epifalcon.models.field.choosing import choose, losses
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City
+from epifalcon.models.field.places import City, told_by
 from epifalcon.models.field.settings import LAWS, FieldSettings, Law
 from epifalcon.models.field.sweeps import Start, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Mask, Probabilities
+from epifalcon.types import Floats, Probabilities
 
 LEDGER = "ledger.jsonl"
 _RISK_STEPS = 2.0**30
@@ -57,41 +66,54 @@ class FalconField(Method):
 
         A private run is one run: what other runs would release is not paid for.
         """
-        settings, runs = self.settings.field, _Runs(self.scene, traces, self.settings)
+        settings, runs = self.settings.field, Runs(self.scene, traces, self.settings)
         if self.settings.privacy.mode != "off":
             return runs.private(known)
         parts = min(settings.folds, int(known.tested.sum()))
         fold = blind_folds(known, max(parts, 1), self._deal())
         laws: list[Law] = []
-        ends: list[Beliefs] = []
+        ends: list[AtHome] = []
 
-        def run(tests: Known) -> Beliefs:
+        def run(tests: Known) -> AtHome:
             laws.append(runs.law(tests, fold))
             ends.append(runs.beliefs(tests, laws[-1], settings))
             return ends[-1]
 
         found = without_own_tests(known, parts, self._deal(), run)
-        told = {"sweeps": found.steps, "law": laws[0]}
-        if settings.calibration == "none" or parts < LEAST_FOLDS:
-            return replace(found, told=told)
-        judges = known_late(known, traces)
-        risk, telling = runs.tell(known, fold, laws, ends, judges)
-        return replace(
-            found,
-            risk=risk,
-            masked_risk=risk[known.tested],
-            told=told | telling.as_plain(),
-        )
+        found = replace(found, told={"sweeps": found.steps, "law": laws[0]})
+        if runs.ways.none or parts < LEAST_FOLDS:
+            return runs.with_interval(found, known, laws[0])
+        return runs.tell(found, known, Folds(fold, laws, ends))
 
     def _deal(self) -> np.random.Generator:
         """Of the folds: each time the same."""
         return Streams(self.scene.seed).numpy("falcon-field folds")
 
 
-class _Runs:
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """The runs with all tests and without each fold."""
+
+    of: NDArray[np.int64]
+    """(people,) the fold of each tested person, -1 for everybody else."""
+    laws: list[Law]
+    """Of the run with all tests first."""
+    ends: list[AtHome]
+    """The same."""
+
+
+class Runs:
     """Runs of the field on one city, each on some of the tests."""
 
-    def __init__(self, scene: Scene, traces: Traces, wishes: FieldWishes) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        traces: Traces,
+        wishes: FieldWishes,
+        *,
+        numbers: bool = False,
+    ) -> None:
+        """``numbers`` keeps what people have at home also where nothing wants it."""
         self._scene, self._traces, self._wishes = scene, traces, wishes
         self._settings = settings = wishes.field
         self._rates = rates_of(traces, scene.pathogen, scene.rule)
@@ -99,7 +121,9 @@ class _Runs:
         self._laws = {
             law: Transmission.of(law, settings.region, traces.regions) for law in LAWS
         }
-        self._short: dict[tuple[bytes, Law], Beliefs] = {}
+        self.ways = Ways.of(settings, scene.test_errors)
+        self._numbers = numbers or self.ways.correction is not None
+        self._short: dict[tuple[bytes, Law], AtHome] = {}
         self._done = 0
 
     def law(self, tests: Known, fold: NDArray[np.int64]) -> Law:
@@ -122,7 +146,7 @@ class _Runs:
             return "one"
         return choose({law: np.concatenate(parts) for law, parts in lost.items()})
 
-    def shortly(self, tests: Known, law: Law) -> Beliefs:
+    def shortly(self, tests: Known, law: Law) -> AtHome:
         """``beliefs`` by the fewer sweeps that choose; asked for again, kept."""
         key = (tests.person.tobytes(), law)
         if key not in self._short:
@@ -131,39 +155,78 @@ class _Runs:
             self._short[key] = self.beliefs(tests, law, few)
         return self._short[key]
 
-    def beliefs(self, tests: Known, law: Law, settings: FieldSettings) -> Beliefs:
+    def beliefs(self, tests: Known, law: Law, settings: FieldSettings) -> AtHome:
         """Sweep by ``law``, knowing ``tests`` alone."""
         together, start = self._people(tests), Start.of(tests, self._rates, self._slots)
         city = self._city(together.crowd())
-        infer(together, city, start, settings, self._laws[law], self._tell)
-        return Beliefs(_on_a_grid(together.risk), settings.sweeps, 0.0)
+        stage = infer(together, city, start, settings, self._laws[law], self._tell)
+        numbers = None
+        if self._numbers:
+            last = told_by(city, stage.places, stage.factor)
+            situation = Situation(tests, self._rates, self._scene.test_errors)
+            home = together.cohorts[0].home
+            numbers = numbers_at_home(home, last, stage.factor, situation)
+        return AtHome(_on_a_grid(together.risk), settings.sweeps, 0.0, numbers)
 
-    def tell(
-        self,
-        known: Known,
-        fold: NDArray[np.int64],
-        laws: list[Law],
-        ends: list[Beliefs],
-        judges: Mask,
-    ) -> tuple[Probabilities, Telling]:
-        """Everybody's risk as it is told, and how that of untested people is.
+    def tell(self, found: Scores, known: Known, folds: Folds) -> Scores:
+        """The scores as they are told; their risks have come from ``folds``.
 
-        ``laws`` and ``ends`` of the run with all tests and of those without each
-        fold. What is told of a fold is found without it, by the next one alone.
+        What is told of a fold is found without it, by the next one alone.
         """
-        whole, *others = ends
-        errors = self._scene.test_errors
+        whole, *others = folds.ends
+        judges, count = known_late(known, self._traces), len(others)
         held = [
-            Held(end.risk, judges & (fold == part)) for part, end in enumerate(others)
+            Held(end, judges & (folds.of == part)) for part, end in enumerate(others)
         ]
-        telling = find_telling(whole.risk, held, known, errors)
-        risk = telling(whole.risk).copy()
+        telling = find_telling(whole, held, known, self.ways)
+        risk, tellings = telling(whole).copy(), [telling]
         for part, end in enumerate(others):
-            own, after = fold == part, fold == (part + 1) % len(others)
-            end_before = self.shortly(known.of_people(~own & ~after), laws[1 + part])
-            held = [Held(end_before.risk, judges & after)]
-            risk[own] = find_telling(end.risk, held, known, errors)(end.risk)[own]
-        return _on_a_grid(risk), telling
+            own, after = folds.of == part, folds.of == (part + 1) % count
+            left = known.of_people(~own & ~after)
+            before = Held(self.shortly(left, folds.laws[1 + part]), judges & after)
+            tellings.append(find_telling(end, [before], known, self.ways))
+            risk[own] = tellings[-1](end)[own]
+        risk = _on_a_grid(risk)
+        found = replace(
+            found,
+            risk=risk,
+            masked_risk=risk[known.tested],
+            told=found.told | telling.as_plain(),
+        )
+        return self.with_interval(found, known, folds.laws[0], (folds.of, tellings))
+
+    def with_interval(
+        self,
+        found: Scores,
+        known: Known,
+        law: Law,
+        told_by: tuple[NDArray[np.int64], list[Telling]] | None = None,
+    ) -> Scores:
+        """The scores with intervals, where an ensemble is wished for.
+
+        ``told_by``: the folds of people, and how all others and each fold are told.
+        """
+        if not self._settings.ensemble:
+            return found
+        spread = spread_of(self._ensemble(known, law), ~known.tested)
+        fold, tellings = told_by or (np.full(known.people, -1), [Telling()])
+        low, high = found.risk.copy(), found.risk.copy()
+        for number, telling in enumerate(tellings):
+            own = fold == number - 1
+            ends = interval(found.risk[own], spread[own], telling.bend, telling.unsure)
+            low[own], high[own] = ends.low, ends.high
+        return replace(found, low=low, high=high)
+
+    def _ensemble(self, known: Known, law: Law) -> list[Probabilities]:
+        """Everybody's risk by runs that know half of the tests and other rates."""
+        rng = Streams(self._scene.seed).numpy("falcon-field ensemble")
+        risks = []
+        for _ in range(self._settings.ensemble):
+            kept = rng.random(known.people) < 0.5
+            scene = replace(self._scene, pathogen=shaken(self._scene.pathogen, rng))
+            runs = Runs(scene, self._traces, self._wishes)
+            risks.append(runs.shortly(known.of_people(kept), law).risk)
+        return risks
 
     def private(self, known: Known) -> Scores:
         """One run behind noise, and what it spent."""
@@ -223,7 +286,7 @@ class _Runs:
         settings, folds = self._settings, self._settings.folds
         finals = (1 + folds) * (settings.sweeps - 1)
         if settings.region.law != "auto":
-            tells = settings.calibration != "none" and folds >= LEAST_FOLDS
+            tells = not self.ways.none and folds >= LEAST_FOLDS
             return finals + tells * folds * (settings.region.choosing_sweeps - 1)
         each = len(LAWS) * (settings.region.choosing_sweeps - 1)
         return finals + 2 * folds * each

@@ -10,7 +10,7 @@ changes nothing but the order of the answer.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar, Literal, Self
@@ -74,6 +74,10 @@ class Scores:
     parameters: int = 0
     told: dict[str, Any] = field(default_factory=dict)
     """Figures for the log, such as the learning rate that was chosen."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk, where one is told."""
+    high: Probabilities | None = None
+    """(people,) its upper end."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,9 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    return Scores(
-        back, masked, found.masked_risk, found.steps, found.parameters, found.told
-    )
+    ends: dict[str, Probabilities] = {}
+    for end in ("low", "high"):
+        if (told := getattr(found, end)) is not None:
+            ends[end] = np.empty_like(risk)
+            ends[end][order.people] = told
+    return replace(found, risk=back, masked=masked, **ends)

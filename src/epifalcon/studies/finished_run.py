@@ -93,10 +93,12 @@ class FinishedRun:
                 f"{place}: no such folder: the run was made by an earlier version of "
                 "epifalcon; run it again"
             )
-        scores = store.read(place, PREDICTION).arrays.get("probability")
+        arrays = store.read(place, PREDICTION).arrays
+        scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: holds no score for each person")
-        return Risks(np.array(scores), self.known.status, self.traces.names)
+        ends = {end: np.array(arrays[end]) for end in ("low", "high") if end in arrays}
+        return Risks(np.array(scores), self.known.status, self.traces.names, **ends)
 
 
 def _measured(folder: Path) -> list[str]:

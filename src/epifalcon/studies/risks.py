@@ -34,11 +34,17 @@ class Risks:
     """(people,) 1 tested positive, 0 negative, -1 not tested."""
     names: Sequence[str] | None = None
     """What people are called in the data; None: by their number from 0."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk, where one is told."""
+    high: Probabilities | None = None
+    """(people,) its upper end."""
 
     def __post_init__(self) -> None:
         same_length(probability=self.probability, status=self.status)
         if self.names is not None and len(self.names) != len(self):
             raise DataError(f"{len(self.names)} names for {len(self)} people")
+        for end in self._ends.values():
+            same_length(probability=self.probability, interval=end)
         inside = (self.probability >= 0) & (self.probability <= 1)
         if not inside.all():
             worst = self.probability[~inside][0]
@@ -54,7 +60,8 @@ class Risks:
         ``person``, ``risk``, ``rank`` (1 is the highest; equal risks share the
         best rank that one of them has), ``percentile`` (of 100 people, how many
         have no higher risk; the highest risk has 100) and ``known`` (positive,
-        negative, or nothing where the person was not tested).
+        negative, or nothing where the person was not tested). Where the method tells
+        how sure it is, ``risk_low`` and ``risk_high``, between which the risk lies.
         """
         people = len(self)
         place = np.arange(people)
@@ -74,8 +81,15 @@ class Risks:
                 "rank": higher[order] + 1,
                 "percentile": 100 * (people - higher[order]) / people,
                 "known": words,
+                **{name: end[order] for name, end in self._ends.items()},
             }
         )
+
+    @property
+    def _ends(self) -> dict[str, Probabilities]:
+        """The columns of the interval, where there is one."""
+        ends = {"risk_low": self.low, "risk_high": self.high}
+        return {name: end for name, end in ends.items() if end is not None}
 
     def highest(self, count: int) -> list[dict[str, Any]]:
         """The first rows of the table."""

@@ -131,6 +131,8 @@ def _arrays(found: Scores) -> dict[str, NDArray[Any]]:
     if found.masked is not None and found.masked_risk is not None:
         arrays["masked"] = found.masked
         arrays["masked_risk"] = np.asarray(found.masked_risk, np.float64)
+    if found.low is not None and found.high is not None:
+        arrays |= {"low": found.low, "high": found.high}
     return arrays
 
 

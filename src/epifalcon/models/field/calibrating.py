@@ -41,9 +41,14 @@ class Bend:
     offset: float = 0.0
     middle: float = 0.0
 
+    @property
+    def straight(self) -> bool:
+        """Whether it leaves every risk as it is."""
+        return self.slope == 1 and self.offset == 0
+
     def __call__(self, risk: Probabilities) -> Probabilities:
         """The risks as the line tells them, in the same shape."""
-        if self == Bend():
+        if self.straight:
             return risk
         odds = odds_of(risk)
         return np.asarray(expit(odds + _moved(self, odds - self.middle)))
@@ -108,20 +113,27 @@ def fit_bend(risk: Probabilities, positive: Mask, errors: TestErrors) -> Bend:
     return bend
 
 
-def choose_bend(risk: Probabilities, positive: Mask, errors: TestErrors) -> Bend:
-    """The fitted line, where it tells held-out people better; else none.
+def told_in_turn(
+    risk: Probabilities, positive: Mask, errors: TestErrors
+) -> Probabilities:
+    """Each part of the people by a line that was fitted on the other parts.
 
-    Parts of the people are told in turn by a line that was fitted without them;
-    it must win by more than one standard error. People are taken in their order:
-    parts are runs of every fifth person.
+    People are taken in their order: every fifth person is of one part.
     """
-    if len(risk) < LEAST_PEOPLE * 2:
-        return AS_IT_IS
     part = np.arange(len(risk)) % _PARTS
     told = risk.copy()
     for one in range(_PARTS):
         out = part == one
         told[out] = fit_bend(risk[~out], positive[~out], errors)(risk[out])
+    return told
+
+
+def choose_bend(risk: Probabilities, positive: Mask, errors: TestErrors) -> Bend:
+    """The fitted line, where it tells held-out people better; else none.
+
+    People told by a line without them must win by more than one standard error.
+    """
+    told = told_in_turn(risk, positive, errors)
     before = losses(result_chance(risk, errors), positive)
     after = losses(result_chance(told, errors), positive)
     if not wins(before - after):
@@ -150,8 +162,29 @@ def _lost(bend: Bend, away: Floats, positive: Mask, errors: TestErrors) -> float
     return float(told + prior / 2)
 
 
+def uncertainty(
+    bend: Bend, risk: Probabilities, positive: Mask, errors: TestErrors
+) -> Floats:
+    """(2, 2) covariance of slope and offset, fitted on these people, around ``bend``.
+
+    That of the prior where there are too few.
+    """
+    if len(risk) < LEAST_PEOPLE:
+        return np.diag([_SLOPE_SPREAD**2, _OFFSET_SPREAD**2])
+    away = odds_of(risk) - bend.middle
+    return np.asarray(np.linalg.inv(_slopes(bend, away, positive, errors)[1]))
+
+
 def _step(bend: Bend, away: Floats, positive: Mask, errors: TestErrors) -> Floats:
     """Newton's step with Fisher's information, (slope, offset)."""
+    slope, bent = _slopes(bend, away, positive, errors)
+    return np.asarray(np.linalg.solve(bent, slope))
+
+
+def _slopes(
+    bend: Bend, away: Floats, positive: Mask, errors: TestErrors
+) -> tuple[Floats, Floats]:
+    """Gradient (2,) and information (2, 2) of minus the log posterior."""
     risk = expit(away + bend.middle + _moved(bend, away))
     chance = np.clip(result_chance(risk, errors), _LEAST_RISK, 1 - _LEAST_RISK)
     power = 1 - errors.false_positive - errors.false_negative
@@ -162,4 +195,4 @@ def _step(bend: Bend, away: Floats, positive: Mask, errors: TestErrors) -> Float
     slope = design @ ((chance - positive) / spread * rise)
     slope += prior * np.array([bend.slope - 1, bend.offset])
     bent = (design * (rise**2 / spread)) @ design.T + np.diag(prior)
-    return np.asarray(np.linalg.solve(bent, slope))
+    return slope, bent

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.errors import SettingsError
 
 Law = Literal["one", "scaled", "apart", "near"]
 """One known rate; one that is estimated; one for each region; the same, regions
@@ -56,9 +57,16 @@ class FieldSettings:
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them and to choose the law of transmission."""
 
+    ensemble: int = 0
+    """Runs from which an interval around each risk is told; 0 tells none. Each knows
+    half of the tests, and takes ``region.choosing_sweeps``."""
     calibration: Literal["auto", "none"] = "auto"
     """Whether risks are bent by what held-out tested people show; ``auto`` does so
     where that tells them better. Needs three folds."""
+    correction: str = "auto"
+    """The learned correction: ``shipped`` or the path of one made by ``epifalcon
+    train-correction`` is always used, ``none`` never, ``auto`` takes the shipped one
+    where it tells held-out tested people better. Needs three folds."""
 
     def __post_init__(self) -> None:
         one_of(("auto", "none"), calibration=self.calibration)
@@ -67,4 +75,6 @@ class FieldSettings:
         positive(slower=self.slower)
         unit_interval(renewed=self.renewed, slower=self.slower)
         non_negative(caution=self.caution)
-        whole(0, folds=self.folds)
+        whole(0, folds=self.folds, ensemble=self.ensemble)
+        if self.ensemble == 1:
+            raise SettingsError("ensemble=1 shows no spread: take 0, or 2 and more")
