@@ -73,5 +73,7 @@ def test_a_run_tells_an_interval_where_one_is_wished_for():
     assert without.found.low is None
     assert (found.low < found.risk).all()
     assert (found.risk < found.high).all()
+    width = found.told["interval_width"]
+    assert width == pytest.approx((found.high - found.low).mean())
     with pytest.raises(SettingsError, match="ensemble=1"):
         FieldSettings(ensemble=1)

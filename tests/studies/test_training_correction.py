@@ -9,7 +9,7 @@ from epifalcon.studies import training_correction
 from epifalcon.studies.correction_worlds import LAWS, draw_world, lessons_of
 from epifalcon.studies.training_correction import LessonPlan, learn, train_correction
 
-TINY = LessonPlan(worlds=9, seed=4, people=(60, 90), epochs=2, width=4)
+TINY = LessonPlan(worlds=9, seed=4, people=(90, 120), epochs=2, width=4)
 
 
 def test_a_training_ends_in_the_same_bytes_stopped_or_not(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_worlds_are_drawn_within_their_priors_and_differ():
 
 def test_a_lesson_is_of_hidden_people_under_each_law():
     first, again = (
-        next(found for k in range(9) if (found := list(lessons_of(k, 4, (60, 90)))))
+        next(found for k in range(9) if (found := list(lessons_of(k, 4, (90, 120)))))
         for _ in range(2)
     )
     assert len(first) == len(LAWS)
@@ -70,6 +70,7 @@ def test_what_is_wrong_in_all_worlds_is_learnt():
         "numbers": torch.from_numpy(numbers),
         "infected": torch.from_numpy(infected.astype(np.float64)),
         "world": torch.arange(4000, dtype=torch.float64) // 40,
+        "group": torch.arange(4000, dtype=torch.float64) // 40,
     }
     made = learn(tables, LessonPlan(epochs=40, learning_rate=0.02))
     told = made.made["held_out_log_loss"]

@@ -23,7 +23,7 @@ from epifalcon.baselines.field_telling import (
     find_telling,
 )
 from epifalcon.baselines.hbp import known_late, without_own_tests
-from epifalcon.baselines.method import Method, Scene, Scores
+from epifalcon.baselines.method import INTERVAL_WIDTH, Method, Scene, Scores
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
 from epifalcon.federation.field.plan import FieldPlan
@@ -215,7 +215,8 @@ class Runs:
             own = fold == number - 1
             ends = interval(found.risk[own], spread[own], telling.bend, telling.unsure)
             low[own], high[own] = ends.low, ends.high
-        return replace(found, low=low, high=high)
+        told = found.told | {INTERVAL_WIDTH: float((high - low).mean())}
+        return replace(found, low=low, high=high, told=told)
 
     def _ensemble(self, known: Known, law: Law) -> list[Probabilities]:
         """Everybody's risk by runs that know half of the tests and other rates."""

@@ -32,6 +32,10 @@ Kind = Literal["paper", "reference", "ceiling", "own"]
 """Of the paper's table, our reference, no method but a ceiling, a user's own."""
 
 
+INTERVAL_WIDTH = "interval_width"
+"""Under this name ``Scores.told`` says how wide intervals of risks are in the mean."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """Of a method that has nothing to be set."""

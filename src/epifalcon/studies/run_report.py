@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epifalcon.baselines.catalogue import entry
+from epifalcon.baselines.method import INTERVAL_WIDTH
 from epifalcon.studies import privacy_words
 from epifalcon.studies.judged import Judged
 from epifalcon.studies.outcomes import Outcome
@@ -201,11 +202,24 @@ def _results(results: RunResults) -> list[Part]:
         parts += [_not_judged(results), methods_table(results.outcomes)]
         return parts
     said = findings(results.judged, results.begun.prepared.name)
-    parts.append(Words(said, "found"))
+    parts.append(Words([*said, *_sure(results)], "found"))
     parts += [plain_table(results.judged), methods_table(results.outcomes)]
     parts += results.shown("precision-recall", "reliability")
     meanings = [list(one) for one in _MEANINGS.items()]
     return [*parts, Table("What the words mean", ["word", "meaning"], meanings)]
+
+
+def _sure(results: RunResults) -> list[str]:
+    """How wide the intervals of risks are, where a method tells them."""
+    return [
+        (
+            f"By {one.title}, the interval of a risk (90 %) is "
+            f"{100 * one.told[INTERVAL_WIDTH]:.1f} of 100 wide in the mean; each "
+            "person's is in `risk_low` and `risk_high` of the list of risks."
+        )
+        for one in results.outcomes
+        if INTERVAL_WIDTH in one.told
+    ]
 
 
 def _not_judged(results: RunResults) -> Words:

@@ -23,6 +23,7 @@ from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.models.field.at_home import NUMBERS
 from epifalcon.models.field.correction import (
     MOST_BEND,
+    MOST_ODDS,
     MOST_SHIFT,
     Correction,
     standardised,
@@ -30,7 +31,7 @@ from epifalcon.models.field.correction import (
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.studies.correction_worlds import lessons_of
+from epifalcon.studies.correction_worlds import LAWS, lessons_of
 from epifalcon.types import Floats
 
 SUFFIX = ".safetensors"
@@ -38,6 +39,7 @@ _EVERY = 5
 """Of so many worlds one is held out."""
 _LEAST_PEOPLE = 50
 _LEAST_SPREAD = 1e-3
+_LEVEL_STEPS = 15
 _BATCH = 4096
 Tables = dict[str, Tensor]
 
@@ -130,7 +132,7 @@ def _tables(plan: LessonPlan, work: Path, progress: Progress) -> Tables:
         path = work / f"{plan.seed}-{low}-{high}-{number}.safetensors"
         if not path.exists():
             _keep(path, _lessons(number, plan))
-        parts.append(read_tensors(path))
+        parts.append(_grouped(read_tensors(path)))
         progress("worlds", number + 1, plan.worlds)
     whole_ones = {name: torch.cat([one[name] for one in parts]) for name in parts[0]}
     teaching = len(torch.unique(whole_ones["world"]))
@@ -140,6 +142,13 @@ def _tables(plan: LessonPlan, work: Path, progress: Progress) -> Tables:
             f"teach anything, {_EVERY} are needed: take more worlds or people"
         )
     return whole_ones
+
+
+def _grouped(tables: Tables) -> Tables:
+    """With a group for each law that the world was told by, one after the other."""
+    laws = len(LAWS)
+    law = torch.arange(laws).repeat_interleave(len(tables["odds"]) // laws)
+    return {**tables, "group": laws * tables["world"] + law}
 
 
 def _lessons(number: int, plan: LessonPlan) -> Tables:
@@ -167,11 +176,16 @@ def _keep(path: Path, tables: Tables) -> None:
 
 
 def learn(tables: Tables, plan: LessonPlan, progress: Progress = silent) -> Correction:
-    """The network that told the held-out worlds best on its way, with its figures."""
+    """The network that told the held-out worlds best on its way, with its figures.
+
+    Each world has a level of its own, which is fitted and not learnt from: a city's
+    level is found by its tested people, and the correction is for what differs
+    between people.
+    """
     held = torch.unique(tables["world"], return_inverse=True)[1] % _EVERY == 0
     scale = _scale(tables["numbers"][~held].numpy())
     inputs = torch.from_numpy(standardised(tables["numbers"].numpy(), scale)[0])
-    weight = _weights(tables["world"])
+    desk = _Desk(inputs, tables["odds"].clamp(-MOST_ODDS, MOST_ODDS), tables)
     seed = Streams(plan.seed).seed_for("correction")
     generator = torch.Generator().manual_seed(seed)
     network = Network(plan.width, generator)
@@ -179,28 +193,20 @@ def learn(tables: Tables, plan: LessonPlan, progress: Progress = silent) -> Corr
         network.parameters(), lr=plan.learning_rate, weight_decay=plan.decay
     )
     teach, check = torch.nonzero(~held)[:, 0], torch.nonzero(held)[:, 0]
-
-    def loss(some: Tensor, jitter: float = 0.0) -> Tensor:
-        seen = inputs[some]
-        if jitter:
-            noise = torch.randn(seen.shape, generator=generator, dtype=seen.dtype)
-            seen = seen + jitter * noise
-        odds = network(seen, tables["odds"][some])
-        each = nn.functional.binary_cross_entropy_with_logits(
-            odds, tables["infected"][some], reduction="none"
-        )
-        return (each * weight[some]).sum() / weight[some].sum()
-
-    with torch.no_grad():
-        before = best = float(loss(check))
+    level, told = desk.levels(network)
+    before = best = float(told[check].mean())
     kept, at = _arrays(network, scale), 0
     for epoch in range(1, plan.epochs + 1):
         for some in _batches(teach, generator):
             optimiser.zero_grad()
-            loss(some, plan.jitter).backward()  # type: ignore[no-untyped-call]
+            noise = torch.randn((len(some), len(NUMBERS)), generator=generator)
+            seen = inputs[some] + plan.jitter * noise
+            odds = network(seen, desk.odds[some]) + level[some]
+            lost = _lost(odds, desk.infected[some]).mean()
+            lost.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        with torch.no_grad():
-            now = float(loss(check))
+        level, told = desk.levels(network)
+        now = float(told[check].mean())
         if now < best:
             best, kept, at = now, _arrays(network, scale), epoch
         progress("epochs", epoch, plan.epochs, f"log loss {now:.4f}, was {before:.4f}")
@@ -216,15 +222,42 @@ def learn(tables: Tables, plan: LessonPlan, progress: Progress = silent) -> Corr
     return Correction(kept, figures)
 
 
+class _Desk:
+    """The lessons as the network sees them."""
+
+    def __init__(self, inputs: Tensor, odds: Tensor, tables: Tables) -> None:
+        self.inputs, self.odds, self.infected = inputs, odds, tables["infected"]
+        _, self._group = torch.unique(tables["group"], return_inverse=True)
+
+    @torch.no_grad()
+    def levels(self, network: Network) -> tuple[Tensor, Tensor]:
+        """(people,) the level of each one's world, and each one's loss with it.
+
+        By Newton's method, with a standard normal prior.
+        """
+        odds = network(self.inputs, self.odds)
+        level = torch.zeros(int(self._group.max()) + 1, dtype=odds.dtype)
+        for _ in range(_LEVEL_STEPS):
+            risk = torch.sigmoid(odds + level[self._group])
+            pull = self._sums(self.infected - risk) - level
+            level += (pull / (self._sums(risk * (1 - risk)) + 1)).clamp(-1, 1)
+        own = level[self._group]
+        return own, _lost(odds + own, self.infected)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        empty = torch.zeros(int(self._group.max()) + 1, dtype=values.dtype)
+        return empty.index_add(0, self._group, values)
+
+
+def _lost(odds: Tensor, infected: Tensor) -> Tensor:
+    return nn.functional.binary_cross_entropy_with_logits(
+        odds, infected, reduction="none"
+    )
+
+
 def _scale(numbers: Floats) -> dict[str, NDArray[np.float64]]:
     spread = np.maximum(numbers.std(axis=0), _LEAST_SPREAD)
     return {"mean": numbers.mean(axis=0), "spread": spread}
-
-
-def _weights(world: Tensor) -> Tensor:
-    """(people,) so that each world counts by the root of its people."""
-    _, at, count = torch.unique(world, return_inverse=True, return_counts=True)
-    return count[at].double() ** -0.5
 
 
 def _batches(people: Tensor, generator: torch.Generator) -> Iterator[Tensor]:

@@ -33,7 +33,7 @@ SHIPPED = "correction"
 MOST = 3.0
 """Standard deviations at which a number is cut off."""
 MOST_BEND, MOST_SHIFT = 0.5, 2.0
-_MOST_ODDS = 8.0
+MOST_ODDS = 8.0
 _HASTE = 5.0
 """How fast what is done fades with the mean excess of a person's numbers."""
 _LAYERS = 3
@@ -57,7 +57,7 @@ class Correction:
             out = out @ weight.T + bias
             if layer < _LAYERS - 1:
                 out = np.tanh(out)
-        odds = np.clip(odds_of(risk), -_MOST_ODDS, _MOST_ODDS)
+        odds = np.clip(odds_of(risk), -MOST_ODDS, MOST_ODDS)
         bend = fade * MOST_BEND * np.tanh(out[:, 0])
         shift = fade * MOST_SHIFT * np.tanh(out[:, 1])
         # What was cut off of the odds is put back: nobody moves by the cut.
