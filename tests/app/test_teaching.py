@@ -5,12 +5,12 @@ from epifalcon.models.field.correction import Correction
 
 def test_a_small_correction_is_made_and_says_what_made_it(epifalcon, tmp_path):
     out = tmp_path / "own.safetensors"
-    words = ("--worlds", 9, "--people", 90, 120, "--epochs", 1, "--seed", 4)
+    words = ("--worlds", 9, "--people", 200, 260, "--epochs", 1, "--seed", 4)
     said = epifalcon("train-correction", "--out", out, *words, "--json")
     assert said.code == 0
     made = Correction.load(out).made
     assert said.json["worlds"] == made["worlds"] == 9
-    told = "--worlds 9 --people 90 120 --epochs 1 --seed 4"
+    told = "--worlds 9 --people 200 260 --epochs 1 --seed 4"
     assert made["command"] == f"epifalcon train-correction --out own.safetensors {told}"
 
 

@@ -9,7 +9,7 @@ from epifalcon.studies import training_correction
 from epifalcon.studies.correction_worlds import LAWS, draw_world, lessons_of
 from epifalcon.studies.training_correction import LessonPlan, learn, train_correction
 
-TINY = LessonPlan(worlds=9, seed=4, people=(90, 120), epochs=2, width=4)
+TINY = LessonPlan(worlds=9, seed=4, people=(200, 260), epochs=2, width=4)
 
 
 def test_a_training_ends_in_the_same_bytes_stopped_or_not(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_worlds_are_drawn_within_their_priors_and_differ():
 
 def test_a_lesson_is_of_hidden_people_under_each_law():
     first, again = (
-        next(found for k in range(9) if (found := list(lessons_of(k, 4, (90, 120)))))
+        next(found for k in range(9) if (found := list(lessons_of(k, 4, (200, 260)))))
         for _ in range(2)
     )
     assert len(first) == len(LAWS)
