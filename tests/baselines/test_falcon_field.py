@@ -3,9 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from epifalcon.baselines.falcon_field import LEDGER, FalconField, held_out
+from epifalcon.baselines import field_telling
+from epifalcon.baselines.falcon_field import FalconField
+from epifalcon.baselines.field_runs import LEDGER, held_out
 from epifalcon.baselines.method import Scene
 from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.models.field import calibrating
 from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
 from epifalcon.privacy.ledger import Ledger
 from tests.baselines.encounters import known_of
@@ -28,6 +31,24 @@ def test_nobody_s_own_result_moves_its_own_risk_by_a_bit():
     before = fitted(known).predict_proba()
     for person in known.person[::11]:
         after = fitted(town.flipped(known, [person])).predict_proba()
+        assert after[person] == before[person]
+        assert (after != before).any()
+
+
+def test_nor_does_it_move_what_the_risk_is_bent_by(monkeypatch):
+    """Bent whether or not it helps: a town of 80 would hardly ever show."""
+    monkeypatch.setattr(field_telling, "choose_bend", calibrating.fit_bend)
+    monkeypatch.setattr(calibrating, "LEAST_PEOPLE", 3)
+    one = TransmissionSettings(law="scaled", from_sweep=2, choosing_sweeps=3)
+    field = FieldSettings(sweeps=4, folds=3, region=one)
+    known, plain = town.known(), dataclasses.replace(field, calibration="none")
+    bent = fitted(known, field=field)
+    before, risk = bent.predict_proba(), fitted(known, field=plain).predict_proba()
+    assert bent.found.told["offset"] != 0
+    assert (before != risk).all()
+    np.testing.assert_array_equal(bent.found.masked_risk, before[bent.found.masked])
+    for person in known.person[::11]:
+        after = fitted(town.flipped(known, [person]), field=field).predict_proba()
         assert after[person] == before[person]
         assert (after != before).any()
 

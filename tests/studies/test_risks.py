@@ -133,3 +133,12 @@ def test_lengths_must_agree():
         risks_of([0.5], [1, 0])
     with pytest.raises(DataError, match="2 names for 1 people"):
         risks_of([0.5], names=("a", "b"))
+
+
+def test_an_interval_stands_beside_its_risk():
+    risk, low, high = np.array([0.2, 0.9]), np.array([0.1, 0.7]), np.array([0.4, 1.0])
+    status = np.array([-1, -1], np.int8)
+    table = Risks(risk, status, low=low, high=high).table
+    assert table.select("risk_low", "risk_high").rows() == [(0.7, 1.0), (0.1, 0.4)]
+    with pytest.raises(DataError, match="interval"):
+        Risks(risk, status, low=low[:1], high=high)

@@ -28,6 +28,7 @@ from epifalcon.app import (
     privacy,
     run,
     studying,
+    teaching,
     updating,
 )
 from epifalcon.errors import EpifalconError
@@ -55,6 +56,7 @@ app.command("outbreak")(outbreak.outbreak)
 app.command("import")(importing.import_)
 app.command("inspect")(inspecting.inspect)
 app.command("presets")(presets.presets)
+app.command("train-correction")(teaching.train_correction)
 federate_app = typer.Typer(
     help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
     no_args_is_help=True,

@@ -33,6 +33,10 @@ Kind = Literal["paper", "reference", "ceiling", "own"]
 """Of the paper's table, our reference, no method but a ceiling, a user's own."""
 
 
+INTERVAL_WIDTH = "interval_width"
+"""Under this name ``Scores.told`` says how wide intervals of risks are in the mean."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """Of a method that has nothing to be set."""
@@ -79,6 +83,10 @@ class Scores:
     """(people,) of being infected at the end, own tests aside, where it is told."""
     now_tested: Probabilities | None = None
     """(people,) the same, own tests counted."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk, where one is told."""
+    high: Probabilities | None = None
+    """(people,) its upper end."""
 
 
 @dataclass(frozen=True)
@@ -196,15 +204,12 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    return replace(
-        found,
-        risk=_back(risk, order),
-        masked=masked,
-        now=None if found.now is None else _back(found.now, order),
-        now_tested=(
-            None if found.now_tested is None else _back(found.now_tested, order)
-        ),
-    )
+    parts = {
+        name: _back(told, order)
+        for name in ("now", "now_tested", "low", "high")
+        if (told := getattr(found, name)) is not None
+    }
+    return replace(found, risk=_back(risk, order), masked=masked, **parts)
 
 
 def _back(told: Probabilities, order: Order) -> Probabilities:

@@ -103,12 +103,12 @@ class FinishedRun:
         scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: holds no score for each person")
-        now = {
+        more = {
             name: np.array(arrays[name])
-            for name in ("now", "now_tested")
+            for name in ("now", "now_tested", "low", "high")
             if name in arrays
         }
-        return Risks(np.array(scores), self.known.status, self.traces.names, **now)
+        return Risks(np.array(scores), self.known.status, self.traces.names, **more)
 
 
 def _measured(folder: Path) -> list[str]:

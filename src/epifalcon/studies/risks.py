@@ -38,11 +38,15 @@ class Risks:
     """(people,) of being infected at the end, own tests aside, where it is told."""
     now_tested: Probabilities | None = None
     """(people,) the same, own tests counted."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk, where one is told."""
+    high: Probabilities | None = None
+    """(people,) its upper end."""
 
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != len(self):
             raise DataError(f"{len(self.names)} names for {len(self)} people")
-        for told in (self.probability, *self._now.values()):
+        for told in (self.probability, *self._more.values()):
             same_length(probability=told, status=self.status)
             inside = (told >= 0) & (told <= 1)
             if not inside.all():
@@ -53,9 +57,14 @@ class Risks:
         return len(self.probability)
 
     @property
-    def _now(self) -> dict[str, Probabilities]:
-        """The columns of the risk now, where there are any."""
-        columns = {"risk_now": self.now, "risk_now_with_tests": self.now_tested}
+    def _more(self) -> dict[str, Probabilities]:
+        """Columns that not every method tells, as far as they are there."""
+        columns = {
+            "risk_now": self.now,
+            "risk_now_with_tests": self.now_tested,
+            "risk_low": self.low,
+            "risk_high": self.high,
+        }
         return {name: told for name, told in columns.items() if told is not None}
 
     @cached_property
@@ -67,7 +76,8 @@ class Risks:
         have no higher risk; the highest risk has 100) and ``known`` (positive,
         negative, or nothing where the person was not tested). Where the method tells
         it also ``risk_now``, of being infected at the end, own tests aside as in
-        ``risk``, and ``risk_now_with_tests``, own tests counted.
+        ``risk``, and ``risk_now_with_tests``, own tests counted; and where it tells
+        how sure it is, ``risk_low`` and ``risk_high``, between which the risk lies.
         """
         people = len(self)
         place = np.arange(people)
@@ -87,7 +97,7 @@ class Risks:
                 "rank": higher[order] + 1,
                 "percentile": 100 * (people - higher[order]) / people,
                 "known": words,
-                **{name: told[order] for name, told in self._now.items()},
+                **{name: told[order] for name, told in self._more.items()},
             }
         )
 

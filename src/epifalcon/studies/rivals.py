@@ -134,6 +134,8 @@ def _arrays(found: Scores) -> dict[str, NDArray[Any]]:
         arrays["masked_risk"] = np.asarray(found.masked_risk, np.float64)
     if found.now is not None and found.now_tested is not None:
         arrays |= {"now": found.now, "now_tested": found.now_tested}
+    if found.low is not None and found.high is not None:
+        arrays |= {"low": found.low, "high": found.high}
     return arrays
 
 

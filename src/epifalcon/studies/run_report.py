@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epifalcon.baselines.catalogue import entry
+from epifalcon.baselines.method import INTERVAL_WIDTH
 from epifalcon.studies import explanation_page, privacy_words
 from epifalcon.studies.explaining import Explanation
 from epifalcon.studies.judged import Judged
@@ -206,7 +207,7 @@ def _results(results: RunResults) -> list[Part]:
         parts += [Words(told, "found")] if (told := _now(results)) else []
         return parts
     said = findings(results.judged, results.begun.prepared.name)
-    parts.append(Words([*said, *_now(results)], "found"))
+    parts.append(Words([*said, *_now(results), *_sure(results)], "found"))
     parts += [plain_table(results.judged), methods_table(results.outcomes)]
     parts += results.shown("precision-recall", "reliability")
     meanings = [list(one) for one in _MEANINGS.items()]
@@ -224,6 +225,19 @@ def _now(results: RunResults) -> list[str]:
         )
         for one in results.outcomes
         if one.told.get("mean_risk_now") is not None
+    ]
+
+
+def _sure(results: RunResults) -> list[str]:
+    """How wide the intervals of risks are, where a method tells them."""
+    return [
+        (
+            f"By {one.title}, the interval of a risk (90 %) is "
+            f"{100 * one.told[INTERVAL_WIDTH]:.1f} of 100 wide in the mean; each "
+            "person's is in `risk_low` and `risk_high` of the list of risks."
+        )
+        for one in results.outcomes
+        if INTERVAL_WIDTH in one.told
     ]
 
 

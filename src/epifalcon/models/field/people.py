@@ -1,6 +1,6 @@
 """A cohort: people who share a device or an office, and what they hold at home."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -67,6 +67,16 @@ class Cohort:
     def risk(self) -> Probabilities:
         """(people,) of having been infected, own tests aside."""
         return self.home.risk
+
+    def copy(self) -> "Cohort":
+        """The same people, whose messages can be renewed apart from these."""
+        home = self.home
+        own = home._replace(
+            infectious=home.infectious.copy(),
+            evidence=home.evidence.copy(),
+            risk=home.risk.copy(),
+        )
+        return replace(self, home=own)
 
     def listen(self, told: Told) -> None:
         """Everybody listens and knows its risk; nothing is sent."""

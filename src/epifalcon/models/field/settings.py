@@ -55,7 +55,7 @@ class TransmissionSettings:
     """Estimated after this sweep and each later one."""
     reach_km: float = 2.0
     """How far apart regions are still a little alike under ``near``."""
-    choosing_sweeps: int = 8
+    choosing_sweeps: int = 6
     """Sweeps of the runs that choose the law under ``auto``."""
     network: NetworkSettings = field(default_factory=NetworkSettings)
 
@@ -115,10 +115,24 @@ class FieldSettings:
     """Whether a run keeps what places told and people sent at last, for newcomers,
     explanations and the next days: some 8 bytes for each person and slot."""
 
+    ensemble: int = 0
+    """Runs from which an interval around each risk is told; 0 tells none. Each knows
+    half of the tests, and takes ``region.choosing_sweeps``."""
+    calibration: Literal["auto", "none"] = "auto"
+    """Whether risks are bent by what held-out tested people show; ``auto`` does so
+    where that tells them better. Needs three folds."""
+    correction: str = "auto"
+    """The learned correction: ``shipped`` or the path of one made by ``epifalcon
+    train-correction`` is always used, ``none`` never, ``auto`` takes the shipped one
+    where it tells held-out tested people better. Needs three folds."""
+
     def __post_init__(self) -> None:
+        one_of(("auto", "none"), calibration=self.calibration)
         whole(1, sweeps=self.sweeps)
         positive(evidence_bound=self.evidence_bound, renewed=self.renewed)
         positive(slower=self.slower)
         unit_interval(renewed=self.renewed, slower=self.slower)
         non_negative(caution=self.caution)
-        whole(0, folds=self.folds)
+        whole(0, folds=self.folds, ensemble=self.ensemble)
+        if self.ensemble == 1:
+            raise SettingsError("ensemble=1 shows no spread: take 0, or 2 and more")

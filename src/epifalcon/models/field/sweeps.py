@@ -98,18 +98,20 @@ class Stage:
 def infer(
     exchange: Exchange,
     city: City,
-    start: Start,
+    start: "Start | Stage",
     settings: FieldSettings,
     transmission: Transmission,
     tell_of: Callable[[int], None],
 ) -> Stage:
-    """All sweeps; people then know their risks.
+    """All sweeps, or those that a stage still lacks; people then know their risks.
 
     Transmission is estimated from the sums that a sweep brings anyway, and counts
     from the next one on.
     """
-    stage = begin(exchange, city, start, settings)
-    for number in range(2, settings.sweeps + 1):
+    stage = start
+    if isinstance(stage, Start):
+        stage = begin(exchange, city, stage, settings)
+    for number in range(stage.sweep + 1, settings.sweeps + 1):
         tally = transmission.counts_after(number)
         stage = go_on(exchange, city, stage, settings, tally=tally)
         if tally:

@@ -1,0 +1,158 @@
+"""From what the field believes to the risk that is told, by held-out people alone.
+
+Runs of the field that did not know some people's results show how far the risks of
+such people can be believed: whether the learned correction tells them better, and
+how all odds are to be bent. What they show is put on the run that knew more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.baselines.hbp import Beliefs
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.models.field.calibrating import (
+    AS_IT_IS,
+    Bend,
+    choose_bend,
+    odds_of,
+    result_chance,
+    told_in_turn,
+    uncertainty,
+    wins,
+)
+from epifalcon.models.field.choosing import losses
+from epifalcon.models.field.correction import Correction
+from epifalcon.models.field.settings import FieldSettings
+from epifalcon.types import Floats, Mask, Probabilities
+
+LEAST_FOLDS = 3
+"""With fewer, a run without a fold and the next one would know no test at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class AtHome(Beliefs):
+    """Where the sweeps ended, with what people have at home then."""
+
+    numbers: NDArray[np.float32] | None = None
+    """(people, ``NUMBERS``), where a correction may want them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A run that did not know some people's results."""
+
+    end: AtHome
+    out: Mask
+    """(people,) whose results it did not know, and who can be judged by them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Telling:
+    """How risks are told: corrected, bent, or as they are."""
+
+    correction: Correction | None = None
+    bend: Bend = AS_IT_IS
+    unsure: Floats = field(default_factory=lambda: np.zeros((2, 2)))
+    """Covariance of the bend's slope and offset, as far as people were held out."""
+
+    def __call__(self, end: AtHome) -> Probabilities:
+        """The risks as they are told, (people,)."""
+        return self.bend(corrected(end, self.correction))
+
+    def as_plain(self) -> dict[str, Any]:
+        """The figures for the log."""
+        return {
+            "corrected": self.correction is not None,
+            "slope": self.bend.slope,
+            "offset": self.bend.offset,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """What may be done to risks."""
+
+    errors: TestErrors
+    correction: Correction | None = None
+    always: bool = False
+    """Correct whatever held-out people show."""
+    calibrate: bool = True
+
+    @classmethod
+    def of(cls, settings: FieldSettings, errors: TestErrors) -> "Ways":
+        """As the settings say; reads the correction's file."""
+        wish = settings.correction
+        calibrate = settings.calibration == "auto"
+        if wish == "none":
+            return cls(errors, None, False, calibrate)
+        if wish in ("auto", "shipped"):
+            return cls(errors, Correction.shipped(), wish == "shipped", calibrate)
+        return cls(errors, Correction.load(Path(wish)), True, calibrate)
+
+    @property
+    def none(self) -> bool:
+        """Whether risks are always told as they are."""
+        return self.correction is None and not self.calibrate
+
+
+def corrected(end: AtHome, correction: Correction | None) -> Probabilities:
+    """The risks after the correction, or as they are without one."""
+    if correction is None or end.numbers is None:
+        return end.risk
+    return correction(end.risk, end.numbers)
+
+
+def find_telling(
+    end: AtHome, held: Sequence[Held], known: Known, ways: Ways
+) -> Telling:
+    """How to tell the risks of ``end``, of a run that knew more than ``held``.
+
+    A correction or a bend must tell held-out people better by more than one
+    standard error. A run that knows more tests can be bolder or shyer as a whole;
+    but what is expected of people without test is the same before and after tests
+    of others, so a bend takes their mean from ``held``.
+    """
+    correction = _correction(held, known, ways)
+    if not any(one.out.any() for one in held):
+        return Telling(correction)
+    told, positive = _held_out(held, known, correction)
+    bend = choose_bend(told, positive, ways.errors) if ways.calibrate else AS_IT_IS
+    if bend.straight:
+        bend = Bend(middle=float(odds_of(told).mean()))
+    unsure = uncertainty(bend, told, positive, ways.errors)
+    if bend.straight:
+        return Telling(correction, bend, unsure)
+    untested = ~known.tested
+    if untested.any():
+        means = [bend(corrected(one.end, correction)[untested]).mean() for one in held]
+        risk = corrected(end, correction)[untested]
+        bend = bend.with_mean(risk, float(np.mean(means)))
+    return Telling(correction, bend, unsure)
+
+
+def _correction(held: Sequence[Held], known: Known, ways: Ways) -> Correction | None:
+    """The correction, where it wins beyond what bending would win anyway."""
+    if ways.always or ways.correction is None or not held:
+        return ways.correction if ways.always else None
+    lost = []
+    for one in (None, ways.correction):
+        told, positive = _held_out(held, known, one)
+        if ways.calibrate:
+            told = told_in_turn(told, positive, ways.errors)
+        lost.append(losses(result_chance(told, ways.errors), positive))
+    return ways.correction if wins(lost[0] - lost[1]) else None
+
+
+def _held_out(
+    held: Sequence[Held], known: Known, correction: Correction | None
+) -> tuple[Probabilities, Mask]:
+    """Risks and results of all held-out people."""
+    told = [corrected(one.end, correction)[one.out] for one in held]
+    positive = [known.status[one.out] == 1 for one in held]
+    return np.concatenate(told), np.concatenate(positive)
