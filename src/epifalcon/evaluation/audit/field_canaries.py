@@ -191,7 +191,7 @@ class _AuditRun:
 
     def _tests(self) -> _Scored:
         """One person alone, tested positive or not tested at all."""
-        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 10,))
+        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
         rest = np.empty((len(tossed), 2))
         for number, is_in in enumerate(tossed):
