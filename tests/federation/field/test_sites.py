@@ -259,7 +259,7 @@ def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
 @each_promise
 def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
     sites = Sites(tmp_path, count=2)
-    spoil = changed({"evidence": first_as(1e7)})
+    spoil = changed({"infectious": first_as(1e9)})
 
     def tamper(site, _asked, answer):
         parcel = unpack(answer)

@@ -20,7 +20,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.diagnosis import Diagnosis
 from epifalcon.federation.field.course import Course, Gathered, Setting
 from epifalcon.federation.field.home import FieldHome, FieldRun
-from epifalcon.federation.field.plan import EVIDENCE, INFECTIOUS, TESTS
+from epifalcon.federation.field.plan import INFECTIOUS, TESTS
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
@@ -82,17 +82,15 @@ class Overheard:
         return np.concatenate(parts)
 
     def spread(self, home: FieldHome) -> Floats:
-        """The noise of each number of ``sent``."""
+        """The noise of each number of ``sent``, which ``home`` has just sent."""
         edges = 1 + len(self.traces.regions)
         if not self.task.private:
             size = 2 * len(self.told) * self.traces.slots * edges
             return np.full(size, _CLEAR)
-        cells = home.shape.rows * edges
-        each = [
-            np.full(cells, home.plan.sigma[channel] * home.shape.slots_per_cell)
-            for channel in (INFECTIOUS, EVIDENCE)
-        ]
-        return np.concatenate(each * len(self.told))
+        cells = self.traces.slots // home.plan.length * edges
+        exchanges = range(1, 1 + len(self.told))
+        each = [np.full(cells, home.scale[INFECTIOUS, number]) for number in exchanges]
+        return np.concatenate(each)
 
     @property
     def clear(self) -> FieldTask:
@@ -130,7 +128,7 @@ def from_counts(heard: Overheard, people: PersonIds) -> Diagnosis:
     for place, person in enumerate(people):
         device = heard.home(int(person), _own(heard.known, int(person)))
         if heard.task.private:
-            spread = device.plan.sigma[TESTS]
+            spread = device.plan.sigma(TESTS)
         came = device.count().tests.sum(axis=0)
         for number, would in enumerate(((1, 0), (1, 1), (0, 0))):
             likely[place, number] = -0.5 * (((came - would) / spread) ** 2).sum()

@@ -1,8 +1,8 @@
 """Canaries through Falcon Field's releases: what sums with and without one show.
 
 A canary is a made-up person who stays in one place for the whole window, each in
-another one. It tested positive at once, or negative at the end: about the most that
-anybody can tell of infectiousness, and of evidence. It is in or out by a fair coin;
+another one, and tested positive, at once or at the end: about the most that anybody
+can tell, and more than the bound lets through. It is in or out by a fair coin;
 everybody else, and all that the server tells, stays as it is. Each draw has noise of
 its own, and all of it goes through ``federation.field.home``, which sites use: a
 site's sums with the canary or with nobody, or under ``local`` what the canary itself
@@ -10,8 +10,8 @@ sends, against zero at the same places.
 
 The auditor knows what both worlds send before noise and scores what came along
 their difference, channel by channel and all cells together. As for Falcon at three
-strengths: the run's own noise, a test's, and next to none, where no vector of the
-difference may be longer than its clip.
+strengths: the run's own noise, a test's, and next to none, where nobody may move a
+release further than its receipt says.
 """
 
 import math
@@ -39,15 +39,8 @@ from epifalcon.evaluation.audit.repeats import (
 )
 from epifalcon.evaluation.audit.seen import coins
 from epifalcon.evaluation.audit.verdicts import ROUNDING, AuditRow, Strength
-from epifalcon.federation.field.cells import CellShape
 from epifalcon.federation.field.home import FieldHome
-from epifalcon.federation.field.plan import (
-    EVIDENCE,
-    INFECTIOUS,
-    PRESENCE,
-    TESTS,
-    FieldPlan,
-)
+from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
@@ -58,7 +51,6 @@ from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, Mask
 
 ALL = "all cells"
-_CELLS = (PRESENCE, INFECTIOUS, EVIDENCE)
 _BARE_EPSILON = 1e12
 _BARE_DRAWS, _LEAST_DRAWS = 2, 20
 _MOST_PLACES = 200
@@ -148,6 +140,11 @@ class _AuditRun:
     def _local(self) -> bool:
         return self.heard.task.mode == "local"
 
+    @property
+    def _channels(self) -> tuple[str, ...]:
+        """Noised cells: under ``local`` places tell where people are."""
+        return (INFECTIOUS,) if self._local else (PRESENCE, INFECTIOUS)
+
     @cached_property
     def _places(self) -> int:
         """Regions, and canaries of each draw."""
@@ -166,18 +163,19 @@ class _AuditRun:
         outside = self._released(~everybody, clear, 0)
         if self._local:
             outside = {name: np.zeros_like(one) for name, one in inside.items()}
-        apart = {name: inside[name] - outside[name] for name in _CELLS}
+        apart = {name: inside[name] - outside[name] for name in self._channels}
         tossed = coins(self.seed, f"field {self.strength}", (self._draws, self._places))
-        scores: dict[str, list[Floats]] = {name: [] for name in _CELLS}
-        noise: dict[str, list[Floats]] = {name: [] for name in _CELLS}
+        scores: dict[str, list[Floats]] = {name: [] for name in self._channels}
+        noise: dict[str, list[Floats]] = {name: [] for name in self._channels}
         for number, coin in enumerate(tossed):
             there = everybody if self._local else coin
             came = self._released(there, self.task, 1 + number)
-            for name in _CELLS:
+            for name in self._channels:
                 rest = came[name] - outside[name] - there * apart[name]
                 noise[name].append(rest)
                 along = (rest + coin * apart[name]) * apart[name] - apart[name] ** 2 / 2
-                scores[name].append(along.sum(axis=(0, 1)) / self._scale(name) ** 2)
+                along /= self._scale(name)[:, None, None] ** 2
+                scores[name].append(along.sum(axis=(0, 1)))
         found = [
             _Scored(
                 name,
@@ -186,47 +184,54 @@ class _AuditRun:
                 self._noise(name, np.stack(noise[name])),
                 self._longest(name, apart[name]),
             )
-            for name in _CELLS
+            for name in self._channels
         ]
         together = np.sum([one.scores for one in found], axis=0)
         return [*found, _Scored(ALL, together, tossed.ravel(), NOTHING_FOUND, 0.0)]
 
     def _tests(self) -> _Scored:
         """One person alone, tested positive or not tested at all."""
-        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 10,))
+        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
         rest = np.empty((len(tossed), 2))
         for number, is_in in enumerate(tossed):
             home = self._home(np.array([is_in]), self.task, 1 + number, 0)
             rest[number] = home.count().tests[0] - is_in * true
         seen = rest + tossed[:, None] * true
-        scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS) ** 2
+        scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS)[0] ** 2
         longest = float(np.linalg.norm(true)) / self.plan.receipt(TESTS, 0).clip
         noise = self._noise(TESTS, rest[:, None, None, :])
         return _Scored(TESTS, scores, tossed, noise, longest)
 
-    def _scale(self, channel: str) -> float:
-        """Noise of each number that leaves."""
-        shape = CellShape(self.heard.traces.clock, self.task.wishes.privacy.cells)
-        step = 1 if channel == TESTS else shape.slots_per_cell
-        return self.plan.sigma[channel] * step
+    def _scale(self, channel: str) -> Floats:
+        """(exchanges,) the noise of each number that leaves."""
+        if channel == TESTS:
+            return np.array([self.plan.sigma(TESTS)])
+        rounds = _rounds(channel, len(self.heard.told))
+        return np.array([self._scales[channel, number] for number in rounds])
+
+    @cached_property
+    def _scales(self) -> dict[tuple[str, int], float]:
+        """By channel and exchange, as a site has it."""
+        home = self._home(np.ones(1, np.bool_), self.task, 0, 0)
+        home.count()
+        self.heard.sent(home)
+        return home.scale
 
     def _released(self, there: Mask, task: FieldTask, draw: int) -> dict[str, Floats]:
         """What leaves for the canaries' places: (exchanges, cells, places) each."""
         around = 0 if self._local else self.settings.around
         home = self._home(there, task, draw, around)
-        present = home.count().crowd
+        found = {PRESENCE: home.count().crowd[None]}
         home.begin(self.heard.run)
         sums = [
-            home.sweep(told, manner, well=False, tally=False)
+            home.sweep(told, manner, well=False, tally=False).infectious
             for told, manner in self.heard.told
         ]
-        found = {
-            PRESENCE: present[None],
-            INFECTIOUS: np.stack([one.infectious for one in sums]),
-            EVIDENCE: np.stack([one.evidence for one in sums]),
+        found[INFECTIOUS] = np.stack(sums)
+        return {
+            name: found[name][:, :, 1 : 1 + self._places] for name in self._channels
         }
-        return {name: one[:, :, 1 : 1 + self._places] for name, one in found.items()}
 
     def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldHome:
         """People of the run, and one canary at each place ``there``."""
@@ -241,7 +246,7 @@ class _AuditRun:
         listed = Known.from_tests(
             count + len(there),
             np.append(tests.person, count + tested).astype(np.int32),
-            np.append(tests.positive, early).astype(np.bool_),
+            np.append(tests.positive, np.ones_like(early)).astype(np.bool_),
             np.append(tests.slot, np.where(early, 0, traces.slots - 1)).astype(
                 np.int32
             ),
@@ -254,20 +259,29 @@ class _AuditRun:
         """What (draws, exchanges, cells, places) of noise alone look like."""
         if self.strength == "bare":
             return NOTHING_FOUND
-        laid = np.moveaxis(rest, 1, 0)
-        return look_at_noise(laid, self._scale(channel), channel)
+        laid = np.moveaxis(rest, 1, 0) / self._scale(channel)[:, None, None, None]
+        return look_at_noise(laid, 1.0, channel)
 
     def _longest(self, channel: str, apart: Floats) -> float:
-        """The longest vector by which a canary moves a release, in clips."""
-        step = self._scale(channel) / self.plan.sigma[channel]
-        clip = self.plan.receipt(channel, 1).clip
-        return float(np.abs(apart).max()) / (clip * step)
+        """The longest vector by which a canary moves a release, in clips.
+
+        Of what the promised unit may move: a person has so many of these.
+        """
+        numbers = _rounds(channel, len(self.heard.told))
+        lengths = np.linalg.norm(apart, axis=1).max(axis=1)
+        allowed = [
+            self._scales[channel, number]
+            / self.plan.sigma(channel, number)
+            * math.sqrt(self.plan.receipt(channel, number).terms.releases.person)
+            for number in numbers
+        ]
+        return float((lengths / np.array(allowed)).max())
 
     def _row(self, seen: _Scored, ledger: Ledger) -> AuditRow:
         spent, delta = ledger.spent(), self.plan.budget.delta
         whole_run = seen.channel == ALL
         claimed = spent.total if whole_run else spent.channels[seen.channel]
-        tests = len(self.settings.strengths) * (len(_CELLS) + 2)
+        tests = len(self.settings.strengths) * (len(self._channels) + 2)
         level = shared_confidence(self.settings.confidence, tests)
         told, bare = _guesses(seen), self.strength == "bare"
         mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
@@ -276,7 +290,7 @@ class _AuditRun:
             unit="person",
             way="each upload" if self._local else "sums of a site",
             strength=self.strength,
-            sigma=0.0 if whole_run else self.plan.sigma[seen.channel],
+            sigma=1.0,
             rounds=_rounds(seen.channel, len(self.heard.told)),
             delta=delta,
             claimed=claimed["person"].epsilon,

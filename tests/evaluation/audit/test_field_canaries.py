@@ -1,0 +1,156 @@
+"""The audit of Falcon Field finds what it is for, and passes what is right."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon.evaluation.attacks import diagnosis
+from epifalcon.evaluation.attacks.field_messages import (
+    Overheard,
+    from_counts,
+    from_messages,
+)
+from epifalcon.evaluation.audit.field_canaries import (
+    FieldAuditSettings,
+    audit_field_releases,
+)
+from epifalcon.federation.field import home
+from epifalcon.federation.field.home import FieldHome
+from tests.federation.field.field_sites import PRIVATE, task_of
+from tests.studies import town
+
+FEW = FieldAuditSettings(canaries=400, around=20)
+MODES = pytest.mark.parametrize("mode", ["sums", "local"])
+
+
+def heard_of(mode, **changes):
+    privacy = {} if mode == "off" else {"privacy": replace(PRIVATE[mode], **changes)}
+    return Overheard.of(task_of(**privacy), town.traces(), town.known(), 3, 7)
+
+
+def audited(mode, settings=FEW, **changes):
+    rows = audit_field_releases(heard_of(mode, **changes), 1, settings)
+    return {(one.channel, one.strength): one for one in rows}
+
+
+def findings(rows):
+    return " ".join(word for one in rows.values() for word in one.findings)
+
+
+@MODES
+def test_a_promise_that_is_kept_stands_and_much_of_it_is_shown(mode):
+    rows = audited(mode, epsilon=8.0, sweeps=1)
+    assert findings(rows) == ""
+    found = rows["all cells", "run"]
+    assert found.claimed == pytest.approx(8.0)
+    assert 2.5 < found.lower_bound < 8.0
+    assert rows["infectious", "bare"].longest == pytest.approx(1.0, abs=1e-4)
+
+
+def test_without_a_promise_there_is_nothing_to_audit():
+    assert audit_field_releases(heard_of("off"), 1, FEW) == ()
+
+
+def less_noise(monkeypatch, factor):
+    real = home.keyed_normals
+    monkeypatch.setattr(home, "keyed_normals", lambda *given: factor * real(*given))
+
+
+def same_noise(monkeypatch):
+    real = home.keyed_normals
+
+    def drawn(key, rows, width):
+        return real(replace(key, terms=replace(key.terms, round=0)), rows, width)
+
+    monkeypatch.setattr(home, "keyed_normals", drawn)
+
+
+def no_bound(monkeypatch):
+    real = home.excess_cut
+
+    def loose(*given):
+        cut, reach = real(*given)
+        return cut._replace(cap=np.inf, bound=np.inf), reach
+
+    monkeypatch.setattr(home, "excess_cut", loose)
+
+
+FAULTS = {
+    "noise of 0.": lambda patch: less_noise(patch, 0.7),
+    "noise repeats": same_noise,
+    "clips long": no_bound,
+}
+
+
+@MODES
+@pytest.mark.parametrize("word", FAULTS)
+def test_faults_are_found(mode, word, monkeypatch):
+    FAULTS[word](monkeypatch)
+    assert word in findings(audited(mode, epsilon=8.0, sweeps=2))
+
+
+def judged(heard, attack):
+    people = np.arange(town.traces().people, dtype=np.int32)
+    return diagnosis.judge(attack(heard, people), town.known().status)
+
+
+@pytest.mark.parametrize("attack", [from_messages, from_counts])
+def test_without_noise_a_person_alone_shows_its_test(attack):
+    found = judged(heard_of("off"), attack)
+    assert (found.positive.estimate, found.tested.estimate) == (1.0, 1.0)
+
+
+def test_noise_hides_what_little_noise_shows():
+    clear = judged(heard_of("local", epsilon=1e4, sweeps=1), from_messages)
+    hidden = judged(heard_of("local", epsilon=0.1, sweeps=1), from_messages)
+    assert clear.positive.estimate > 0.95
+    assert abs(hidden.positive.estimate - 0.5) < 0.25
+
+
+def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
+    """With the same messages, other tests lead to the same scores."""
+    heard = heard_of("local", epsilon=8.0, sweeps=1)
+    people = np.arange(6, dtype=np.int32)
+    before = from_messages(heard, people).likely
+    sent = {}
+    real = Overheard.sent
+    for person in people:
+        device = heard.home(int(person), town_test(heard, person))
+        sent[int(person)] = real(heard, device)
+
+    def replayed(self, device):
+        own = device.task is self.task
+        return sent[device.home.first] if own else real(self, device)
+
+    monkeypatch.setattr(Overheard, "sent", replayed)
+    flipped = replace(heard, known=town.flipped(heard.known, heard.known.person))
+    # The noise of a device is known once it has sent.
+    monkeypatch.setattr(Overheard, "spread", lambda *_: spread_of(heard))
+    np.testing.assert_allclose(from_messages(flipped, people).likely, before)
+
+
+def spread_of(heard):
+    device = heard.home(0, town_test(heard, 0))
+    device.begin(heard.run)
+    for told, manner in heard.told:
+        device.sweep(told, manner, well=False, tally=False)
+    return np.full(
+        device.plan.clock.slots // device.plan.length * 21,
+        device.scale["infectious", 1],
+    )
+
+
+def town_test(heard, person):
+    from epifalcon.evaluation.attacks.field_messages import _own
+
+    return _own(heard.known, int(person))
+
+
+def test_a_device_alone_sends_what_it_sends_among_others():
+    heard = heard_of("local", epsilon=8.0, sweeps=1)
+    device = heard.home(3, town_test(heard, 3))
+    assert isinstance(device, FieldHome)
+    first = heard.sent(device)
+    again = heard.sent(heard.home(3, town_test(heard, 3)))
+    np.testing.assert_array_equal(first, again)
