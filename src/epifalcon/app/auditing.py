@@ -54,7 +54,7 @@ def audit(
     epifalcon audit r --out card
     """
     from epifalcon import store
-    from epifalcon.studies.auditing import AuditWish
+    from epifalcon.studies.audit_wishes import AuditWish
     from epifalcon.studies.auditing import audit as attack
     from epifalcon.studies.finished_run import FinishedRun
 
