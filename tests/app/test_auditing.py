@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from epifalcon.app.main import main
-from epifalcon.evaluation.audit import releases
+from epifalcon.evaluation.audit import field_canaries, releases
 from epifalcon.federation import notes
-from epifalcon.studies import auditing
+from epifalcon.studies import auditing, auditing_field
 from tests.app.conftest import QUICK, TINY
 from tests.app.runs import content, strict
 
@@ -259,3 +259,33 @@ def test_no_run_at_all(epifalcon, tmp_path):
     said = epifalcon("audit", tmp_path / "none")
     assert said.code == 3
     assert "none" in said.err
+
+
+@pytest.mark.parametrize("mode", ["off", "local"])
+def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, mode):
+    few = field_canaries.FieldAuditSettings(canaries=60, around=10)
+
+    def audited(heard, seed, _settings, progress):
+        return field_canaries.audit_field_releases(heard, seed, few, progress)
+
+    monkeypatch.setattr(auditing_field, "audit_field_releases", audited)
+    words = (*TINY, "--set", "outbreak.seed_count=12", "--set", "field.sweeps=2")
+    words += ("--set", "field.region.law=one", "--method", "falcon-field")
+    run_quietly("run", *words, "--mode", mode, "--out", tmp_path / "run", "--quiet")
+    said = epifalcon("audit", tmp_path / "run", "--json")
+    assert (said.code, said.err) == (0, "")
+    told = strict(said.out)
+    assert (told["method"], told["mode"]) == ("falcon-field", mode)
+    names = {one["name"]: one["error"] for one in told["attacks"]}
+    assert bool(names) == (mode != "sums")
+    if mode == "off":
+        assert names["result from messages"] == names["tested from messages"] == 0
+        assert told["epsilon_claimed"] is None
+        assert any(one.startswith("presence: ") for one in told["unprotected"])
+    else:
+        assert told["epsilon_claimed"] == pytest.approx(8.0)
+        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
+        assert told["epsilon_test"] <= told["epsilon_replace"]
+        bare = [one for one in told["unprotected"] if one.startswith("places: ")]
+        assert len(bare) == (mode == "local")
+    assert "best round" not in "".join(told["caveats"])

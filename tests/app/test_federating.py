@@ -24,6 +24,20 @@ def test_a_rehearsal_tells_its_figures_and_leaves_nothing(epifalcon, tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.xdist_group("federation")
+def test_falcon_field_over_real_sites_is_that_of_one_process_to_the_bit(epifalcon):
+    words = ("--set", "field.region.law=one", "--set", "field.folds=2")
+    said = epifalcon(
+        *("federate", "rehearse", *TOWN, *words, "--method", "falcon-field"),
+        *("--sites", "2", "--rounds", "2", "--json"),
+    )
+    told = strict(said.out)
+    assert (told["sites"], told["rounds"], told["people"]) == (2, 6, 60)
+    assert told["max_difference_to_in_process"] == 0
+    assert told["metrics"] == told["in_process_metrics"]
+    assert told["troubles"] == []
+
+
 def test_kits_are_written_for_everybody(epifalcon, tmp_path):
     plan = tmp_path / "federation.toml"
     plan.write_text('project = "town"\nhost = "localhost"\nsites = ["a", "b"]\n')
@@ -61,6 +75,12 @@ def test_kits_are_written_for_everybody(epifalcon, tmp_path):
         (("rehearse", "--set", "region.macro_cases=all"), 2, "no site knows all cases"),
         (("rehearse", "--mode", "secret"), 2, "mode"),
         (("rehearse", "--rounds", "0"), 2, "rounds=0"),
+        (("rehearse", "--method", "hbp"), 2, "falcon and falcon-field"),
+        (
+            ("rehearse", "--method", "falcon-field", "--mode", "paper"),
+            *(2, "mode='paper'"),
+        ),
+        (("rehearse", "--method", "falcon-field", "--rounds", "0"), 2, "sweeps=0"),
         (("provision", "none.toml", "--out", "kits"), 2, "none.toml"),
         (("serve", "."), 3, "not a start-up kit"),
         (("submit", ".", "--run", "../up"), 3, "must be letters"),

@@ -47,14 +47,14 @@ def audit(
 ) -> None:
     """Attack a run with what its server saw, and tell what is promised and kept.
 
-    The run must have been made with --record-view. Exit code 4 where a canary
-    shows more than the ledger claims.
+    A run of Falcon or HGNN must have been made with --record-view; one of Falcon
+    Field need not. Exit code 4 where a canary shows more than the ledger claims.
 
     Example: epifalcon run --preset hamlet --mode paper --record-view 200 --out r;
     epifalcon audit r --out card
     """
     from epifalcon import store
-    from epifalcon.studies.auditing import AuditWish
+    from epifalcon.studies.audit_wishes import AuditWish
     from epifalcon.studies.auditing import audit as attack
     from epifalcon.studies.finished_run import FinishedRun
 

@@ -8,7 +8,8 @@ from epifalcon.evaluation.attacks.guessing import true_claims
 from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress
 from epifalcon.streams import Streams
-from epifalcon.studies.auditing import AuditWish, audit
+from epifalcon.studies.audit_wishes import AuditWish
+from epifalcon.studies.auditing import audit
 from epifalcon.studies.features import (
     Task,
     pseudo_traces,

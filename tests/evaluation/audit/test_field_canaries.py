@@ -8,6 +8,7 @@ import pytest
 from epifalcon.evaluation.attacks import diagnosis
 from epifalcon.evaluation.attacks.field_messages import (
     Overheard,
+    _own,
     from_counts,
     from_messages,
 )
@@ -16,7 +17,6 @@ from epifalcon.evaluation.audit.field_canaries import (
     audit_field_releases,
 )
 from epifalcon.federation.field import home
-from epifalcon.federation.field.home import FieldHome
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.studies import town
 
@@ -116,7 +116,7 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
     sent = {}
     real = Overheard.sent
     for person in people:
-        device = heard.home(int(person), town_test(heard, person))
+        device = heard.home(int(person), _own(heard.known, int(person)))
         sent[int(person)] = real(heard, device)
 
     def replayed(self, device):
@@ -131,7 +131,7 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
 
 
 def spread_of(heard):
-    device = heard.home(0, town_test(heard, 0))
+    device = heard.home(0, _own(heard.known, 0))
     device.begin(heard.run)
     for told, manner in heard.told:
         device.sweep(told, manner, well=False, tally=False)
@@ -139,18 +139,3 @@ def spread_of(heard):
         device.plan.clock.slots // device.plan.length * 21,
         device.scale["infectious", 1],
     )
-
-
-def town_test(heard, person):
-    from epifalcon.evaluation.attacks.field_messages import _own
-
-    return _own(heard.known, int(person))
-
-
-def test_a_device_alone_sends_what_it_sends_among_others():
-    heard = heard_of("local", epsilon=8.0, sweeps=1)
-    device = heard.home(3, town_test(heard, 3))
-    assert isinstance(device, FieldHome)
-    first = heard.sent(device)
-    again = heard.sent(heard.home(3, town_test(heard, 3)))
-    np.testing.assert_array_equal(first, again)

@@ -10,7 +10,7 @@ the trace is known and the time of the test is guessed right.
 Scores are judged apart (``diagnosis.judge``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,8 @@ from scipy.special import logsumexp
 from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.diagnosis import Diagnosis
 from epifalcon.federation.field.course import Course, Gathered, Setting
-from epifalcon.federation.field.home import FieldHome, FieldRun
+from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
+from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import INFECTIOUS, TESTS
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household
@@ -176,9 +177,12 @@ class _Listening:
         self._inner = inner
         self.heard: list[tuple[Told, Manner]] = []
         self.run: FieldRun | None = None
-        self.counted: Callable[[], object] = inner.counted
-        self.judged = inner.judged
-        self.end = inner.end
+
+    def counted(self) -> Counted:
+        return self._inner.counted()
+
+    def judged(self, folds: list[int]) -> Judgement:
+        return self._inner.judged(folds)
 
     def exchange(self, run: FieldRun) -> Exchange:
         self.run = run
@@ -188,3 +192,6 @@ class _Listening:
     def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
         self.heard.append((told, manner))
         return self._inner.sweep(told, manner, well=well, tally=tally)
+
+    def end(self, told: Told, manner: Manner) -> None:
+        self._inner.end(told, manner)

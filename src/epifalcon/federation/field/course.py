@@ -128,7 +128,8 @@ class Course:
             return wish
         if len(there) < 2:
             return "one"
-        held, aside = there, ()
+        held = there
+        aside: tuple[int, ...] = ()
         if missing is not None:
             held = [there[(there.index(missing) + 1) % len(there)]]
             aside = (missing,)

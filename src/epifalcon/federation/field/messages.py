@@ -117,7 +117,7 @@ def read_run(call: Parcel, folds: int) -> tuple[FieldRun, int]:
         raise DataError("a run aims at nothing known")
     aside = tuple(_whole(one, 0, folds - 1) for one in without)
     run = FieldRun(
-        Rates(*numbers[:3], bool(numbers[3])),
+        Rates(numbers[0], numbers[1], numbers[2], bool(numbers[3])),
         aside,
         word,
         _whole(fold, -1, folds - 1),
@@ -206,8 +206,8 @@ class FieldAnswers:
         bound = self._task.inference.evidence_bound
         nothing = np.zeros((0, 0))
         if self._plan is not None:
-            shape = self._noises.shape
-            cells = self._cells(answer, "infectious", INFECTIOUS, shape)
+            size = self._noises.shape
+            cells = self._cells(answer, "infectious", INFECTIOUS, size)
             return Sums(cells, nothing, nothing, np.zeros((0, 0, 0)))
         infectious = self._of_present(answer, "infectious", (0.0, 1.0))
         evidence = self._of_present(answer, "evidence", (-1.0, bound))
