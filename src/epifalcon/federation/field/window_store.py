@@ -1,8 +1,10 @@
 """A window of the field on disk, between two days."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.epidemic.known import Known
@@ -25,7 +27,7 @@ def save_window(folder: Path, window: FieldWindow, origin: store.Origin) -> None
     window.field.save(folder / _FIELD, origin)
     window.messages.save(folder / _MESSAGES, origin)
     boundary = window.boundary
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "prior": boundary.prior,
         "aside": boundary.aside,
         "status": boundary.status,
