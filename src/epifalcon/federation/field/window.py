@@ -20,7 +20,7 @@ from epifalcon.errors import DataError
 from epifalcon.federation.field.together import Together
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import Sums, Told
+from epifalcon.models.field.chains import Sums
 from epifalcon.models.field.disease import fit_to_tests
 from epifalcon.models.field.people import Cohort, before_all
 from epifalcon.models.field.places import Places
@@ -237,7 +237,7 @@ class FieldWindow:
     def _boundary_behind(self, slots: int) -> Boundary:
         """What people think of their state behind the first ``slots`` slots."""
         people, told = self.people(), self.field.told()
-        first = Told(told.edges[:slots], told.flat, told.day, told.own)
+        first = told._replace(edges=told.edges[:slots])
         heard = Heard.by((0, self.traces.people), people.home, first)
         until = _picked(self.known, self.known.slot < slots)
         fit = fit_to_tests(until, slots, self.field.errors)
