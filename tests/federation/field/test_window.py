@@ -219,6 +219,8 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
     for told in (risk, now.aside, now.tested):
         assert np.isfinite(told).all()
         assert ((told >= 0) & (told <= 1)).all()
+    for held in (after.messages.evidence, after.field.places.infectious):
+        assert np.isfinite(held).all()
     assert after.boundary.status[3] == after.boundary.status[4] == 1
 
 

@@ -138,12 +138,20 @@ class FieldWindow:
         return after._swept()
 
     def _with_tests(self, day: NewDay) -> Known:
+        """The tests of the window and of the day.
+
+        Who was certainly infected before the window stays so: the first positive
+        test stands, also where it is gone.
+        """
         people, old = day.by_slot.shape[1], self.known
-        slot = np.maximum(day.slot, 0).astype(np.int32)
+        sure = np.zeros(people, np.bool_)
+        sure[: old.people] = self.boundary.prior[:, 0] == 0
+        kept = day.positive | ~sure[day.person]
+        slot = np.maximum(day.slot[kept], 0).astype(np.int32)
         return Known.from_tests(
             people,
-            np.concatenate([old.person, day.person]),
-            np.concatenate([old.positive, day.positive]),
+            np.concatenate([old.person, day.person[kept]]),
+            np.concatenate([old.positive, day.positive[kept]]),
             np.concatenate([old.slot, slot]),
         )
 
