@@ -1,5 +1,43 @@
 import os
 
+import pytest
+
 # Before torch is loaded: its idle threads would otherwise spin and take the cores
 # from the other test process.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# What no cache holds yet is compiled in the process that needs it first. One process
+# begins with a file that needs most of it, the other with files that need nothing:
+# side by side they would compile the same.
+COMPILES = "tests/app/test_auditing.py"
+PLAIN = ("tests/test_", "tests/privacy/test_", "tests/mobility/ingest/")
+RUNS_EXAMPLES = "tests/test_docs.py"
+
+
+def turn(path):
+    """When a file has its turn; files of one turn follow each other by name."""
+    if path == COMPILES:
+        return 0
+    return 1 if path.startswith(PLAIN) and path != RUNS_EXAMPLES else 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: turn(item.nodeid.split("::")[0]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Under ``--dist loadgroup``, tests of one file stay together as well.
+
+    What a file makes once for all its tests is then made once, not in each process.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid):
+            return super()._split_scope(nodeid).split("::")[0]
+
+    return ByFile(config, log)

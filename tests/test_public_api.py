@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,16 @@ def test_a_star_import_gives_every_name():
     names: dict[str, object] = {}
     exec("from epifalcon import *", names)
     assert set(epifalcon.__all__) <= names.keys()
+
+
+def test_the_page_of_the_api_tells_of_every_name():
+    page = Path(__file__).parents[1] / "docs" / "reference-api.md"
+    told = re.findall(r"^::: epifalcon\.(.+)$", page.read_text("utf-8"), re.MULTILINE)
+    assert len(set(told)) == len(told)
+    assert {name for name in told if "." not in name} == set(epifalcon.__all__)
+    for place, _, name in (one.rpartition(".") for one in told if "." in one):
+        there = getattr(importlib.import_module(f"epifalcon.{place}"), name)
+        assert there.__doc__, name
 
 
 def test_types_are_shipped():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from epifalcon.app.main import main
+from tests.app.runs import undrawn
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,30 @@ def quick(tiny):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
-    """Drawing takes most of the time of a small run, and has tests of its own."""
-    monkeypatch.setattr(
-        "epifalcon.studies.figures.save",
-        lambda _figure, path: path.write_bytes(b"\x89PNG"),
-    )
+def no_pictures(monkeypatch, cities_drawn):
+    """Drawing takes most of the time of a small run, and has tests of its own.
+
+    Figures are made but not drawn; the largest, that of mobility, once for a city.
+    """
+    from epifalcon.studies import figures
+
+    make = figures.mobility
+
+    def once(statistics, title):
+        told = str(statistics.statistics)
+        if told in cities_drawn:
+            return None
+        cities_drawn.add(told)
+        return make(statistics, title)
+
+    monkeypatch.setattr(figures, "mobility", once)
+    monkeypatch.setattr(figures, "save", undrawn)
+
+
+@pytest.fixture(scope="session")
+def cities_drawn():
+    """What is told of the cities whose figure was made already."""
+    return set()
 
 
 @pytest.fixture

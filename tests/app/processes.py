@@ -14,6 +14,11 @@ _CONTEXT.set_forkserver_preload(
         "epifalcon.app.loading",
         "epifalcon.studies.keeping",
         "epifalcon.studies.outcomes",
+        # What the commands themselves load later, and would in each child.
+        "torch._dynamo",
+        "typer._adapters",
+        "rich.table",
+        "tests.app.warmed",
     ]
 )
 

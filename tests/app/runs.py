@@ -1,6 +1,11 @@
-"""What tests of ``epifalcon run`` read of its figures and folders."""
+"""Runs for tests, and what they read of their figures and folders."""
 
 import json
+import sys
+
+import pytest
+
+from epifalcon.app.main import main
 
 TIMES = {"seconds", "seconds_per_round", "seconds_each", "peak_rss_mb", "out"}
 
@@ -28,3 +33,16 @@ def content(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+def undrawn(_figure, path):
+    """Stands for ``figures.save`` where nobody looks at the picture."""
+    path.write_bytes(b"\x89PNG")
+
+
+def run_quietly(*words):
+    """Run the command line for its files alone, with pictures that are not drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("epifalcon.studies.figures.save", undrawn)
+        patch.setattr(sys, "argv", ["epifalcon", *map(str, words)])
+        main()

@@ -2,16 +2,14 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 
-from epifalcon.app.main import main
 from epifalcon.evaluation.audit import field_canaries, releases
 from epifalcon.federation import notes
 from epifalcon.studies import auditing, auditing_field
 from tests.app.conftest import QUICK, TINY
-from tests.app.runs import content, strict
+from tests.app.runs import content, run_quietly, strict
 
 WORDS = (
     *TINY,
@@ -25,15 +23,6 @@ MODES = {
     "local": ("--mode", "local"),
     "off": ("--mode", "off"),
 }
-
-
-def run_quietly(*words):
-    before = sys.argv
-    sys.argv = ["epifalcon", *map(str, words)]
-    try:
-        main()
-    finally:
-        sys.argv = before
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +50,24 @@ def few_canaries(monkeypatch):
     monkeypatch.setattr(auditing, "audit_releases", audited)
 
 
+@pytest.fixture(scope="module")
+def kept():
+    """What audits said, by mode."""
+    return {}
+
+
+@pytest.fixture
+def audited(epifalcon, made, kept):
+    """What the audit of a mode's run says; made when first asked for."""
+
+    def ask(mode):
+        if mode not in kept:
+            kept[mode] = epifalcon("audit", made(mode), "--json")
+        return kept[mode]
+
+    return ask
+
+
 @pytest.fixture
 def copied(made, tmp_path):
     shutil.copytree(made("paper"), tmp_path / "run")
@@ -68,8 +75,8 @@ def copied(made, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_json_tells_attacks_claims_and_what_is_bare(epifalcon, made, mode):
-    said = epifalcon("audit", made(mode), "--json")
+def test_json_tells_attacks_claims_and_what_is_bare(audited, mode):
+    said = audited(mode)
     assert (said.code, said.err) == (0, "")
     told = strict(said.out)
     names = [one["name"] for one in told["attacks"]]
@@ -93,8 +100,8 @@ def test_json_tells_attacks_claims_and_what_is_bare(epifalcon, made, mode):
     )
 
 
-def test_little_noise_does_not_hide_places(epifalcon, made):
-    told = strict(epifalcon("audit", made("paper"), "--json").out)
+def test_little_noise_does_not_hide_places(audited):
+    told = strict(audited("paper").out)
     found = {one["name"]: one for one in told["attacks"]}
     assert found["norm"]["random"] == pytest.approx(0.75, abs=0.01)
     assert found["consistency"]["error"] < found["norm"]["error"] < 0.75
@@ -124,9 +131,9 @@ def test_the_card_is_written_as_a_page_and_as_json(epifalcon, made, tmp_path):
     assert epifalcon("audit", made("local"), "--out", out, "--overwrite").code == 0
 
 
-def test_equal_seeds_give_equal_cards(epifalcon, made):
-    one, other = (epifalcon("audit", made("paper"), "--json").out for _ in range(2))
-    assert one == other
+def test_equal_seeds_give_equal_cards(epifalcon, made, audited):
+    again = epifalcon("audit", made("paper"), "--json")
+    assert again.out == audited("paper").out
 
 
 def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
@@ -193,6 +200,7 @@ def test_small_faults_end_with_code_4_too(epifalcon, made, monkeypatch, fault):
     assert "stands" in said.out
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_run_that_recorded_nothing(epifalcon, run_town, tmp_path):
     assert run_town("--mode", "paper", "--quiet").code == 0
     said = epifalcon("audit", tmp_path / "run", "--out", tmp_path / "card")
@@ -201,6 +209,7 @@ def test_a_run_that_recorded_nothing(epifalcon, run_town, tmp_path):
     assert not (tmp_path / "card").exists()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
     monkeypatch.setattr(notes, "_SCHEMA", 99)
     assert run_town("--mode", "paper", "--quiet", "--record-view", 5).code == 0

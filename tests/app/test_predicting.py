@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from epifalcon.app.main import main
 from epifalcon.errors import WriteError
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
 from epifalcon.studies.risks import Risks
 from tests.app.conftest import TINY
+from tests.app.runs import run_quietly
 from tests.studies.finished_runs import make_run
 
 QUICK = (
@@ -29,15 +29,6 @@ QUICK = (
 )
 STATUS = ("--set", "model.input=status")
 COLUMNS = ["person", "risk", "rank", "percentile", "known"]
-
-
-def run_quietly(*words):
-    before = sys.argv
-    sys.argv = ["epifalcon", *map(str, words)]
-    try:
-        main()
-    finally:
-        sys.argv = before
 
 
 @pytest.fixture(scope="module")
