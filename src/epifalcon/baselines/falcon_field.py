@@ -166,7 +166,8 @@ class Runs:
             situation = Situation(tests, self._rates, self._scene.test_errors)
             home = together.cohorts[0].home
             numbers = numbers_at_home(home, last, stage.factor, situation)
-        return AtHome(_on_a_grid(together.risk), settings.sweeps, 0.0, numbers)
+        risk = _on_a_grid(together.risk)
+        return AtHome(risk, settings.sweeps, 0.0, numbers=numbers)
 
     def tell(self, found: Scores, known: Known, folds: Folds) -> Scores:
         """The scores as they are told; their risks have come from ``folds``.
