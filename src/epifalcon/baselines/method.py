@@ -195,9 +195,8 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    ends: dict[str, Probabilities] = {}
-    for end in ("low", "high"):
-        if (told := getattr(found, end)) is not None:
-            ends[end] = np.empty_like(risk)
-            ends[end][order.people] = told
-    return replace(found, risk=back, masked=masked, **ends)
+    low, high = (
+        None if end is None else end[np.argsort(order.people)]
+        for end in (found.low, found.high)
+    )
+    return replace(found, risk=back, masked=masked, low=low, high=high)

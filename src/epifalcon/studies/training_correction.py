@@ -76,22 +76,23 @@ class Network(nn.Module):
     def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
         sizes = (len(NUMBERS), width, width, 2)
-        self.layers = nn.ModuleList(
+        self.linear = [
             nn.Linear(before, after, dtype=torch.float64)
             for before, after in itertools.pairwise(sizes)
-        )
-        for layer in self.layers:
+        ]
+        self.layers = nn.ModuleList(self.linear)
+        for layer in self.linear:
             bound = layer.in_features**-0.5
             nn.init.uniform_(layer.weight, -bound, bound, generator)
             nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.layers[-1].weight)
+        nn.init.zeros_(self.linear[-1].weight)
 
     def forward(self, inputs: Tensor, odds: Tensor) -> Tensor:
         """The corrected log odds (people,) of people within the training's worlds."""
         out = inputs
-        for layer in self.layers[:-1]:
+        for layer in self.linear[:-1]:
             out = torch.tanh(layer(out))
-        out = torch.tanh(self.layers[-1](out))
+        out = torch.tanh(self.linear[-1](out))
         return odds + MOST_BEND * out[:, 0] * odds + MOST_SHIFT * out[:, 1]
 
 
@@ -277,14 +278,15 @@ def _scale(numbers: Floats) -> dict[str, NDArray[np.float64]]:
 
 def _batches(people: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
     order = people[torch.randperm(len(people), generator=generator)]
-    yield from order.split(_BATCH)
+    for at in range(0, len(order), _BATCH):
+        yield order[at : at + _BATCH]
 
 
 def _arrays(
     network: Network, scale: dict[str, NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
     arrays = dict(scale)
-    for number, layer in enumerate(network.layers):
+    for number, layer in enumerate(network.linear):
         arrays[f"weight{number}"] = layer.weight.detach().numpy().copy()
         arrays[f"bias{number}"] = layer.bias.detach().numpy().copy()
     return arrays
