@@ -25,7 +25,7 @@ def told_too_low(seed=0):
 
 
 def at_home(risk, numbers=None):
-    return AtHome(risk, 1, 0.0, numbers)
+    return AtHome(risk, 1, 0.0, numbers=numbers)
 
 
 def test_what_held_out_people_show_is_put_on_everybody():

@@ -70,7 +70,6 @@ def test_what_is_wrong_in_all_worlds_is_learnt():
         "numbers": torch.from_numpy(numbers),
         "infected": torch.from_numpy(infected.astype(np.float64)),
         "world": torch.arange(4000, dtype=torch.float64) // 40,
-        "group": torch.arange(4000, dtype=torch.float64) // 40,
     }
     made = learn(tables, LessonPlan(epochs=40, learning_rate=0.02))
     told = made.made["held_out_log_loss"]

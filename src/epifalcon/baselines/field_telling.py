@@ -20,6 +20,7 @@ from epifalcon.models.field.calibrating import (
     AS_IT_IS,
     Bend,
     choose_bend,
+    fit_bend,
     odds_of,
     result_chance,
     told_in_turn,
@@ -71,6 +72,7 @@ class Telling:
             "corrected": self.correction is not None,
             "slope": self.bend.slope,
             "offset": self.bend.offset,
+            "middle": self.bend.middle,
         }
 
 
@@ -113,37 +115,42 @@ def find_telling(
 ) -> Telling:
     """How to tell the risks of ``end``, of a run that knew more than ``held``.
 
-    A correction or a bend must tell held-out people better by more than one
-    standard error. A run that knows more tests can be bolder or shyer as a whole;
-    but what is expected of people without test is the same before and after tests
-    of others, so a bend takes their mean from ``held``.
+    A bend must tell held-out people better than none, and the correction, bent,
+    better than that, each by more than one standard error. A run that knows more
+    tests can be bolder or shyer as a whole; but what is expected of people without
+    test is the same before and after tests of others, so a bend takes their mean
+    from ``held``.
     """
-    correction = _correction(held, known, ways)
     if not any(one.out.any() for one in held):
-        return Telling(correction)
-    told, positive = _held_out(held, known, correction)
+        return Telling(ways.correction if ways.always else None)
+    told, positive = _held_out(held, known, None)
     bend = choose_bend(told, positive, ways.errors) if ways.calibrate else AS_IT_IS
+    correction = _correction(held, known, ways, bend)
+    if correction is not None:
+        told, positive = _held_out(held, known, correction)
+        # It was trained to find what differs between people, not their level.
+        bend = fit_bend(told, positive, ways.errors) if ways.calibrate else AS_IT_IS
     if bend.straight:
         bend = Bend(middle=float(odds_of(told).mean()))
     unsure = uncertainty(bend, told, positive, ways.errors)
-    if bend.straight:
-        return Telling(correction, bend, unsure)
     untested = ~known.tested
-    if untested.any():
+    if not bend.straight and untested.any():
         means = [bend(corrected(one.end, correction)[untested]).mean() for one in held]
         risk = corrected(end, correction)[untested]
         bend = bend.with_mean(risk, float(np.mean(means)))
     return Telling(correction, bend, unsure)
 
 
-def _correction(held: Sequence[Held], known: Known, ways: Ways) -> Correction | None:
-    """The correction, where it wins beyond what bending would win anyway."""
-    if ways.always or ways.correction is None or not held:
-        return ways.correction if ways.always else None
+def _correction(
+    held: Sequence[Held], known: Known, ways: Ways, bend: Bend
+) -> Correction | None:
+    """The correction, where it wins beyond what ``bend`` wins without it."""
+    if ways.always or ways.correction is None:
+        return ways.correction
     lost = []
-    for one in (None, ways.correction):
+    for one, bent in ((None, not bend.straight), (ways.correction, ways.calibrate)):
         told, positive = _held_out(held, known, one)
-        if ways.calibrate:
+        if bent:
             told = told_in_turn(told, positive, ways.errors)
         lost.append(losses(result_chance(told, ways.errors), positive))
     return ways.correction if wins(lost[0] - lost[1]) else None

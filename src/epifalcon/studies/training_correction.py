@@ -76,22 +76,23 @@ class Network(nn.Module):
     def __init__(self, width: int, generator: torch.Generator) -> None:
         super().__init__()
         sizes = (len(NUMBERS), width, width, 2)
-        self.layers = nn.ModuleList(
+        self.linear = [
             nn.Linear(before, after, dtype=torch.float64)
             for before, after in itertools.pairwise(sizes)
-        )
-        for layer in self.layers:
+        ]
+        self.layers = nn.ModuleList(self.linear)
+        for layer in self.linear:
             bound = layer.in_features**-0.5
             nn.init.uniform_(layer.weight, -bound, bound, generator)
             nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.layers[-1].weight)
+        nn.init.zeros_(self.linear[-1].weight)
 
     def forward(self, inputs: Tensor, odds: Tensor) -> Tensor:
         """The corrected log odds (people,) of people within the training's worlds."""
         out = inputs
-        for layer in self.layers[:-1]:
+        for layer in self.linear[:-1]:
             out = torch.tanh(layer(out))
-        out = torch.tanh(self.layers[-1](out))
+        out = torch.tanh(self.linear[-1](out))
         return odds + MOST_BEND * out[:, 0] * odds + MOST_SHIFT * out[:, 1]
 
 
@@ -132,7 +133,7 @@ def _tables(plan: LessonPlan, work: Path, progress: Progress) -> Tables:
         path = work / f"{plan.seed}-{low}-{high}-{number}.safetensors"
         if not path.exists():
             _keep(path, _lessons(number, plan))
-        parts.append(_grouped(read_tensors(path)))
+        parts.append(_by_the_law(read_tensors(path)))
         progress("worlds", number + 1, plan.worlds)
     whole_ones = {name: torch.cat([one[name] for one in parts]) for name in parts[0]}
     teaching = len(torch.unique(whole_ones["world"]))
@@ -144,11 +145,26 @@ def _tables(plan: LessonPlan, work: Path, progress: Progress) -> Tables:
     return whole_ones
 
 
-def _grouped(tables: Tables) -> Tables:
-    """With a group for each law that the world was told by, one after the other."""
-    laws = len(LAWS)
-    law = torch.arange(laws).repeat_interleave(len(tables["odds"]) // laws)
-    return {**tables, "group": laws * tables["world"] + law}
+def _by_the_law(tables: Tables) -> Tables:
+    """The people as told by one law: the richer where it wins as in a run.
+
+    Lessons stand law after law. The richer one must win by more than one standard
+    error, so that it is met here as seldom as it is chosen.
+    """
+    if not len(tables["odds"]):
+        return tables
+    simple, rich = _halves(tables)
+    gain = _lost(simple["odds"], simple["infected"])
+    gain = gain - _lost(rich["odds"], rich["infected"])
+    return rich if gain.mean() > gain.std() / len(gain) ** 0.5 else simple
+
+
+def _halves(tables: Tables) -> tuple[Tables, Tables]:
+    half = len(tables["odds"]) // len(LAWS)
+    return (
+        {name: one[:half] for name, one in tables.items()},
+        {name: one[half:] for name, one in tables.items()},
+    )
 
 
 def _lessons(number: int, plan: LessonPlan) -> Tables:
@@ -227,7 +243,7 @@ class _Desk:
 
     def __init__(self, inputs: Tensor, odds: Tensor, tables: Tables) -> None:
         self.inputs, self.odds, self.infected = inputs, odds, tables["infected"]
-        _, self._group = torch.unique(tables["group"], return_inverse=True)
+        _, self._group = torch.unique(tables["world"], return_inverse=True)
 
     @torch.no_grad()
     def levels(self, network: Network) -> tuple[Tensor, Tensor]:
@@ -262,14 +278,15 @@ def _scale(numbers: Floats) -> dict[str, NDArray[np.float64]]:
 
 def _batches(people: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
     order = people[torch.randperm(len(people), generator=generator)]
-    yield from order.split(_BATCH)
+    for at in range(0, len(order), _BATCH):
+        yield order[at : at + _BATCH]
 
 
 def _arrays(
     network: Network, scale: dict[str, NDArray[np.float64]]
 ) -> dict[str, NDArray[np.float64]]:
     arrays = dict(scale)
-    for number, layer in enumerate(network.layers):
+    for number, layer in enumerate(network.linear):
         arrays[f"weight{number}"] = layer.weight.detach().numpy().copy()
         arrays[f"bias{number}"] = layer.bias.detach().numpy().copy()
     return arrays

@@ -45,7 +45,7 @@ def test_the_fit_is_the_highest_posterior():
         bent = expit(slope * (odds - odds.mean()) + odds.mean() + offset)
         chance = result_chance(bent, WRONG)
         told = np.log(np.where(positive, chance, 1 - chance)).sum()
-        return -told + ((slope - 1) / 0.3) ** 2 / 2 + offset**2 / 2
+        return -told + ((slope - 1) / 0.2) ** 2 / 2 + (offset / 0.5) ** 2 / 2
 
     best = minimize(lost, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
     np.testing.assert_allclose([found.slope, found.offset], best.x, atol=1e-4)
@@ -60,10 +60,11 @@ def test_risks_that_mean_what_they_say_are_left_alone_and_others_are_not():
 
 
 def test_few_people_bend_nothing():
-    risk, positive = people(19, 1, 3)
-    assert fit_bend(risk, positive, RIGHT) == AS_IT_IS
+    risk, positive = people(149, 1, 3)
+    assert fit_bend(risk[:19], positive[:19], RIGHT) == AS_IT_IS
     assert choose_bend(risk, positive, RIGHT) == AS_IT_IS
-    assert not wins(np.array([1.0]))
+    assert not wins(np.ones(149))
+    assert wins(np.ones(150))
 
 
 @given(

@@ -68,7 +68,7 @@ def numbers_at_home(
     own = _personal(sums, by_day, slots, situation.rates)
     city = _of_the_city(home, own, situation)
     table = np.concatenate([own, np.tile(city, (people, 1))], axis=1)
-    return np.nan_to_num(table).astype(np.float32)
+    return np.asarray(np.nan_to_num(table), np.float32)
 
 
 @compiled

@@ -22,8 +22,11 @@ from epifalcon.models.field.choosing import losses
 from epifalcon.types import Floats, Mask, Probabilities
 
 LEAST_PEOPLE = 20
-"""Held-out people without whom nothing is bent."""
-_SLOPE_SPREAD, _OFFSET_SPREAD = 0.3, 1.0
+"""People on whom a line can be fitted at all."""
+ENOUGH_PEOPLE = 150
+"""Held-out people without whom nothing is chosen. A line of two numbers fitted on n
+people loses about 1 / n by chance on others, and chance is chosen more than fairly."""
+_SLOPE_SPREAD, _OFFSET_SPREAD = 0.2, 0.5
 """Standard deviations of the prior."""
 _LEAST_SLOPE = 0.1
 _LEAST_RISK = 1e-6
@@ -131,7 +134,8 @@ def told_in_turn(
 def choose_bend(risk: Probabilities, positive: Mask, errors: TestErrors) -> Bend:
     """The fitted line, where it tells held-out people better; else none.
 
-    People told by a line without them must win by more than one standard error.
+    People told by a line without them must win by more than one standard error, and
+    there must be ``ENOUGH_PEOPLE``.
     """
     told = told_in_turn(risk, positive, errors)
     before = losses(result_chance(risk, errors), positive)
@@ -142,10 +146,13 @@ def choose_bend(risk: Probabilities, positive: Mask, errors: TestErrors) -> Bend
 
 
 def wins(gain: Floats) -> bool:
-    """Whether a gain (people,) is more than one standard error above nothing."""
-    if len(gain) < 2:
+    """Whether a gain (people,) is more than one standard error above nothing.
+
+    Never that of fewer than ``ENOUGH_PEOPLE``.
+    """
+    if len(gain) < ENOUGH_PEOPLE:
         return False
-    return float(gain.mean()) > float(gain.std(ddof=1)) / np.sqrt(len(gain))
+    return bool(gain.mean() > gain.std(ddof=1) / np.sqrt(len(gain)))
 
 
 def _moved(bend: Bend, away: Floats) -> Floats:

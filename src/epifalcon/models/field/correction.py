@@ -48,7 +48,9 @@ class Correction:
     made: Plain
     """The command, seed, worlds and figures of the training."""
 
-    def __call__(self, risk: Probabilities, numbers: Floats) -> Probabilities:
+    def __call__(
+        self, risk: Probabilities, numbers: NDArray[np.floating[Any]]
+    ) -> Probabilities:
         """The corrected risks, (people,); ``numbers`` (people, ``NUMBERS``)."""
         inputs, fade = standardised(numbers, self.arrays)
         out = inputs
@@ -120,7 +122,7 @@ class Correction:
 
 
 def standardised(
-    numbers: Floats, arrays: Mapping[str, NDArray[np.float64]]
+    numbers: NDArray[np.floating[Any]], arrays: Mapping[str, NDArray[np.float64]]
 ) -> tuple[Floats, Floats]:
     """The numbers as the network sees them, (people, numbers), and ``fade``.
 
