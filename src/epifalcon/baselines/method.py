@@ -204,7 +204,7 @@ def _in_order_of_the_city(found: Scores, order: Order, name: str) -> Scores:
     masked = None
     if found.masked is not None:
         masked = order.people[found.masked].astype(np.int32)
-    parts = {
+    parts: dict[str, Any] = {
         name: _back(told, order)
         for name in ("now", "now_tested", "low", "high")
         if (told := getattr(found, name)) is not None

@@ -121,7 +121,7 @@ def lessons_of(number: int, seed: int, people: tuple[int, int]) -> Iterator[Less
     )
     runs = Runs(scene, reported, FieldWishes(field=FIELD), numbers=True)
     who = truth.person[some]
-    for law in FIELD.region.laws:
+    for law in LAWS:
         end, _ = runs.final(known, law)
         if end.numbers is not None:
             yield Lesson(odds_of(end.risk[who]), end.numbers[who], truth.infected[some])
