@@ -208,7 +208,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
         left.axhline(clear, ls=":", color=mark.get_color())
     left.set(xscale="log", xlabel="epsilon of a person", ylabel="AUC of hidden people")
     left.set_title("One noised sum a region; dotted: no noise", loc="left")
-    left.legend(frameon=False)
+    left.legend(frameon=False, loc="lower right")
     for (mode, unit), line in _by_size(rows).items():
         label = _MODES[mode] if unit is None else f"{_MODES[mode]}, 8 for a {unit}"
         right.plot(*zip(*line, strict=True), "o-", label=label)

@@ -1,6 +1,7 @@
 """Accuracy against the true epsilon of a visit, a day and a person."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from epifalcon.studies import study_figures
 from epifalcon.studies.methods import FIELD
@@ -61,12 +62,10 @@ def _falcon(scale: Scale) -> Iterator[Cell]:
 
 def _field(scale: Scale) -> Iterator[Cell]:
     """Falcon Field by what is promised, and by the number of exchanges."""
-    for mode in ("sums", "local"):
-        for unit in UNITS:
-            for epsilon in FIELD_EPSILONS[scale]:
-                listed = SWEEPS[scale][unit] if epsilon == _PROMISE else (1,)
-                for sweeps in listed:
-                    yield _field_cell(scale, mode, unit, epsilon, sweeps)
+    promises = product(("sums", "local"), UNITS, FIELD_EPSILONS[scale])
+    for mode, unit, epsilon in promises:
+        for sweeps in SWEEPS[scale][unit] if epsilon == _PROMISE else (1,):
+            yield _field_cell(scale, mode, unit, epsilon, sweeps)
 
 
 def _field_cell(scale: Scale, mode: str, unit: str, epsilon: int, sweeps: int) -> Cell:
