@@ -232,6 +232,7 @@ def test_a_spent_budget_ends_with_4_and_writes_nothing(epifalcon, tmp_path):
     assert epifalcon("inspect", private, "--quiet").code == 0
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_a_scoring_costs_is_told(epifalcon, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "r.csv"
     epifalcon("run", *QUICK, *STATUS, "--mode", "paper", "--out", folder, "--quiet")
@@ -340,6 +341,7 @@ def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
     assert known["zoë"] is None
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_tests_of_other_people_are_refused(epifalcon, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("ours", "theirs"):
