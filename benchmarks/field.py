@@ -26,10 +26,10 @@ from epifalcon.baselines.falcon_field import FalconField
 from epifalcon.baselines.field import Field
 from epifalcon.baselines.method import Scene
 from epifalcon.federation.field.settings import FieldWishes
-from epifalcon.models.field.chains import Manner
 from epifalcon.models.field.disease import force_of_infection, rates_of
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, Places, told_by
+from epifalcon.models.field.tables import Manner
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.pipeline import make_city, run_epidemics
 

@@ -10,7 +10,7 @@ takes in ``field_runs``.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
 from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.mobility.traces import Traces
+from epifalcon.models.field.calibrating import still
 from epifalcon.models.field.settings import Law
 from epifalcon.store import Origin
 from epifalcon.streams import Streams
@@ -91,14 +92,11 @@ class FalconField(Method):
             return end
 
         found = without_own_tests(known, parts, self._deal(), run)
-        told = {
-            "sweeps": found.steps,
-            "law": folds.laws[0],
-            MEAN_NOW: mean_of(found.now),
-        }
+        told = {"sweeps": found.steps, "law": folds.laws[0]}
         found, tellings = replace(found, told=told), [Telling()]
         if not runs.ways.none and parts >= LEAST_FOLDS:
             found, tellings = _told(found, known, runs, folds, traces)
+        found.told[MEAN_NOW] = mean_of(found.now)
         return self._with_interval(found, known, traces, folds, tellings)
 
     def keep(self, folder: Path, origin: Origin) -> None:
@@ -176,5 +174,14 @@ def _told(
         risk=risk,
         masked_risk=risk[known.tested],
         told=found.told | telling.as_plain(),
+        **_now_told(found, risk, known),
     )
     return found, tellings
+
+
+def _now_told(found: Scores, risk: Probabilities, known: Known) -> dict[str, Any]:
+    """The risks now that go with ``risk``; own tests count as they are."""
+    if found.now is None or found.now_tested is None:
+        return {}
+    now = on_a_grid(still(found.now, found.risk, risk))
+    return {"now": now, "now_tested": np.where(known.tested, found.now_tested, now)}

@@ -1,7 +1,11 @@
 """Newcomers in a run of Falcon Field: told from its field alone, without exchange."""
 
+import numpy as np
+
+from epifalcon import store
 from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
+from epifalcon.models.field.calibrating import AS_IT_IS, Bend, still
 from epifalcon.studies.explaining import load_field
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.method_folder import PREDICTION
@@ -21,15 +25,24 @@ def score_at_home(run: FinishedRun, newcomers: Newcomers) -> Scored:
     people = field.people(newcomers.traces, newcomers.known)
     told = field.told_to_newcomers()
     people.listen(told)
-    now = people.now(told)
+    now, tests = people.now(told), newcomers.known
+    risk = _bend_of(run)(people.risk)
+    now_told = still(now.aside, people.risk, risk)
     risks = Risks(
-        people.risk,
-        newcomers.known.status,
+        risk,
+        tests.status,
         newcomers.traces.names,
-        now=now.aside,
-        now_tested=now.tested,
+        now=now_told,
+        now_tested=np.where(tests.tested, now.tested, now_told),
     )
     return Scored(run.method, risks, None)
+
+
+def _bend_of(run: FinishedRun) -> Bend:
+    """How the run's own people were told; a correction is not for newcomers."""
+    told = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
+    parts = ("slope", "offset", "middle")
+    return Bend(*(told[name] for name in parts)) if "slope" in told else AS_IT_IS
 
 
 def _require_days(clock: Clock, of_run: Clock) -> None:

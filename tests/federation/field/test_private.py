@@ -11,8 +11,8 @@ from epifalcon.federation.field.private import Noised
 from epifalcon.federation.field.reading import Noisy, Profile
 from epifalcon.federation.field.sending import Sent
 from epifalcon.federation.field.settings import FieldPrivacySettings
-from epifalcon.models.field.chains import Manner
 from epifalcon.models.field.places import told_at_first
+from epifalcon.models.field.tables import Manner
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.ledger import Ledger
 from tests.baselines.test_hbp import town_scene

@@ -13,6 +13,7 @@ from epifalcon.models.field.calibrating import (
     fit_bend,
     odds_of,
     result_chance,
+    still,
     wins,
 )
 
@@ -86,3 +87,9 @@ def test_a_mean_is_met_and_one_out_of_reach_is_not_run_after():
     assert bend.with_mean(risk, 0.4)(risk).mean() == pytest.approx(0.4)
     assert bend.with_mean(risk, 1.0) == bend
     assert bend.with_mean(np.empty(0), 0.4) == bend
+
+
+def test_who_is_infected_now_is_told_as_those_who_ever_were():
+    now, risk = np.array([0.0, 0.1, 0.3, 0.0]), np.array([0.2, 0.2, 0.3, 0.0])
+    told = np.array([0.4, 0.1, 0.9, 0.2])
+    np.testing.assert_allclose(still(now, risk, told), [0.0, 0.05, 0.9, 0.0])

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from epifalcon.baselines.hbp import Hbp, HbpSettings
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.models.field.chains import Manner
 from epifalcon.models.field.places import Places, told_by
 from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.field.sweeps import Start, begin, go_on
+from epifalcon.models.field.tables import Manner
 from tests.baselines.encounters import (
     known_of,
     results,

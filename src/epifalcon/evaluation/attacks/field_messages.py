@@ -25,8 +25,8 @@ from epifalcon.federation.field.plan import INFECTIOUS, TESTS
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.sweeps import Exchange
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, PersonIds
 

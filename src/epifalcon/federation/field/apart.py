@@ -21,9 +21,9 @@ from epifalcon.federation.sites.gathering import Met
 from epifalcon.federation.sites.switchboard import Payload, Switchboard
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.people import add_up
 from epifalcon.models.field.sweeps import Exchange
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.types import Floats, Probabilities
 
 T = TypeVar("T")

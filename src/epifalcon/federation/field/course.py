@@ -24,12 +24,12 @@ from epifalcon.federation.field.task import FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.disease import rates_for
 from epifalcon.models.field.people import add_up
 from epifalcon.models.field.places import City
 from epifalcon.models.field.settings import LAWS, FieldSettings, Law
 from epifalcon.models.field.sweeps import Exchange, Stage, Start, infer
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.types import Floats, Probabilities
 

@@ -25,11 +25,11 @@ from epifalcon.federation.field.reading import Profile
 from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.preparing import Household, drawn_for
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.choosing import losses
 from epifalcon.models.field.disease import Rates
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.settings import LAWS
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.types import Floats, Probabilities
 

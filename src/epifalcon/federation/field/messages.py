@@ -25,12 +25,10 @@ from epifalcon.models.field.chains import (
     FORCE,
     ILLNESS,
     INFECTIOUS_STEPS,
-    Manner,
-    Sums,
-    Told,
 )
 from epifalcon.models.field.disease import Rates
 from epifalcon.models.field.settings import LAWS
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.types import Floats
 
 _ROOM = 9.0

@@ -27,7 +27,7 @@ from epifalcon.federation.field.reading import (
 )
 from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.together import Together
-from epifalcon.models.field.chains import Manner, Sums, Told
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats

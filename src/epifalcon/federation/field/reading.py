@@ -26,9 +26,9 @@ from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import Manner, Told
 from epifalcon.models.field.disease import Rates
 from epifalcon.models.field.people import Cohort
+from epifalcon.models.field.tables import Manner, Told
 from epifalcon.types import UNKNOWN, Floats
 
 LEAST_CROWD = 0.5

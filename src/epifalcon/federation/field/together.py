@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.people import Cohort, add_up
 from epifalcon.models.field.reading import Now
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.types import Floats, Probabilities
 
 

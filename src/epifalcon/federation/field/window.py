@@ -20,7 +20,6 @@ from epifalcon.errors import DataError
 from epifalcon.federation.field.together import Together
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import Sums
 from epifalcon.models.field.disease import fit_to_tests
 from epifalcon.models.field.people import Cohort, before_all
 from epifalcon.models.field.places import Places
@@ -28,6 +27,7 @@ from epifalcon.models.field.published import Messages, PublishedField
 from epifalcon.models.field.reading import Heard, Now, states_after
 from epifalcon.models.field.settings import FieldSettings, WindowSettings
 from epifalcon.models.field.sweeps import Stage, Start, caution_by, go_on
+from epifalcon.models.field.tables import Sums
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
 

@@ -13,15 +13,9 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.hypergraph.compiled import compiled
 from epifalcon.models.field.calibrating import odds_of
-from epifalcon.models.field.chains import (
-    CROWD,
-    EVIDENCE,
-    FORCE,
-    ILLNESS,
-    Home,
-    Told,
-)
+from epifalcon.models.field.chains import CROWD, EVIDENCE, FORCE, ILLNESS
 from epifalcon.models.field.disease import Rates
+from epifalcon.models.field.tables import Home, Told
 from epifalcon.types import Floats
 
 Singles = NDArray[np.float32]

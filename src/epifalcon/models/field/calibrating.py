@@ -75,6 +75,15 @@ class Bend:
 AS_IT_IS = Bend()
 
 
+def still(now: Probabilities, risk: Probabilities, told: Probabilities) -> Floats:
+    """Of being infected now, if ``told`` stands for ``risk``, of ever having been.
+
+    How many of those infected still are stays the same.
+    """
+    share = np.divide(now, risk, out=np.zeros_like(now), where=risk > 0)
+    return np.asarray(np.clip(share, 0.0, 1.0) * told)
+
+
 def odds_of(risk: Probabilities) -> Floats:
     """Log odds; risks of 0 and 1 count as a millionth and all but a millionth."""
     return np.asarray(logit(np.clip(risk, _LEAST_RISK, 1 - _LEAST_RISK)))

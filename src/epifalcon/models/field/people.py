@@ -8,14 +8,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.hypergraph.compiled import each_part
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import (
-    LANES,
-    Home,
-    Manner,
-    Sums,
-    Told,
-    live,
-)
+from epifalcon.models.field.chains import LANES, live
 from epifalcon.models.field.disease import Rates, fit_to_tests
 from epifalcon.models.field.reading import (
     Heard,
@@ -24,6 +17,7 @@ from epifalcon.models.field.reading import (
     infections,
     read_now,
 )
+from epifalcon.models.field.tables import Home, Manner, Sums, Told
 from epifalcon.types import Counts, Floats, Probabilities
 
 _PART, _MOST_PARTS = 2048, 8

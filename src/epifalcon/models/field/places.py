@@ -7,16 +7,9 @@ from numpy.typing import NDArray
 
 from epifalcon.epidemic.rules import Chance
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.field.chains import (
-    CROWD,
-    EVIDENCE,
-    FORCE,
-    ILLNESS,
-    Manner,
-    Sums,
-    Told,
-)
+from epifalcon.models.field.chains import CROWD, EVIDENCE, FORCE, ILLNESS
 from epifalcon.models.field.disease import MOST_CHANCE
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.models.field.transmission import Factor
 from epifalcon.types import Floats
 

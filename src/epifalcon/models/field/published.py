@@ -17,10 +17,10 @@ from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.chains import Singles, Told
 from epifalcon.models.field.disease import Rates
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, Places, told_by
+from epifalcon.models.field.tables import Singles, Told
 from epifalcon.models.field.transmission import Factor
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Floats

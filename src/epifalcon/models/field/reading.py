@@ -11,8 +11,9 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.models.field.chains import Home, Told, hear
+from epifalcon.models.field.chains import hear
 from epifalcon.models.field.disease import Fit, Rates
+from epifalcon.models.field.tables import Home, Told
 from epifalcon.types import Floats, Probabilities
 
 _AT_ONCE = 32_768

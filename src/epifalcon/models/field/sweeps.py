@@ -18,7 +18,6 @@ from typing import Protocol
 import numpy as np
 
 from epifalcon.epidemic.known import Known
-from epifalcon.models.field.chains import Manner, Sums, Told
 from epifalcon.models.field.disease import MOST_CHANCE, Rates
 from epifalcon.models.field.places import (
     City,
@@ -28,6 +27,7 @@ from epifalcon.models.field.places import (
     told_by,
 )
 from epifalcon.models.field.settings import FieldSettings
+from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.models.field.transmission import Factor, Transmission
 from epifalcon.types import Floats
 
