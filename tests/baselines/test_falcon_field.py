@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from epifalcon.baselines import field_telling
+from epifalcon.baselines import field_runs, field_telling
 from epifalcon.baselines.falcon_field import FalconField
 from epifalcon.baselines.field_runs import LEDGER, held_out
 from epifalcon.baselines.method import Scene
@@ -120,3 +120,11 @@ def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
     hidden = ~known.tested
     assert np.corrcoef(clear[hidden], spread[1e7][hidden])[0, 1] > 0.9
     assert np.corrcoef(clear[hidden], spread[0.01][hidden])[0, 1] < 0.5
+
+
+def test_what_a_private_run_knows_of_contacts_comes_from_noised_counts(monkeypatch):
+    privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
+    before = fitted(town.known(), privacy=privacy).predict_proba()
+    monkeypatch.setattr(field_runs, "force_of_infection", lambda *_: 9.0)
+    after = fitted(town.known(), privacy=privacy).predict_proba()
+    np.testing.assert_array_equal(before, after)

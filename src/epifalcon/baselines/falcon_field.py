@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.baselines.field_interval import interval, shaken, spread_of
+from epifalcon.baselines.field_rates import PUBLISHED, RunsByTimes, as_plain
 from epifalcon.baselines.field_runs import (
     MEAN_NOW,
     KeptField,
@@ -53,6 +54,8 @@ class Folds:
     """Of the run with all tests first."""
     ends: list[AtHome]
     """The same."""
+    runs: list[Runs]
+    """The same: under the times that its tests speak for."""
 
 
 class FalconField(Method):
@@ -75,16 +78,22 @@ class FalconField(Method):
 
         A private run is one run: what other runs would release is not paid for.
         """
-        settings, runs = self.settings.field, Runs(self.scene, traces, self.settings)
+        settings, by_times = (
+            self.settings.field,
+            RunsByTimes(self.scene, traces, self.settings),
+        )
         if self.settings.privacy.mode != "off":
-            found, self._kept = runs.private(known)
+            found, self._kept = by_times.under(PUBLISHED).private(known)
             return found
         parts = min(settings.folds, int(known.tested.sum()))
         fold = blind_folds(known, max(parts, 1), self._deal())
-        folds = Folds(fold, [], [])
+        folds, times = Folds(fold, [], [], []), []
         self._kept = None
 
         def run(tests: Known) -> AtHome:
+            times.append(by_times.chosen(tests, fold))
+            runs = by_times.under(times[-1])
+            folds.runs.append(runs)
             folds.laws.append(runs.law(tests, fold))
             end, field = runs.final(tests, folds.laws[-1])
             self._kept = self._kept or field
@@ -92,10 +101,10 @@ class FalconField(Method):
             return end
 
         found = without_own_tests(known, parts, self._deal(), run)
-        told = {"sweeps": found.steps, "law": folds.laws[0]}
+        told = {"sweeps": found.steps, "law": folds.laws[0], **as_plain(times[0])}
         found, tellings = replace(found, told=told), [Telling()]
-        if not runs.ways.none and parts >= LEAST_FOLDS:
-            found, tellings = _told(found, known, runs, folds, traces)
+        if not folds.runs[0].ways.none and parts >= LEAST_FOLDS:
+            found, tellings = _told(found, known, folds, traces)
         found.told[MEAN_NOW] = mean_of(found.now)
         return self._with_interval(found, known, traces, folds, tellings)
 
@@ -151,7 +160,7 @@ class FalconField(Method):
 
 
 def _told(
-    found: Scores, known: Known, runs: Runs, folds: Folds, traces: Traces
+    found: Scores, known: Known, folds: Folds, traces: Traces
 ) -> tuple[Scores, list[Telling]]:
     """The scores as they are told, and how; their risks have come from ``folds``.
 
@@ -160,13 +169,15 @@ def _told(
     whole, *others = folds.ends
     judges, count = known_late(known, traces), len(others)
     held = [Held(end, judges & (folds.of == part)) for part, end in enumerate(others)]
-    telling = find_telling(whole, held, known, runs.ways)
+    ways = folds.runs[0].ways
+    telling = find_telling(whole, held, known, ways)
     risk, tellings = telling(whole).copy(), [telling]
     for part, end in enumerate(others):
         own, after = folds.of == part, folds.of == (part + 1) % count
         left = known.of_people(~own & ~after)
-        before = Held(runs.shortly(left, folds.laws[1 + part]), judges & after)
-        tellings.append(find_telling(end, [before], known, runs.ways))
+        end_before = folds.runs[1 + part].shortly(left, folds.laws[1 + part])
+        before = Held(end_before, judges & after)
+        tellings.append(find_telling(end, [before], known, ways))
         risk[own] = tellings[-1](end)[own]
     risk = on_a_grid(risk)
     found = replace(

@@ -24,12 +24,16 @@ from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.at_home import Situation, numbers_at_home
 from epifalcon.models.field.choosing import choose, losses
-from epifalcon.models.field.disease import force_of_infection, rates_of
+from epifalcon.models.field.disease import (
+    force_by_share,
+    force_of_infection,
+    rates_of,
+)
 from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, told_by
 from epifalcon.models.field.published import Messages, PublishedField
 from epifalcon.models.field.reading import Now
-from epifalcon.models.field.settings import FieldSettings, Law
+from epifalcon.models.field.settings import LAWS, FieldSettings, Law
 from epifalcon.models.field.sweeps import Stage, Start, begin, go_on, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Ledger
@@ -91,7 +95,9 @@ class Runs:
         wish = settings.region
         flows = cache(lambda: count_flows(traces))
         self._laws = {
-            law: Transmission.of(law, wish, traces.regions, flows) for law in wish.laws
+            law: Transmission.of(law, wish, traces.regions, flows)
+            for law in LAWS
+            if law in wish.laws or law == "scaled"
         }
         self.ways = Ways.of(settings, scene.test_errors)
         self._numbers = numbers or self.ways.correction is not None
@@ -108,11 +114,12 @@ class Runs:
         if wish != "auto":
             return wish
         held = held_out(tests, fold)
-        lost: dict[Law, list[Floats]] = {law: [] for law in self._laws}
+        laws = self._settings.region.laws
+        lost: dict[Law, list[Floats]] = {law: [] for law in laws}
         for part in held:
             out = fold == part
             left = tests.of_people(~out)
-            for law in self._laws:
+            for law in laws:
                 risk = self.shortly(left, law).risk[out]
                 lost[law].append(losses(risk, tests.status[out] == 1))
         if not held:
@@ -148,7 +155,12 @@ class Runs:
         )
         start = Start.by_share(tested, positive, self._rates, self._traces.slots)
         settings = replace(self._settings, sweeps=wish.sweeps)
-        city = replace(self._city(noised.crowd()), own_in_sums=False)
+        scene, clock = self._scene, self._traces.clock
+        # What true contacts would tell is not paid for.
+        force = force_by_share(
+            noised.share_of_others, clock, scene.pathogen, scene.rule
+        )
+        city = replace(self._city(noised.crowd()), own_in_sums=False, force=force)
         stage = infer(noised, city, start, settings, self._laws["one"], self._tell)
         now, kept = self._read(_Swept(together, city, stage))
         spent = spent_figures(wish.mode, noised.ledger)
@@ -247,7 +259,7 @@ class Runs:
         if settings.region.law != "auto":
             tells = not self.ways.none and folds >= LEAST_FOLDS
             return finals + tells * folds * each
-        return finals + 2 * folds * len(self._laws) * each
+        return finals + 2 * folds * len(settings.region.laws) * each
 
 
 def mean_of(now: Probabilities | None) -> float | None:

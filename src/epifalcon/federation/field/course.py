@@ -12,19 +12,24 @@ from typing import Protocol
 
 import numpy as np
 
-from epifalcon.epidemic.hazard import kappa_by_share
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.cuts import excess_cut, presence_cut
 from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
 from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.private import by_slot, places_by, presence_by
-from epifalcon.federation.field.reading import Noisy, Profile, read_crowd, read_share
+from epifalcon.federation.field.reading import (
+    Noisy,
+    Profile,
+    read_crowd,
+    read_share,
+    share_of_others,
+)
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.field.disease import rates_for
+from epifalcon.models.field.disease import force_by_share, rates_for
 from epifalcon.models.field.people import add_up
 from epifalcon.models.field.places import City
 from epifalcon.models.field.settings import LAWS, FieldSettings, Law
@@ -185,7 +190,7 @@ class Course:
 
     def _private_city(self, crowd: Floats) -> City:
         """By counts with noise: what is told of contacts comes from them alone."""
-        share = float(np.maximum(crowd - 1, 0).sum() / crowd.sum())
+        share = share_of_others(crowd)
         present = by_slot(1 + crowd[None], self._setting.clock.slots)
         return replace(self._city_of(present, share), own_in_sums=False)
 
@@ -193,9 +198,7 @@ class Course:
         task, clock = self._task, self._setting.clock
         force = 0.0
         if share is not None:
-            kappa = kappa_by_share(share, task.pathogen, task.rule)
-            weight = task.rule.mean_infectious_days(task.pathogen) * task.pathogen.mu
-            force = kappa * task.pathogen.beta * clock.slot_days * weight
+            force = force_by_share(share, clock, task.pathogen, task.rule)
         return City(clock, force, task.rule.chance, present, task.rule.contact == "I/S")
 
 

@@ -24,6 +24,7 @@ from epifalcon.federation.field.reading import (
     read_crowd,
     read_excess,
     read_share,
+    share_of_others,
 )
 from epifalcon.federation.field.sending import Sent, send
 from epifalcon.federation.field.together import Together
@@ -59,6 +60,11 @@ class Noised:
         and go, others are as many as that mean.
         """
         return by_slot(1 + self._crowd[None], self._plan.clock.slots)
+
+    @property
+    def share_of_others(self) -> float:
+        """Among those present, in the mean and as noise lets see it."""
+        return share_of_others(self._crowd)
 
     def tests(self, tested: int, positive: int) -> tuple[float, float]:
         """How many were tested and how many of them positive, with noise.

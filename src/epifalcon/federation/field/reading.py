@@ -100,6 +100,11 @@ def read_crowd(presence: Noisy, people: int) -> Floats:
     return np.asarray(np.maximum(found, LEAST_CROWD))
 
 
+def share_of_others(crowd: Floats) -> float:
+    """The mean share of others among those present, by ``read_crowd``'s answer."""
+    return float(np.maximum(crowd - 1, 0).sum() / crowd.sum())
+
+
 def read_share(tested: float, positive: float, sigma: float) -> float:
     """The share of positives, by two noised numbers and what is usual."""
     tested = max(tested, 1.0)

@@ -1,11 +1,13 @@
-"""Choose among laws by people who were held out, the simpler one in doubt."""
+"""Choose among models by people who were held out, the simpler one in doubt."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
-from epifalcon.models.field.settings import LAWS, Law
 from epifalcon.types import Floats, Mask, Probabilities
+
+Name = TypeVar("Name", bound=Hashable)
 
 _LEAST_RISK = 1e-6
 
@@ -16,20 +18,18 @@ def losses(risk: Probabilities, infected: Mask) -> Floats:
     return np.asarray(-np.log(np.clip(told, _LEAST_RISK, 1.0)))
 
 
-def choose(lost: Mapping[Law, Floats]) -> Law:
-    """The law that loses least among held-out people, (people,) each.
+def choose(lost: Mapping[Name, Floats]) -> Name:
+    """The one that loses least among held-out people, (people,) each.
 
-    A richer one must win by more than one standard error over the best of the
-    simpler ones.
+    They stand from simple to rich; a richer one must win by more than one standard
+    error over the best of the simpler ones.
     """
-    best: Law = "one"
-    for law in LAWS:
-        if law == best or law not in lost:
-            continue
-        gain = lost[best] - lost[law]
+    best, *richer = lost
+    for name in richer:
+        gain = lost[best] - lost[name]
         if len(gain) < 2:
             continue
         error = gain.std(ddof=1) / np.sqrt(len(gain))
         if gain.mean() > error:
-            best = law
+            best = name
     return best

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.epidemic.hazard import resolve_kappa
+from epifalcon.epidemic.hazard import kappa_by_share, resolve_kappa
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
@@ -69,8 +69,20 @@ def force_of_infection(
     if traces.by_slot.max() == UNKNOWN:
         return 0.0
     kappa = resolve_kappa(traces, pathogen, rule)
+    return kappa * _plain_force(traces.clock, pathogen, rule)
+
+
+def force_by_share(
+    share: float, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
+) -> float:
+    """The same by the mean share of others among those present alone."""
+    kappa = kappa_by_share(share, pathogen, rule)
+    return kappa * _plain_force(clock, pathogen, rule)
+
+
+def _plain_force(clock: Clock, pathogen: Pathogen, rule: OutbreakSettings) -> float:
     weight = rule.mean_infectious_days(pathogen) * pathogen.mu
-    return kappa * pathogen.beta * traces.clock.slot_days * weight
+    return pathogen.beta * clock.slot_days * weight
 
 
 def rates_of(traces: Traces, pathogen: Pathogen, rule: OutbreakSettings) -> Rates:

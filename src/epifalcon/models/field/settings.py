@@ -111,6 +111,9 @@ class FieldSettings:
     folds: int = 4
     """Parts of the tested people whose results are left out in turn, to tell the
     risks of the tested without them and to choose the law of transmission."""
+    rates: Literal["given", "chosen"] = "given"
+    """``chosen`` also tries latent and infectious times of half and twice the
+    pathogen's, and takes the ones that tell held-out tested people best."""
     kept: bool = True
     """Whether a run keeps what places told and people sent at last, for newcomers,
     explanations and the next days: some 8 bytes for each person and slot."""
@@ -128,6 +131,7 @@ class FieldSettings:
 
     def __post_init__(self) -> None:
         one_of(("auto", "none"), calibration=self.calibration)
+        one_of(("given", "chosen"), rates=self.rates)
         whole(1, sweeps=self.sweeps)
         positive(evidence_bound=self.evidence_bound, renewed=self.renewed)
         positive(slower=self.slower)
