@@ -30,7 +30,7 @@ demo: install ## a small city, an outbreak, Falcon beside its rivals; runs/demo/
 	@echo "Open this in a browser: $(CURDIR)/runs/demo/report.html"
 
 test: install ## run all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --durations=30 -m "not slow"
 
 test-slow: install ## run the slow studies' tests
 	$(BIN)/python -m pytest -m slow

@@ -140,5 +140,5 @@ def test_an_interval_stands_beside_its_risk():
     status = np.array([-1, -1], np.int8)
     table = Risks(risk, status, low=low, high=high).table
     assert table.select("risk_low", "risk_high").rows() == [(0.7, 1.0), (0.1, 0.4)]
-    with pytest.raises(DataError, match="interval"):
+    with pytest.raises(DataError, match="risk_low"):
         Risks(risk, status, low=low[:1], high=high)

@@ -46,8 +46,8 @@ class Risks:
     def __post_init__(self) -> None:
         if self.names is not None and len(self.names) != len(self):
             raise DataError(f"{len(self.names)} names for {len(self)} people")
-        for told in (self.probability, *self._more.values()):
-            same_length(probability=told, status=self.status)
+        for name, told in {"risk": self.probability, **self._more}.items():
+            same_length(**{name: told}, status=self.status)
             inside = (told >= 0) & (told <= 1)
             if not inside.all():
                 worst = told[~inside][0]
