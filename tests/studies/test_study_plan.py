@@ -89,3 +89,12 @@ def test_some_methods_can_be_asked_for():
 def test_what_cannot_be_is_refused(asked, told):
     with pytest.raises(SettingsError, match=told):
         Asked(**asked)
+
+
+def test_some_cells_can_be_asked_for():
+    made = plan(find_study("stages"), cells=("after",), methods=("hbp",), seeds=2)
+    assert [cell.label for cell in made.cells] == ["after"]
+    assert made.command.endswith("--seeds 2 --methods hbp --cell after")
+    assert made.partial
+    with pytest.raises(SettingsError, match=r"cell 'afta'.*after"):
+        plan(find_study("stages"), cells=("afta",))

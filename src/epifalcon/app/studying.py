@@ -67,6 +67,14 @@ def run(
             show_default=False,
         ),
     ] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cell",
+            help="Only this setting of the study, by its label; more than one is fine.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: options.Jobs = None,
     work: Annotated[
         Path,
@@ -77,7 +85,7 @@ def run(
         typer.Option(
             "--out",
             help="Folder of tables and figures: results/NAME unless told; in the work "
-            "folder at scale hamlet, or with --methods.",
+            "folder at scale hamlet, or with --methods or --cell.",
             show_default=False,
         ),
     ] = None,
@@ -104,7 +112,12 @@ def run(
     screen = Screen(json=as_json, quiet=quiet)
     study = find_study(name)
     chosen = () if methods is None else _names(methods)
-    asked = Asked(scale=scale, seeds=seeds, methods=chosen)  # type: ignore[arg-type]
+    asked = Asked(
+        scale=scale,  # type: ignore[arg-type]
+        seeds=seeds,
+        methods=chosen,
+        cells=tuple(cell or ()),
+    )
     crew = Crew(jobs=jobs, retry=retry)
     planned = plan_study(study, asked, work)
     place = out or _default_out(planned, work)
@@ -170,7 +183,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _default_out(planned: "Planned", work: Path) -> Path:
     """Kept results are not overwritten by a small or partial run."""
     name = planned.study.name
-    if planned.methods:
+    if planned.partial:
         return work / f"{name}-{planned.scale}-part"
     return _RESULTS / name if planned.scale == "full" else work / f"{name}-hamlet"
 

@@ -126,6 +126,8 @@ class Asked:
     """None for as many as the study usually has."""
     methods: tuple[str, ...] = ()
     """These alone; none for all."""
+    cells: tuple[str, ...] = ()
+    """Labels of these alone; none for all."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:

@@ -7,12 +7,12 @@ runs, in one study or in several.
 import importlib.metadata
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from epifalcon.baselines.catalogue import entry
 from epifalcon.errors import SettingsError
-from epifalcon.settings import as_plain, fingerprint
+from epifalcon.settings import as_plain, fingerprint, unknown_name
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.study import Asked, Cell, Scale, Study
@@ -31,8 +31,7 @@ class Planned:
     cells: tuple[Cell, ...]
     plans: Mapping[str, Plan]
     """By a cell's label; of cells with equal settings, the same one."""
-    methods: tuple[str, ...] = ()
-    """Those asked for, where not all are."""
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def comparisons(self) -> list[Plan]:
@@ -44,9 +43,16 @@ class Planned:
         """The words that make this study, or go on with it."""
         words = ["epifalcon", "study", "run", self.study.name, "--scale", self.scale]
         words += ["--seeds", str(len(self.seeds))]
-        if self.methods:
-            words += ["--methods", ",".join(self.methods)]
+        if self.asked.methods:
+            words += ["--methods", ",".join(self.asked.methods)]
+        for label in self.asked.cells:
+            words += ["--cell", label]
         return shlex.join(words)
+
+    @property
+    def partial(self) -> bool:
+        """Whether less than the whole study was asked for."""
+        return bool(self.asked.methods or self.asked.cells)
 
     @property
     def runs(self) -> int:
@@ -71,7 +77,7 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     """What ``asked`` means for ``study``; nothing is written yet."""
     count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
-    cells = _chosen(study, study.cells(asked.scale), asked.methods)
+    cells = _chosen(study, _labelled(study, asked), asked.methods)
     plans: dict[str, Plan] = {}
     by_folder: dict[Path, Plan] = {}
     for cell in cells:
@@ -84,7 +90,17 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
         by_folder[made.folder] = made
         plans[cell.label] = made
     plans = {label: by_folder[plan.folder] for label, plan in plans.items()}
-    return Planned(study, asked.scale, seeds, tuple(cells), plans, asked.methods)
+    return Planned(study, asked.scale, seeds, tuple(cells), plans, asked)
+
+
+def _labelled(study: Study, asked: Asked) -> list[Cell]:
+    """The cells asked for, in the study's order."""
+    cells = list(study.cells(asked.scale))
+    labels = [cell.label for cell in cells]
+    for wanted in asked.cells:
+        if wanted not in labels:
+            raise SettingsError(unknown_name("cell", wanted, labels))
+    return [cell for cell in cells if not asked.cells or cell.label in asked.cells]
 
 
 def _chosen(
