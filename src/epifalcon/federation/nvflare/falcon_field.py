@@ -2,49 +2,33 @@
 
 from pathlib import Path
 
-from epifalcon.federation.nvflare.jobs import Job, Part
-from epifalcon.federation.nvflare.one_run import OneRun, carry_out, path_of
+from epifalcon.federation.nvflare.jobs import Job
+from epifalcon.federation.nvflare.one_run import Coordinator, OneRun, job_for, path_of
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.settings import build
 from epifalcon.types import Plain
 
 
-class FieldCoordinator:
+class FieldCoordinator(Coordinator):
     """The server's end: one run over all sites of the job."""
 
-    def __init__(self, run: str, order: Plain, conduct: Plain, resume: bool) -> None:
-        self._run, self._order, self._conduct = run, order, conduct
-        self._resume = resume
+    def go(self, transport: Transport, place: Path) -> None:
+        """Run the method in the folder ``place``."""
+        # What loads torch comes with the job, not with every process.
+        from epifalcon.federation.field.coordinating import FieldSitesRun
+        from epifalcon.federation.field.task import FieldOrder
+        from epifalcon.federation.sites.coordinating import Conduct
 
-    def coordinate(self, transport: Transport, folder: Path) -> None:
-        """Run to the end, or until too few sites are left; tell why if it fails."""
-
-        def go(place: Path) -> None:
-            # What loads torch comes with the job, not with every process.
-            from epifalcon.federation.field.coordinating import FieldSitesRun
-            from epifalcon.federation.field.task import FieldOrder
-            from epifalcon.federation.sites.coordinating import Conduct
-
-            order = build(FieldOrder, self._order, "order")
-            conduct = build(Conduct, self._conduct, "conduct")
-            FieldSitesRun(transport, place, order, conduct).go()
-
-        carry_out(folder, self._run, self._resume, go)
+        order = build(FieldOrder, self._order, "order")
+        conduct = build(Conduct, self._conduct, "conduct")
+        FieldSitesRun(transport, place, order, conduct).go()
 
 
-class FieldSite:
+class FieldSite(OneRun):
     """A site's end: answers the calls of one run with its own people."""
 
     def __init__(self) -> None:
-        self._end = OneRun("epifalcon.federation.field.site:FieldSiteRun")
-
-    def open(self, name: str, folder: Path) -> None:
-        """Remember who and where this is; data are read when a run says hello."""
-        self._end.open(name, folder)
-
-    def answer(self, call: bytes) -> bytes:
-        """Answer one call; a job has one run."""
-        return self._end.answer(call)
+        super().__init__("epifalcon.federation.field.site:FieldSiteRun")
 
 
 def job_of(
@@ -52,12 +36,7 @@ def job_of(
 ) -> Job:
     """The job of one run; ``order`` and ``conduct`` as plain values."""
     args = {"run": run, "order": order, "conduct": conduct, "resume": resume}
-    return Job(
-        name=run,
-        coordinator=Part(path=path_of(FieldCoordinator), args=args),
-        site=Part(path=path_of(FieldSite)),
-        minimum_sites=minimum_sites,
-    )
+    return job_for((FieldCoordinator, FieldSite), args, minimum_sites)
 
 
 CLASSES = (path_of(FieldCoordinator), path_of(FieldSite))

@@ -1,6 +1,7 @@
 """What the ends of a job have in common, whichever method it runs."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Protocol, cast
 
 from epifalcon.errors import DataError, EpifalconError, SettingsError
 from epifalcon.federation.nvflare import outcomes
+from epifalcon.federation.nvflare.jobs import Job, Part
+from epifalcon.federation.sites.transport import Transport
+from epifalcon.types import Plain
 
 RUNS = "runs"
 """Folder in a kit with a folder for each run."""
@@ -67,6 +71,39 @@ class OneRun:
                 self._run = cast(_Answers, made)
             running = self._run
         return running.answer(call)
+
+
+class Coordinator(ABC):
+    """A server's end: one run over all sites of the job."""
+
+    def __init__(self, run: str, order: Plain, conduct: Plain, resume: bool) -> None:
+        self._run, self._order, self._conduct = run, order, conduct
+        self._resume = resume
+
+    def coordinate(self, transport: Transport, folder: Path) -> None:
+        """Run to the end, or until too few sites are left; tell why if it fails."""
+        carry_out(
+            folder, self._run, self._resume, lambda place: self.go(transport, place)
+        )
+
+    @abstractmethod
+    def go(self, transport: Transport, place: Path) -> None:
+        """Run the method in the folder ``place``."""
+
+
+def job_for(
+    ends: tuple[type[Coordinator], type[OneRun]],
+    args: Plain,
+    minimum_sites: int,
+) -> Job:
+    """The job whose ends are these classes; ``args`` are the coordinator's."""
+    coordinator, site = map(path_of, ends)
+    return Job(
+        name=args["run"],
+        coordinator=Part(path=coordinator, args=args),
+        site=Part(path=site),
+        minimum_sites=minimum_sites,
+    )
 
 
 def path_of(kind: type) -> str:
