@@ -29,7 +29,7 @@ from epifalcon.types import Floats, RegionIds, Slots
 
 Singles = NDArray[np.float32]
 
-ELEMENTARY = "e479664a6084d1c71ae479a07ab7718d5fce62d1ca833f4633c49e6f1d591ad5"
+ELEMENTARY = "af1a4b713dac2f45b54123622fa348f649cd99ef541ecc63240e1c7ce28de44a"
 """SHA-256 of ``elementary.py`` as this file was last compiled with."""
 LANES = 64
 ROWS = 6

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon.baselines import field_kernels
-from epifalcon.models.field import chains, elementary
+from epifalcon.models.field import chains, elementary, places
 from epifalcon.models.field.elementary import expm1, log1p, rounded
 
 
@@ -22,7 +22,7 @@ def test_rounding_is_to_the_nearest_step():
         assert rounded(x, 2.0**10) * 2**10 == np.rint(x * 2**10)
 
 
-@pytest.mark.parametrize("caller", [chains, field_kernels])
+@pytest.mark.parametrize("caller", [chains, places, field_kernels])
 def test_callers_were_compiled_with_this_file(caller):
     """Else numba's cache would go on with the old functions: renew the hash there."""
     held = hashlib.sha256(Path(elementary.__file__).read_bytes()).hexdigest()

@@ -21,7 +21,7 @@ from epifalcon.models.field.elementary import expm1, log1p, rounded
 from epifalcon.models.field.tables import Home, Manner, Singles, Sums, Told
 from epifalcon.types import Floats
 
-ELEMENTARY = "e479664a6084d1c71ae479a07ab7718d5fce62d1ca833f4633c49e6f1d591ad5"
+ELEMENTARY = "af1a4b713dac2f45b54123622fa348f649cd99ef541ecc63240e1c7ce28de44a"
 """SHA-256 of ``elementary.py`` as this file was last compiled with."""
 
 LANES = 64
@@ -37,6 +37,7 @@ _ROW = np.uint64(8) * _LANES
 _NEVER, _LATER = _CAUGHT, _HEARD
 _HIT, _BEARING = _S, _E
 _SENT, _NEWS, _WELL, _TALLY, _BORNE = np.arange(5, dtype=np.uint64) * _LANES
+_FORCE, _CROWD, _ILL, _EVIDENCE = np.arange(4, dtype=np.uint64) * _LANES
 _MOST_EVIDENCE = 30.0
 _LEAST_FACTOR = -1 + 1e-6
 _MOST_CAUGHT = 1 - 1e-6
@@ -71,7 +72,8 @@ def live(
             if told.flat.size:
                 _hear_nothing(row, life, told.flat[slot])
             else:
-                _listen(begin, width, slot, home, told, life)
+                _listen(begin, width, slot, home, told, out)
+                _weigh(row, life, out)
             _go_forward(row, life, now, rates)
         _leave(begin, width, home.fit, now)
         for slot in range(slots - 1, -1, -1):
@@ -125,35 +127,43 @@ def _hear_nothing(row: np.uint64, life: Singles, hazard: float) -> None:
 
 @compiled
 def _listen(
-    begin: int, width: int, slot: int, home: Home, told: Told, life: Singles
+    begin: int, width: int, slot: int, home: Home, told: Told, out: Floats
 ) -> None:
-    """Turn what a slot's places tell into a hazard and evidence, one's own aside.
+    """Write what a slot's places tell into ``out``, one's own messages aside."""
+    edges = told.edges[slot]
+    for at in range(width):
+        lane, person = np.uint64(at), np.uint64(begin + at)
+        edge = np.uint32(home.here[slot, person] + 1)
+        out[_FORCE + lane] = edges[edge, FORCE]
+        out[_CROWD + lane] = edges[edge, CROWD]
+        own = told.own * home.infectious[slot, person]
+        out[_ILL + lane] = edges[edge, ILLNESS] - own
+        own = told.own * home.evidence[slot, person]
+        out[_EVIDENCE + lane] = edges[edge, EVIDENCE] - own
+
+
+@compiled
+def _weigh(row: np.uint64, life: Singles, out: Floats) -> None:
+    """Turn what was told into a hazard and evidence.
 
     k others with the mean message m make 1 - (1 - d m)^k and (1 + d m)^k: exact
     for one other, and for several who are alike.
     """
-    row, edges = np.uint64(slot) * _ROW, told.edges[slot]
-    force, crowd = np.zeros(LANES), np.zeros(LANES)
-    ill, news = np.zeros(LANES), np.zeros(LANES)
-    for lane in range(width):
-        edge = np.uint32(home.here[slot, begin + lane] + 1)
-        force[lane], crowd[lane] = edges[edge, FORCE], edges[edge, CROWD]
-        own = told.own * home.infectious[slot, begin + lane]
-        ill[lane] = edges[edge, ILLNESS] - own
-        own = told.own * home.evidence[slot, begin + lane]
-        news[lane] = edges[edge, EVIDENCE] - own
     for lane in range(_LANES):
-        some = max(crowd[lane], 1.0)
-        mean = min(max(ill[lane] / some, 0.0), 1.0)
-        borne = -some * log1p(-force[lane] * mean)
+        force, crowd = out[_FORCE + lane], out[_CROWD + lane]
+        some = max(crowd, 1.0)
+        part = 1 / some
+        mean = min(max(out[_ILL + lane] * part, 0.0), 1.0)
+        borne = -some * log1p(-force * mean)
         caught = -expm1(-min(borne, _MOST_EVIDENCE))
         caught = min(max(caught, _LEAST_CAUGHT), _MOST_CAUGHT)
-        heard = some * log1p(max(force[lane] * news[lane] / some, _LEAST_FACTOR))
+        news = out[_EVIDENCE + lane] * part
+        heard = some * log1p(max(force * news, _LEAST_FACTOR))
         heard = min(max(heard, -_MOST_EVIDENCE), _MOST_EVIDENCE)
         life[row + _CAUGHT + lane] = caught
         life[row + _HEARD + lane] = 1 + expm1(heard)
         # The hazard that all others there bring but one: the one who listens.
-        life[row + _OTHERS + lane] = max(crowd[lane] - 1, 0.0) / some * caught
+        life[row + _OTHERS + lane] = max(crowd - 1, 0.0) * part * caught
 
 
 @compiled
@@ -215,17 +225,18 @@ def _go_backward(
         well, ill = s * spared, life[row + _I + lane] * i
         rest = life[row + _E + lane] * e + life[row + _R + lane] * r + _TINY
         whole = well + ill + rest
-        out[_SENT + lane] = min(ill / whole, 1.0)
-        out[_WELL + lane] = well / whole
+        part = 1 / whole
+        out[_SENT + lane] = min(ill * part, 1.0)
+        out[_WELL + lane] = well * part
         gain, others = s * (infected - spared), life[row + _OTHERS + lane]
         part = whole + _LEAST_CAUGHT * s * infected + others * gain
         out[_NEWS + lane] = (1 - others) * gain / part
         caught, heard = life[row + _CAUGHT + lane], life[row + _HEARD + lane]
         hit, missed = s * caught * infected, well * (1 - caught)
-        whole = hit + missed + ill * heard + rest
-        out[_TALLY + lane] = hit / whole
+        part = 1 / (hit + missed + ill * heard + rest)
+        out[_TALLY + lane] = hit * part
         # Whom the slot infected bore half of it, as good as exactly.
-        out[_BORNE + lane] = (missed + 0.5 * hit) / whole * -log1p(-caught)
+        out[_BORNE + lane] = (missed + 0.5 * hit) * part
         later = now[_LATER + lane]
         told += caught * (infected - told)
         later += caught * (e - later)
@@ -280,8 +291,9 @@ def _add_up(
 def _keep(row: np.uint64, life: Singles, out: Floats) -> None:
     """Keep what is tallied of a slot where nobody looks any more."""
     for lane in range(_LANES):
+        hazard = -log1p(-life[row + _CAUGHT + lane])
         life[row + _HIT + lane] = out[_TALLY + lane]
-        life[row + _BEARING + lane] = out[_BORNE + lane]
+        life[row + _BEARING + lane] = out[_BORNE + lane] * hazard
 
 
 @compiled
@@ -294,23 +306,23 @@ def _tally(
     hazards by the mean ones: E[log b] and E[b] of variational inference.
     """
     slots = home.here.shape[0]
-    for lane in range(width):
-        counts = home.counted[begin + lane]
-        if counts == 0:
-            continue
-        column = np.uint64(lane)
-        whole = 1.0
-        for slot in range(slots):
+    whole = np.ones(LANES)
+    for slot in range(slots):
+        row, typical = np.uint64(slot) * _ROW + _HIT, told.typical[told.day[slot]]
+        for lane in range(width):
             edge = np.uint32(home.here[slot, begin + lane] + 1)
-            hit = life[np.uint64(slot) * _ROW + _HIT + column]
-            whole += hit * (told.typical[told.day[slot], edge] - 1)
-        for slot in range(slots):
+            whole[lane] += life[row + np.uint64(lane)] * (typical[edge] - 1)
+    for slot in range(slots):
+        row, day = np.uint64(slot) * _ROW, told.day[slot]
+        typical = told.typical[day]
+        for lane in range(width):
+            counts, at = home.counted[begin + lane], row + np.uint64(lane)
+            if counts == 0:
+                continue
             edge = np.uint32(home.here[slot, begin + lane] + 1)
-            row, day = np.uint64(slot) * _ROW + column, told.day[slot]
-            caught = life[row + _HIT] * told.typical[day, edge] / whole
+            caught = life[at + _HIT] * typical[edge] / whole[lane]
             tally[0, day, edge] += rounded(counts * caught, _TALLY_STEPS)
-            borne = counts * life[row + _BEARING]
-            tally[1, day, edge] += rounded(borne, _TALLY_STEPS)
+            tally[1, day, edge] += rounded(counts * life[at + _BEARING], _TALLY_STEPS)
 
 
 @compiled
@@ -336,11 +348,13 @@ def hear(
     """
     slots = caught.shape[0]
     life = np.zeros(np.uint64(slots) * _ROW, np.float32)
+    out = np.zeros(np.uint64(5) * _LANES)
     for begin in range(people[0], people[1], LANES):
         width = min(LANES, people[1] - begin)
         for slot in range(slots):
             row = np.uint64(slot) * _ROW
-            _listen(begin, width, slot, home, told, life)
+            _listen(begin, width, slot, home, told, out)
+            _weigh(row, life, out)
             for lane in range(width):
                 at = row + np.uint64(lane)
                 caught[slot, begin - people[0] + lane] = life[_CAUGHT + at]

@@ -1,17 +1,27 @@
 """What the server holds: one row for each place and slot, and nothing of anybody."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.epidemic.rules import Chance
+from epifalcon.hypergraph.compiled import compiled, each_part
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.field.chains import CROWD, EVIDENCE, FORCE, ILLNESS
 from epifalcon.models.field.disease import MOST_CHANCE
+from epifalcon.models.field.elementary import expm1
 from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.models.field.transmission import Factor
 from epifalcon.types import Floats
+
+ELEMENTARY = "af1a4b713dac2f45b54123622fa348f649cd99ef541ecc63240e1c7ce28de44a"
+"""SHA-256 of ``elementary.py`` as this file was last compiled with."""
+_PARTS = 8
+_STEPS = 2
+"""What a number that is told costs, as ``each_part`` counts."""
+_MOST_DOSE = 50.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,18 +75,49 @@ def told_at_first(city: City, hazard: Floats) -> Told:
 
 def told_by(city: City, places: Places, factor: Factor) -> Told:
     """What ``places`` tell, with transmission by ``factor``."""
-    edges = np.empty((*places.crowd.shape, 4))
-    dose = city.force * factor.mean[city.day] / np.maximum(places.crowd, 1)
-    chance = dose if city.chance == "linear" else -np.expm1(-dose)
-    edges[..., FORCE] = np.minimum(chance, MOST_CHANCE)
-    # Nobody meets anybody where nobody was seen.
-    edges[:, 0, FORCE] = 0
-    edges[..., CROWD] = np.maximum(city.present - 1, 0)
-    edges[:, 0, CROWD] = 0
-    edges[..., ILLNESS] = places.infectious
-    edges[..., EVIDENCE] = places.evidence
-    own = float(city.own_in_sums)
-    return Told(edges, np.empty(0), city.day, own, factor.typical)
+    edges, day = np.empty((*places.crowd.shape, 4)), city.day
+    slots, linear = len(edges), city.chance == "linear"
+
+    def work(part: int) -> None:
+        own = slice(slots * part // _PARTS, slots * (part + 1) // _PARTS)
+        held = (places.crowd, city.present, places.infectious, places.evidence)
+        crowd, present, infectious, evidence = (one[own] for one in held)
+        rows = Rows(factor.mean, day[own], crowd, present, infectious, evidence)
+        _lay_out(rows, city.force, linear, edges[own])
+
+    each_part(work, _PARTS, _STEPS * edges.size)
+    return Told(edges, np.empty(0), day, float(city.own_in_sums), factor.typical)
+
+
+class Rows(NamedTuple):
+    """What is told of some slots, before it is laid out place by place."""
+
+    mean: Floats
+    """(days, 1 + regions) the factor of transmission."""
+    day: NDArray[np.int32]
+    """(slots,)"""
+    crowd: Floats
+    present: Floats
+    infectious: Floats
+    evidence: Floats
+
+
+@compiled
+def _lay_out(rows: Rows, force: float, linear: bool, edges: Floats) -> None:
+    """Write the four numbers of each place side by side: people read them together."""
+    for slot in range(len(edges)):
+        mean, crowd = rows.mean[rows.day[slot]], rows.crowd[slot]
+        here = edges[slot]
+        for edge in range(edges.shape[1]):
+            dose = force * mean[edge] / max(crowd[edge], 1.0)
+            chance = dose if linear else -expm1(-min(dose, _MOST_DOSE))
+            here[edge, FORCE] = min(chance, MOST_CHANCE)
+            here[edge, CROWD] = max(rows.present[slot, edge] - 1, 0.0)
+            here[edge, ILLNESS] = rows.infectious[slot, edge]
+            here[edge, EVIDENCE] = rows.evidence[slot, edge]
+        # Nobody meets anybody where nobody was seen.
+        here[0, FORCE] = 0
+        here[0, CROWD] = 0
 
 
 def renewed(places: Places, sums: Sums, manner: Manner) -> Places:
