@@ -1,7 +1,7 @@
 """Several comparisons at once: their processes share cores, memory and experience."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from epifalcon.errors import DataError, EpifalconError, WriteError
@@ -19,9 +19,19 @@ from epifalcon.studies.measurements import Failed
 from epifalcon.studies.processes import Ended, Job, Running, cores, run_jobs
 
 
-def compare_all(plans: Sequence[Plan], crew: Crew, progress: Progress) -> list[Found]:
+def _as_they_are(_plan: Plan) -> None:
+    """Change nothing."""
+
+
+def compare_all(
+    plans: Sequence[Plan],
+    crew: Crew,
+    progress: Progress,
+    ready: Callable[[Plan], None] = _as_they_are,
+) -> list[Found]:
     """Do what is not done yet of all ``plans``; what each asks for, in their order.
 
+    ``ready`` is called for each whose runs are begun, before any method of it is.
     A method that fails, or a city that cannot be made, is told of in its place
     and the others go on. ``KeyboardInterrupt`` ends every process and leaves what
     was done, to be gone on with.
@@ -29,6 +39,9 @@ def compare_all(plans: Sequence[Plan], crew: Crew, progress: Progress) -> list[F
     with contextlib.ExitStack() as held:
         team = _Team()
         works = [team.take_on(plan, crew, progress, held) for plan in plans]
+        for plan, work in zip(plans, works, strict=True):
+            if isinstance(work, Work):
+                ready(plan)
         jobs = team.jobs(crew.retry)
         threads = max(1, cores() // crew.at_once)
         for ended in run_jobs(
