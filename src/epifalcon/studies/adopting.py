@@ -18,6 +18,7 @@ from epifalcon import store
 from epifalcon.epidemic.hidden import Hidden
 from epifalcon.errors import DataError
 from epifalcon.settings import as_plain, fingerprint, first_difference
+from epifalcon.studies.beginning import is_begun
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.follow_ups import Followed
 from epifalcon.studies.kept_runs import KeptFolder, KeptRow, read_kept
@@ -47,6 +48,10 @@ class Adoption:
     """By a comparison's folder."""
     told: tuple[str, ...] = ()
     """What is not adopted, and why."""
+
+    def needs_runs(self, plan: Plan) -> bool:
+        """Whether figures are offered, whose people are to be compared."""
+        return plan.folder in self.offers
 
     def settle(self, plan: Plan) -> None:
         """Put offered figures where ``plan`` has none; its cities stand there already.
@@ -185,6 +190,9 @@ class _Taker:
         after = row.after.get(seed)
         if seed not in row.runs or (self.wanted and after is None):
             return
+        if not is_begun(self.plan, seed):
+            # The city could not be made, which the seed's rows will tell.
+            return
         there = Measured.load(place)
         if there is not None and there.adopted is None:
             return
@@ -222,7 +230,8 @@ class _Taker:
     def _mean_is_kept(self) -> bool:
         """Whether seeds that tell only their mean prevalence have it here too."""
         row = self.offer.row
-        if row.prevalence is None or not set(row.runs) <= set(self.plan.seeds):
+        here = {seed for seed in self.plan.seeds if is_begun(self.plan, seed)}
+        if row.prevalence is None or not set(row.runs) <= here:
             return True
         held = [_people(self.plan, seed) for seed in row.runs]
         mean = sum(infected / people for people, infected in held) / len(held)

@@ -65,7 +65,7 @@ def run_study(
     by_folder = dict(
         zip(
             (plan.folder for plan in plans),
-            compare_all(plans, crew, progress, taken.settle),
+            compare_all(plans, crew, progress, taken),
             strict=True,
         )
     )
