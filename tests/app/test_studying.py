@@ -70,6 +70,17 @@ def test_a_study_runs_resumes_and_is_reported(study, town):
         .startswith("epifalcon study run tiny --scale hamlet --seeds 2\n")
     )
 
+    words = ("--adopt", "runs/studies/tiny-hamlet", "--work", "other")
+    said = study(*SMALL, *words, "--json")
+    assert said.json["made_by"] == (
+        "epifalcon study run tiny --scale hamlet --seeds 2 "
+        "--adopt runs/studies/tiny-hamlet --work other"
+    )
+    assert [row["metrics"] for row in said.json["rows"]] == [
+        row["metrics"] for row in rows
+    ]
+    assert "8 of 8 runs are not new but adopted from runs/studies/tiny" in said.err
+
     said = study("report", "--results", "runs/studies", "--json")
     assert [one["study"] for one in said.json["studies"]] == ["tiny", "tiny"]
     assert (town / "runs" / "studies" / "studies.html").is_file()
@@ -92,6 +103,8 @@ def test_the_list_names_the_eleven(study):
         (("run", "tiny", "--jobs", 0), 2, "jobs=0"),
         (("run", "tiny", "--methods", ","), 2, "--methods names no method"),
         (("run", "tiny", "--methods", "hbp"), 2, "study tiny has no method hbp"),
+        (("run", "tiny", "--adopt", "nowhere"), 3, "nowhere: no such folder, nothing"),
+        (("run", "tiny", "--adopt", "taken"), 3, "taken: nothing can be adopted from"),
         (("run", "tiny", "--out", "taken"), 6, "taken: exists and was not made by"),
         (("report",), 3, "results: holds no finished study"),
     ],

@@ -8,8 +8,9 @@ import pytest
 
 import epifalcon.studies.methods  # noqa: F401
 from epifalcon.baselines import catalogue
-from epifalcon.errors import WriteError
+from epifalcon.errors import DataError, WriteError
 from epifalcon.progress import silent
+from epifalcon.studies import comparing_many
 from epifalcon.studies.comparing import Crew
 from epifalcon.studies.comparing_many import _Team, compare_all
 from epifalcon.studies.measurements import Failed, Measured
@@ -65,6 +66,35 @@ def test_a_city_that_cannot_be_made_takes_nobody_down(plans):
     assert isinstance(second["fine"][0], Measured)
 
 
+def test_methods_begin_before_all_cities_are_made(plans, monkeypatch):
+    told = []
+    begun, started = comparing_many.begin_run, forked.started
+
+    def begin_run(plan, seed, *more):
+        told.append(f"{plan.label} {seed}")
+        if (plan.label, seed) == ("two", 2):
+            raise DataError("no such town")
+        begun(plan, seed, *more)
+
+    def start(job, *more):
+        told.append(job.name)
+        return started(job, *more)
+
+    monkeypatch.setattr(comparing_many, "begin_run", begin_run)
+    monkeypatch.setattr("epifalcon.studies.processes._started", start)
+    several = [replace(one, seeds=(0, 1, 2), methods=("fine",)) for one in plans]
+    first, second = compare_all(several, Crew(jobs=2), silent)
+    cities = [one for one in told if "seed" not in one]
+    assert cities == ["one 1", "two 1", "one 2", "two 2"]
+    assert set(told[:2]) == {"fine, one (seed 0)", "fine, two (seed 0)"}
+    assert all(isinstance(one, Measured) for one in first["fine"].values())
+    # What could not be made is told of its seed alone.
+    assert [type(one) for one in second["fine"].values()] == [
+        Measured, Measured, Failed,
+    ]  # fmt: skip
+    assert second["fine"][2].message == "no such town"
+
+
 def test_nobody_else_may_work_there_meanwhile(plans):
     with alone(plans[1].folder), pytest.raises(WriteError, match="another process"):
         compare_all(plans, Crew(jobs=1), silent)
@@ -77,7 +107,7 @@ class Held:
 
 def test_what_one_took_is_known_for_the_other(plans):
     team = _Team()
-    works = [team.take_on(each, Crew(jobs=1), silent, Held()) for each in plans]
+    works = [team.take_on(each, Crew(jobs=1), Held()) for each in plans]
     jobs = team.jobs(retry=False)
     assert [job.name for job in jobs][:2] == [
         "fine, one (seed 0)", "broken, one (seed 0)",

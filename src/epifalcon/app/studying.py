@@ -11,6 +11,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import EpifalconError, StoppedError
 
 if TYPE_CHECKING:
+    from epifalcon.studies.adopting import Adoption
     from epifalcon.studies.comparing import Crew
     from epifalcon.studies.study_plan import Planned
     from epifalcon.studies.study_running import Ran
@@ -75,6 +76,16 @@ def run(
             show_default=False,
         ),
     ] = None,
+    adopt: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--adopt",
+            help="Take what this folder of kept results measured by equal settings, "
+            "and do not run it; a finished study or a comparison, more than one is "
+            "fine.",
+            show_default=False,
+        ),
+    ] = None,
     jobs: options.Jobs = None,
     work: Annotated[
         Path,
@@ -101,6 +112,7 @@ def run(
 
     Example: epifalcon study run overall --scale hamlet --seeds 2
     """
+    from epifalcon.studies.adopting import plan_adoption
     from epifalcon.studies.comparing import Crew
     from epifalcon.studies.study import Asked
     from epifalcon.studies.study_keeping import keep_study, require_free
@@ -122,8 +134,12 @@ def run(
     planned = plan_study(study, asked, work)
     place = out or _default_out(planned, work)
     require_free(place, planned)
-    again = _again(planned, (work, out))
-    ran = _ran(planned, crew, screen, again)
+    folders = tuple(dict.fromkeys(adopt or ()))
+    adoption = plan_adoption(planned, folders)
+    for line in adoption.told:
+        screen.note(line)
+    again = _again(planned, (work, out), folders)
+    ran = _ran(planned, crew, screen, again, adoption)
     result = study_result(ran)
     result["made_by"] = again
     keep_study(place, planned, result)
@@ -188,10 +204,13 @@ def _default_out(planned: "Planned", work: Path) -> Path:
     return _RESULTS / name if planned.scale == "full" else work / f"{name}-hamlet"
 
 
-def _again(planned: "Planned", given: tuple[Path, Path | None]) -> str:
+def _again(
+    planned: "Planned", given: tuple[Path, Path | None], adopted: tuple[Path, ...]
+) -> str:
     import shlex
 
     words = [planned.command]
+    words += [f"--adopt {shlex.quote(str(one))}" for one in adopted]
     for option, value, usual in zip(
         ("--work", "--out"), given, (_WORK, None), strict=True
     ):
@@ -200,12 +219,14 @@ def _again(planned: "Planned", given: tuple[Path, Path | None]) -> str:
     return " ".join(words)
 
 
-def _ran(planned: "Planned", crew: "Crew", screen: Screen, again: str) -> "Ran":
+def _ran(
+    planned: "Planned", crew: "Crew", screen: Screen, again: str, adoption: "Adoption"
+) -> "Ran":
     from epifalcon.studies.study_running import run_study
 
     try:
         with screen.progress() as progress:
-            return run_study(planned, crew, progress)
+            return run_study(planned, crew, progress, adoption)
     except (KeyboardInterrupt, SystemExit) as stop:
         way = f"go on with: {again}"
         if isinstance(stop, SystemExit):

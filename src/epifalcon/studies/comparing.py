@@ -14,16 +14,14 @@ from dataclasses import dataclass, field
 
 from epifalcon import store
 from epifalcon.checks import whole
-from epifalcon.errors import DataError, SettingsError, WriteError
+from epifalcon.errors import SettingsError, WriteError
 from epifalcon.progress import Progress
-from epifalcon.settings import as_plain
-from epifalcon.studies.comparison_plan import KIND, RESULT, Plan, begun_with
+from epifalcon.studies.beginning import Simulations, begin_folder, begin_run
+from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.measurements import FAILED, Failed, Measured, source_sha256
-from epifalcon.studies.pipeline import prepare, run_epidemics
 from epifalcon.studies.processes import Ended, Job, Running, cores, run_jobs
-from epifalcon.studies.run_folder import SETTINGS, Begun, alone, begin
+from epifalcon.studies.run_folder import alone
 
-_GROWS = ["seed-", "figures/", f"{RESULT}.", f".{RESULT}.", ".seed-"]
 _WORKER = "epifalcon.studies.one_method"
 _LEAST_MB, _BYTES_A_VISIT = 500, 1200
 """A method that was never measured: as much as the hungriest took in trials."""
@@ -62,7 +60,12 @@ def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
     process and leaves what was done, to be gone on with.
     """
     with contextlib.ExitStack() as held:
-        work = opened(plan, crew, progress, held)
+        simulated = Simulations()
+        work = opened(plan, crew, simulated, held)
+        for done, seed in enumerate(plan.seeds):
+            progress("cities", done, len(plan.seeds))
+            begin_run(plan, seed, work.threads, simulated)
+        progress("cities", len(plan.seeds), len(plan.seeds))
         waiting = work.waiting(crew.retry)
         for ended in run_jobs(
             [work.job(*one) for one in waiting],
@@ -77,70 +80,17 @@ def compare(plan: Plan, crew: Crew, progress: Progress) -> Found:
 
 
 def opened(
-    plan: Plan, crew: Crew, progress: Progress, held: contextlib.ExitStack
+    plan: Plan, crew: Crew, simulated: Simulations, held: contextlib.ExitStack
 ) -> "Work":
-    """The comparison with its folder and runs made, for this process alone.
+    """The comparison with its folder and at least one run, for this process alone.
 
     Nobody else can go on with it or one of its runs while ``held`` is open.
     """
     held.enter_context(alone(plan.folder))
-    threads = begin_comparison(plan, crew, progress)
+    threads = begin_folder(plan, max(1, cores() // crew.at_once), simulated)
     for seed in plan.seeds:
         held.enter_context(alone(plan.run_folder(seed)))
     return Work(plan, threads)
-
-
-def begin_comparison(plan: Plan, crew: Crew, progress: Progress) -> int:
-    """Make the folder and the runs in it that are missing; threads of a process.
-
-    The number of threads decides last bits, so it stays as it was begun.
-    """
-    begun = begun_with(plan.folder)
-    threads = max(1, cores() // crew.at_once)
-    made = None
-    if begun is None:
-        # The first run before the folder: what is impossible leaves nothing.
-        made = _make(plan, plan.seeds[0], threads)
-        _begin_folder(plan, threads)
-    else:
-        threads = int(begun["meta"]["threads"])
-    for done, seed in enumerate(plan.seeds):
-        progress("cities", done, len(plan.seeds))
-        folder = plan.run_folder(seed)
-        if (folder / store.MANIFEST).is_file():
-            store.verify(folder)
-        else:
-            begin(made or _make(plan, seed, threads))
-        made = None
-    progress("cities", len(plan.seeds), len(plan.seeds))
-    return threads
-
-
-def _begin_folder(plan: Plan, threads: int) -> None:
-    origin = store.Origin.now(as_plain(plan.experiment), None)
-    meta = {
-        "name": plan.name,
-        "overrides": list(plan.overrides),
-        "threads": threads,
-        "grows": _GROWS,
-    }
-    with store.new_directory(plan.folder) as scratch:
-        text = plan.experiment.to_toml()
-        (scratch / SETTINGS).write_text(text, encoding="utf-8")
-        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
-
-
-def _make(plan: Plan, seed: int, threads: int) -> Begun:
-    """City, outbreak and labels of ``seed``, as ``epifalcon run`` makes them."""
-    prepared = prepare(plan.name, plan.experiment, seed)
-    epidemic = next(run_epidemics(plan.experiment, prepared.traces, seed))
-    if not len(epidemic.labels.hidden):
-        raise DataError(
-            "everybody is tested and nobody hidden: there is nobody to compare by"
-        )
-    reported, known = prepared.reported(seed), epidemic.labels.known
-    folder = plan.run_folder(seed)
-    return Begun(folder, prepared, seed, reported, known, epidemic, threads)
 
 
 @dataclass(frozen=True)
@@ -166,6 +116,8 @@ class Work:
     """Seed and method by a job's name."""
     over: set[str] = field(default_factory=set)
     """Jobs that have ended."""
+    lost: dict[int, Failed] = field(default_factory=dict)
+    """Seeds whose city could not be made."""
 
     def waiting(self, retry: bool) -> list[tuple[int, str]]:
         """Seeds and methods without figures, seed by seed."""
@@ -284,7 +236,8 @@ class Work:
 
     def _one(self, seed: int, method: str) -> Measured | Failed:
         place = self.plan.place(seed, method)
-        return Measured.load(place) or Failed.load(place) or Failed("was not run")
+        found = Measured.load(place) or self.lost.get(seed) or Failed.load(place)
+        return found or Failed("was not run")
 
 
 def tell(

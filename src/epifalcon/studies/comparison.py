@@ -6,6 +6,7 @@ seeds, p values adjusted by Holm for all methods that one reference is held
 against. The ceiling is no method and takes no part in that adjustment.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -62,7 +63,7 @@ def comparison(plan: Plan, found: Found) -> dict[str, Any]:
         "hidden_people": shared.get("people"),
         "prevalence": _mean_of(found, lambda one: one.metrics["prevalence"]),
         "extinction_recall": shared.get("extinction_recall"),
-        "notes": _notes(rows),
+        "notes": [*_notes(rows), *told_adoptions(_all_measured(found))],
         "made_by": plan.command,
         "versions": store.installed_versions(),
     }
@@ -73,11 +74,14 @@ def curves(found: Found) -> dict[str, Any]:
 
     ``precision`` at each recall is the mean over seeds, ``reliability`` the sum;
     a method without figures, or without infected people to find, is left out.
+    An adopted seed has the mean of all seeds that were kept with it, so it counts
+    only beside all of them: their mean is then theirs.
     """
     drawn: dict[str, Any] = {}
     for method, by_seed in found.items():
         held = [one for one in by_seed.values() if isinstance(one, Measured)]
         held = [one for one in held if np.isfinite(one.precision).all()]
+        held = [one for one in held if _curve_is_of(one, by_seed)]
         if held:
             drawn[method] = {
                 "precision": np.mean([one.precision for one in held], axis=0).tolist(),
@@ -86,6 +90,33 @@ def curves(found: Found) -> dict[str, Any]:
                 ).tolist(),
             }
     return {"recalls": RECALLS.tolist(), "methods": drawn}
+
+
+def _curve_is_of(one: Measured, by_seed: Mapping[int, Measured | Failed]) -> bool:
+    """Whether the curve is of this seed, or a mean whose seeds all stand here."""
+    if one.adopted is None:
+        return True
+    beside = (by_seed.get(seed) for seed in one.adopted.seeds)
+    return all(
+        isinstance(other, Measured)
+        and other.adopted is not None
+        and other.adopted.seeds == one.adopted.seeds
+        for other in beside
+    )
+
+
+def told_adoptions(measured: Sequence[Measured]) -> list[str]:
+    """A line for each source of figures that were not measured here."""
+    runs = Counter(
+        (one.adopted.folder, one.adopted.made_by)
+        for one in measured
+        if one.adopted is not None
+    )
+    return [
+        f"{count} of {len(measured)} runs are not new but adopted from {folder}, made "
+        f"by: {made_by}"
+        for (folder, made_by), count in runs.items()
+    ]
 
 
 def _row(

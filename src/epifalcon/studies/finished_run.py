@@ -112,9 +112,14 @@ class FinishedRun:
 
 
 def _measured(folder: Path) -> list[str]:
-    """The methods that a comparison has finished there."""
+    """The methods that a comparison has finished there.
+
+    Figures that were adopted from elsewhere are no finished run.
+    """
     places = (folder / METHODS_FOLDER).glob(f"*/{MEASURED}")
-    return sorted(place.parent.name for place in places)
+    return sorted(
+        place.parent.name for place in places if (place.parent / PREDICTION).is_dir()
+    )
 
 
 def _chosen(folder: Path, method: str, there: tuple[str, ...]) -> str:

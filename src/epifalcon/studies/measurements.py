@@ -35,6 +35,20 @@ RECALLS: Final = np.arange(5, 101) / 100
 BINS: Final = 20
 
 
+@dataclass(frozen=True)
+class Adopted:
+    """Where figures are from that were not measured here."""
+
+    folder: str
+    """Kept results, as they were named."""
+    made_by: str
+    """The command that measured them."""
+    seeds: tuple[int, ...]
+    """Whose mean the curves are: kept results have no curves of single seeds."""
+    spent: Mapping[str, float | None]
+    """Rounds and epsilons, as the kept row told them."""
+
+
 @dataclass(frozen=True, eq=False)
 class Measured:
     """Figures of one method on the hidden people of one seed."""
@@ -59,10 +73,16 @@ class Measured:
     """(recalls,) at the highest threshold that reaches each of ``RECALLS``."""
     reliability: Floats
     """(scalings, 3, bins): sum of risks, infected, people, in bins of one width."""
+    adopted: Adopted | None = None
+    """None for what was measured here."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record as ``folder / "measured"``, at once."""
         meta = {key: value for key, value in vars(self).items() if key not in _ARRAYS}
+        # A program begun before this field was there may read what is measured now.
+        del meta["adopted"]
+        if self.adopted is not None:
+            meta["adopted"] = vars(self.adopted)
         arrays = {key: getattr(self, key) for key in _ARRAYS}
         with store.new_directory(folder / MEASURED, overwrite=True) as scratch:
             store.write(scratch, MEASURED, arrays, meta=meta, origin=origin)
@@ -77,8 +97,10 @@ class Measured:
         values: dict[str, Any] = dict(kept.meta)
         values |= {key: np.array(array) for key, array in kept.arrays.items()}
         try:
+            if (told := values.get("adopted")) is not None:
+                values["adopted"] = Adopted(**{**told, "seeds": tuple(told["seeds"])})
             return cls(**values)
-        except TypeError:
+        except (TypeError, KeyError):
             raise CorruptFileError(
                 f"{place}: made by another version of epifalcon; delete it"
             ) from None

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -114,10 +114,28 @@ def run_jobs(
     is called again and again with those under way. Leaving the iterator, however
     that happens, ends every process.
     """
-    waiting = list(jobs)
+    return run_batches([jobs], at_once, threads, needs, watch, turn)
+
+
+def run_batches(
+    batches: Iterable[Sequence[Job]],
+    at_once: int,
+    threads: int,
+    needs: Needs,
+    watch: Watch,
+    turn: Turn = _as_they_stand,
+) -> Iterator[Ended]:
+    """``run_jobs`` of jobs that become possible one batch after the other.
+
+    The next batch is asked for once of those before it as many run as can; what
+    making it takes passes while they run.
+    """
+    coming = iter(batches)
+    waiting = list(next(coming, ()))
     running: list[_Process] = []
+    more: Sequence[Job] | None = ()
     try:
-        while waiting or running:
+        while waiting or running or more is not None:
             for process in [one for one in running if one.ended]:
                 running.remove(process)
                 yield process.result()
@@ -127,7 +145,10 @@ def run_jobs(
                 waiting.remove(job)
                 running.append(_Process(job, threads))
             watch([process.now() for process in running])
-            sleep(_POLL_SECONDS)
+            more = None if more is None else next(coming, None)
+            if more is None:
+                sleep(_POLL_SECONDS)
+            waiting += more or ()
     finally:
         _end(running)
 

@@ -23,6 +23,10 @@ SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
 FollowUp = Literal["audit", "places", "sizes"]
 """What is measured on a finished run: every attack of the privacy card, attacks on
 claimed places alone, or how large hypergraph and contact graph are."""
+KIND: Final = "study"
+"""What the manifest of a finished one says it holds."""
+TABLE: Final = "table"
+"""Of the files that hold the result: ``table.json`` and others."""
 ACCURACY: Final = ("dep", "auc", "f1", "accuracy", "bep")
 """The paper's metrics, in its order."""
 
@@ -134,3 +138,12 @@ class Asked:
             raise SettingsError(unknown_name("scale", str(self.scale), SCALES))
         if self.seeds is not None:
             whole(1, seeds=self.seeds)
+
+
+def keyed(rows: Sequence[Plain]) -> dict[str, Plain]:
+    """Rows of one group by method; by cell too where a method comes again."""
+    keyed: dict[str, Plain] = {}
+    for row in rows:
+        method = row["method"]
+        keyed[method if method not in keyed else f"{method}: {row['cell']}"] = row
+    return keyed

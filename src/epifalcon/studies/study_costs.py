@@ -25,12 +25,15 @@ _CPU_SECONDS: Final = {
     "exposure-logistic": 5,
     "exposure-boosting": 7,
     "mean-field": 6,
-    "hbp": 14,
+    "hbp": 18,
+    "hbp-true-factors": 17,
+    "falcon-field": 77,
     "oracle": 3,
     "hgnn": 18,
     "falcon": 43,
 }
-"""On ``larger-sars``, means of five seeds (``results/rivals-larger-sars``)."""
+"""On ``larger-sars``, means of five seeds (``results/rivals-larger-sars``); of HBP
+and Falcon Field, means of ten (``results/worlds``)."""
 _UNKNOWN = 30
 _WITH_NOISE = 2.0
 """Falcon with pseudo traces and noise, against Falcon without."""

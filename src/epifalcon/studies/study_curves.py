@@ -6,7 +6,7 @@ from typing import Any
 from epifalcon.studies import comparison_figures
 from epifalcon.studies.comparison import curves
 from epifalcon.studies.measurements import Measured
-from epifalcon.studies.study import Drawn
+from epifalcon.studies.study import Drawn, keyed
 from epifalcon.studies.study_running import Ran
 from epifalcon.types import Plain
 
@@ -28,7 +28,7 @@ def curves_by_group(ran: Ran, rows: Sequence[Plain]) -> dict[str, Any]:
         mine = [row for row in rows if row["group"] == group]
         by_key = {
             key: ran.measured(cells[row["cell"]], row["method"])
-            for key, row in _keyed(mine).items()
+            for key, row in keyed(mine).items()
         }
         drawn = curves(by_key)
         for one in drawn["methods"].values():
@@ -49,10 +49,10 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
     drawn = {}
     for number, (group, kept) in enumerate(result["curves"].items()):
         rows = [row for row in result["rows"] if row["group"] == group]
-        keyed = [{**row, "method": key} for key, row in _keyed(rows).items()]
+        named = [{**row, "method": key} for key, row in keyed(rows).items()]
         shares = [row["figures"]["prevalence"]["mean"] for row in rows if row["seeds"]]
         told = {
-            "rows": keyed,
+            "rows": named,
             "seeds": result["seeds"],
             "prevalence": shares[0] if shares else None,
             "extinction_recall": kept["extinction_recall"],
@@ -69,12 +69,3 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
             if figure is not None:
                 drawn[f"{name}{ending}"] = Drawn(figure, caption.format(group=group))
     return drawn
-
-
-def _keyed(rows: Sequence[Plain]) -> dict[str, Plain]:
-    """Rows of one group by method; by cell too where a method comes again."""
-    keyed: dict[str, Plain] = {}
-    for row in rows:
-        method = row["method"]
-        keyed[method if method not in keyed else f"{method}: {row['cell']}"] = row
-    return keyed

@@ -13,7 +13,7 @@ from epifalcon.errors import CorruptFileError, EpifalconError, WriteError
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies import figures
 from epifalcon.studies.report import Page, Picture
-from epifalcon.studies.study import Study
+from epifalcon.studies.study import KIND, TABLE, Study
 from epifalcon.studies.study_plan import Planned
 from epifalcon.studies.study_tables import (
     as_csv,
@@ -25,8 +25,6 @@ from epifalcon.studies.study_tables import (
 )
 from epifalcon.types import Plain
 
-KIND: Final = "study"
-TABLE: Final = "table"
 FIGURES: Final = "figures"
 REPORT: Final = "report.html"
 COMMAND: Final = "command.txt"

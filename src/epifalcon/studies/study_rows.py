@@ -7,24 +7,31 @@ against. A ceiling is no method and takes no part in that adjustment.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry
 from epifalcon.errors import EpifalconError
 from epifalcon.evaluation.uncertainty import holm, over_seeds, paired
-from epifalcon.studies.comparison import LEVEL, METRICS, interval, told_failures
+from epifalcon.studies.comparison import (
+    LEVEL,
+    METRICS,
+    interval,
+    told_adoptions,
+    told_failures,
+)
 from epifalcon.studies.follow_ups import Followed
+from epifalcon.studies.kept_runs import ADOPTED, AFTER_CPU, UNITS
 from epifalcon.studies.measurements import Failed, Measured
 from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.study import Against, Cell
 from epifalcon.studies.study_plan import Planned
-from epifalcon.studies.study_running import Ran
+from epifalcon.studies.study_running import Ran, runs_of
 from epifalcon.types import Plain
 
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
-_UNITS = ("visit", "day", "person")
 
 
 def study_result(ran: Ran) -> dict[str, Any]:
@@ -50,7 +57,7 @@ def study_result(ran: Ran) -> dict[str, Any]:
         "level": LEVEL,
         "metrics": list(study.metrics),
         "rows": rows,
-        "notes": [*study.notes(planned.scale), *_failures(rows)],
+        "notes": [*study.notes(planned.scale), *_failures(rows), *_adoptions(ran)],
         "made_by": planned.command,
         "cpu_hours": ran.cpu_hours,
         "versions": store.installed_versions(),
@@ -67,24 +74,26 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
             "seed": seed,
             **{name: one.metrics[name] for name in METRICS},
             **_cost(one),
-            **_spent(plan.place(seed, method)),
+            **_spent(one, plan.place(seed, method)),
             **_after(ran.followed(cell, method, seed)),
+            **_adopted(one),
         }
         for seed, one in done.items()
     ]
     extra = dict.fromkeys(
-        key for one in flat for key in one if key != "seed" and key not in METRICS
+        key for one in flat for key in one if key not in ("seed", ADOPTED, *METRICS)
     )
     after = {seed: ran.followed(cell, method, seed) for seed in done}
     failed: dict[int, Any] = {**by_seed}
     failed |= {seed: one for seed, one in after.items() if isinstance(one, Failed)}
-    title = cell.titles.get(method) or _title(list(done.values()), method)
+    method_title = _title(list(done.values()), method)
     return {
         "cell": cell.label,
         "group": cell.group,
         "facts": dict(cell.facts),
         "method": method,
-        "title": title,
+        "title": cell.titles.get(method) or method_title,
+        "method_title": method_title,
         "kind": entry(method).kind,
         "protocol": protocol(ran.planned, cell, method),
         "metrics": {name: _over(flat, name) for name in METRICS},
@@ -93,6 +102,7 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
         "differences": {},
         "seeds": list(done),
         "failed": told_failures(failed),
+        "then": cell.then,
         "by_seed": flat,
     }
 
@@ -120,8 +130,10 @@ def _cost(one: Measured) -> dict[str, float | None]:
     }
 
 
-def _spent(place: Any) -> dict[str, float | None]:  # noqa: ANN401
+def _spent(one: Measured, place: Path) -> dict[str, float | None]:
     """Rounds and the true epsilon by unit, of methods that tell them."""
+    if one.adopted is not None:
+        return dict(one.adopted.spent)
     try:
         meta = store.read_manifest(place / PREDICTION)["meta"]
     except EpifalconError:
@@ -133,12 +145,21 @@ def _spent(place: Any) -> dict[str, float | None]:  # noqa: ANN401
         found["rounds"] = told["looks"][-1]["round"]
     epsilon = told.get("epsilon")
     if isinstance(epsilon, Mapping):
-        found |= {f"epsilon_{unit}": epsilon.get(unit) for unit in _UNITS}
+        found |= {f"epsilon_{unit}": epsilon.get(unit) for unit in UNITS}
     return found
 
 
 def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
-    return dict(followed.values) if isinstance(followed, Followed) else {}
+    if not isinstance(followed, Followed):
+        return {}
+    return {**followed.values, AFTER_CPU: followed.cpu_seconds}
+
+
+def _adopted(one: Measured) -> dict[str, Any]:
+    """Where the figures of a seed are from that was not run here."""
+    if one.adopted is None:
+        return {}
+    return {ADOPTED: {"folder": one.adopted.folder, "made_by": one.adopted.made_by}}
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
@@ -194,6 +215,16 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
 def _rank(row: Plain) -> tuple[bool, float]:
     auc = row["metrics"]["auc"]["mean"]
     return auc is None, 0.0 if auc is None else -auc
+
+
+def _adoptions(ran: Ran) -> list[str]:
+    """Which runs are from elsewhere, each told once however many cells share it."""
+    measured = {}
+    for cell, method, seed in runs_of(ran.planned):
+        one = ran.found[cell.label][method][seed]
+        if isinstance(one, Measured):
+            measured[ran.planned.plans[cell.label].place(seed, method)] = one
+    return told_adoptions(list(measured.values()))
 
 
 def _failures(rows: Sequence[Plain]) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epifalcon.progress import Progress
+from epifalcon.studies.adopting import Adoption, plan_adoption
 from epifalcon.studies.comparing import Crew, Found
 from epifalcon.studies.comparing_many import compare_all
 from epifalcon.studies.follow_ups import Followed, Wish, follow_up
@@ -49,13 +50,22 @@ class Ran:
         return sum(spent.values()) / 3600
 
 
-def run_study(planned: Planned, crew: Crew, progress: Progress) -> Ran:
-    """Do what is not done yet, and hand back all that the study asks for."""
+def run_study(
+    planned: Planned,
+    crew: Crew,
+    progress: Progress,
+    adoption: Adoption | None = None,
+) -> Ran:
+    """Do what is not done yet, and hand back all that the study asks for.
+
+    Runs that ``adoption`` has are not run.
+    """
     plans = planned.comparisons
+    taken = adoption or plan_adoption(planned, ())
     by_folder = dict(
         zip(
             (plan.folder for plan in plans),
-            compare_all(plans, crew, progress),
+            compare_all(plans, crew, progress, taken),
             strict=True,
         )
     )
