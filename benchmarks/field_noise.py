@@ -4,21 +4,25 @@ Each city runs in a process of its own: outbreak from 2 % of its people, tests o
 40 %, then Falcon Field with and without noise on the same tests. ``ours`` and
 ``peer`` are the AUC on hidden people of the largest city with one noised sum for
 each region, at an epsilon of 8 for a whole person, and of the same exchange without
-noise. ``python -m benchmarks.field_noise FOLDER`` writes all figures as a table and
-a picture.
+noise. Beside them stands Falcon in mode ``paper`` with the noise for the same
+epsilon. ``python -m benchmarks.field_noise FOLDER`` writes all figures as a table
+and a picture.
 """
 
 import csv
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
@@ -33,6 +37,7 @@ from epifalcon.federation.field.plan import FieldPlan
 from epifalcon.federation.field.private import Noised
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.field.together import Together
+from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
@@ -42,8 +47,13 @@ from epifalcon.models.field.places import City
 from epifalcon.models.field.settings import FieldSettings
 from epifalcon.models.field.sweeps import Start, infer
 from epifalcon.models.field.transmission import Transmission
+from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.accounting import mu_for
+from epifalcon.privacy.events import UNITS
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
+from epifalcon.studies.features import Task
+from epifalcon.studies.fitting import fit
 
 SIZES = {15_738: 3_127, 100_000: 6_000, PEOPLE: 20_000}
 """Areas by people."""
@@ -51,6 +61,11 @@ SEED = 210
 _EPSILONS = (8.0, 3.0, 1.0, 30.0)
 _LARGE = 200_000
 _RULE = OutbreakSettings(seed_share=0.02)
+_PRIVATE: tuple[Literal["sums"], Literal["local"]] = ("sums", "local")
+SWEEPS = (1, 2, 3, 5)
+ROUNDS = 30
+"""Of Falcon: fewer need less noise each."""
+_UPLOAD_SHARE = 0.6
 _MODES = {"off": "without noise", "sums": "sums", "local": "local"}
 
 
@@ -82,21 +97,19 @@ def rows_of(sizes: dict[int, int]) -> list[dict[str, Any]]:
 
 
 def wishes(people: int) -> Iterator[tuple[FieldPrivacySettings, int]]:
-    """What is promised, and the exchanges; of a large city the first ones alone."""
+    """What is promised, and the exchanges; of a large city not every pair."""
     yield FieldPrivacySettings(), 1
     for epsilon in _EPSILONS:
         yield FieldPrivacySettings(mode="sums", epsilon=epsilon), 1
-    yield FieldPrivacySettings(mode="sums", unit="day"), 1
-    yield FieldPrivacySettings(mode="local"), 1
-    if people > _LARGE:
-        return
+    for mode, unit in product(_PRIVATE, UNITS):
+        few = people > _LARGE and mode == "local"
+        for sweeps in (1,) if few else SWEEPS:
+            promised = (mode, unit, sweeps) == ("sums", "person", 1)
+            if not promised:
+                yield FieldPrivacySettings(mode=mode, unit=unit, sweeps=sweeps), sweeps
+    for cells in ("day", "slot"):
+        yield FieldPrivacySettings(mode="sums", cells=cells), 1
     yield FieldPrivacySettings(), 5
-    for sweeps in (2, 3, 5):
-        yield FieldPrivacySettings(mode="sums", sweeps=sweeps), sweeps
-    yield FieldPrivacySettings(mode="sums", cells="day"), 1
-    yield FieldPrivacySettings(mode="sums", unit="visit"), 1
-    for unit in ("day", "visit"):
-        yield FieldPrivacySettings(mode="local", unit=unit), 1  # type: ignore[arg-type]
 
 
 def measure(people: int, areas: int) -> list[dict[str, Any]]:
@@ -110,6 +123,7 @@ def measure(people: int, areas: int) -> list[dict[str, Any]]:
     for wish, sweeps in wishes(people):
         rows.append({"people": people, "areas": areas, **world.run(wish, sweeps)})
         sys.stderr.write(f"{json.dumps(rows[-1])}\n")
+    rows.append({"people": people, "areas": areas, **world.falcon()})
     return rows
 
 
@@ -158,6 +172,7 @@ class _World:
         truth = self.labels.hidden.open("the AUC of a benchmark")
         spent = ledger.spent().total[wish.unit].epsilon if ledger.releases else None
         return {
+            "method": "falcon-field",
             "mode": wish.mode,
             "unit": wish.unit if wish.mode != "off" else None,
             "epsilon": spent,
@@ -167,6 +182,43 @@ class _World:
             "seconds": seconds,
             "peak_mb": peak_mb(),
         }
+
+    def falcon(self) -> dict[str, Any]:
+        """Falcon in mode ``paper`` with the noise that an epsilon of 8 needs.
+
+        Its region model, places and counts leave beside it without any bound.
+        """
+        began = perf_counter()
+        settings = _at_epsilon(8.0, self.traces.slots)
+        found = fit(Task(self.traces, self.labels.known, settings, seed=SEED))
+        truth = self.labels.hidden.open("the AUC of a benchmark")
+        risk = found.probability[truth.person]
+        return {
+            "method": "falcon",
+            "mode": "paper",
+            "unit": "person",
+            "epsilon": found.spent["epsilon"]["person"],
+            "cells": "slot",
+            "sweeps": ROUNDS,
+            "auc": float(roc_auc_score(truth.infected, risk)),
+            "seconds": perf_counter() - began,
+            "peak_mb": peak_mb(),
+        }
+
+
+def _at_epsilon(epsilon: float, slots: int) -> PredictionSettings:
+    """Mode ``paper`` with so much noise that all rounds together keep ``epsilon``."""
+    model = FalconSettings(rounds=ROUNDS)
+    wish = PrivacySettings(mode="paper")
+    mu = mu_for(epsilon, wish.delta)
+    uploads = wish.upload_clip * math.sqrt(ROUNDS * model.layers * slots)
+    gradients = wish.gradient_clip * math.sqrt(ROUNDS)
+    privacy = replace(
+        wish,
+        upload_sigma=uploads / mu / math.sqrt(_UPLOAD_SHARE),
+        gradient_sigma=gradients / mu / math.sqrt(1 - _UPLOAD_SHARE),
+    )
+    return PredictionSettings(model=model, privacy=privacy)
 
 
 def _is_the_promise(row: dict[str, Any]) -> bool:
@@ -197,31 +249,43 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]]) -> Figure:
-    """AUC over epsilon for a person, and over people, each line one way."""
-    figure = Figure(figsize=(11, 4.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    """AUC over epsilon for a person, over people, and over exchanges."""
+    figure = Figure(figsize=(14, 4.4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3, sharey=True)
     for people in sorted({row["people"] for row in rows}):
-        own = [row for row in rows if row["people"] == people and row["sweeps"] == 1]
-        line = [
-            (row["epsilon"], row["auc"])
-            for row in own
-            if row["mode"] == "sums"
-            and (row["unit"], row["cells"]) == ("person", "window")
-        ]
-        clear = next(row["auc"] for row in own if row["mode"] == "off")
-        places, aucs = zip(*sorted(line), strict=True)
-        (mark,) = left.plot(places, aucs, "o-", label=f"{people:,} people")
-        left.axhline(clear, ls=":", color=mark.get_color())
+        own = [row for row in rows if row["people"] == people]
+        _draw_city(left, right, f"{people:,} people", own)
     left.set(xscale="log", xlabel="epsilon of a person", ylabel="AUC of hidden people")
     left.set_title("One noised sum a region; dotted: no noise", loc="left")
-    left.legend(frameon=False, loc="lower right")
     for (mode, unit), line in _by_size(rows).items():
         label = _MODES[mode] if unit is None else f"{_MODES[mode]}, 8 for a {unit}"
-        right.plot(*zip(*line, strict=True), "o-", label=label)
-    right.set(xscale="log", xlabel="people", ylabel="AUC of hidden people")
-    right.set_title("One exchange, by what is promised", loc="left")
-    right.legend(frameon=False, fontsize=8)
+        middle.plot(*zip(*line, strict=True), "o-", label=label)
+    theirs = [(r["people"], r["auc"]) for r in rows if r["method"] == "falcon"]
+    if theirs:
+        label = "Falcon, paper mode, 8 for a person"
+        middle.plot(*zip(*theirs, strict=True), "kx:", label=label)
+    middle.set(xscale="log", xlabel="people")
+    middle.set_title("One exchange, by what is promised", loc="left")
+    right.set(xlabel="exchanges", xticks=SWEEPS)
+    right.set_title("Epsilon 8 for a person, by exchanges", loc="left")
+    for place, size in ((left, 9), (middle, 7), (right, 9)):
+        place.legend(frameon=False, fontsize=size)
     return figure
+
+
+def _draw_city(left: Axes, right: Axes, label: str, own: list[dict[str, Any]]) -> None:
+    """One city's lines: by epsilon with one exchange, by exchanges at 8."""
+    summed = [
+        row
+        for row in own
+        if (row["mode"], row["unit"], row["cells"]) == ("sums", "person", "window")
+    ]
+    line = [(row["epsilon"], row["auc"]) for row in summed if row["sweeps"] == 1]
+    clear = next(r["auc"] for r in own if r["mode"] == "off" and r["sweeps"] == 1)
+    (mark,) = left.plot(*zip(*sorted(line), strict=True), "o-", label=label)
+    left.axhline(clear, ls=":", color=mark.get_color())
+    at_8 = [(r["sweeps"], r["auc"]) for r in summed if abs(r["epsilon"] - 8) < 1e-3]
+    right.plot(*zip(*sorted(at_8), strict=True), "o-", label=label)
 
 
 def _by_size(
