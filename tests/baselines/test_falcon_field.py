@@ -7,7 +7,13 @@ from epifalcon.baselines import field_runs, field_telling
 from epifalcon.baselines.falcon_field import FalconField
 from epifalcon.baselines.field_runs import LEDGER, held_out
 from epifalcon.baselines.method import Scene
-from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.epidemic.labels import draw_labels
+from epifalcon.federation.field.settings import (
+    TUNING,
+    FieldPrivacySettings,
+    FieldWishes,
+    TuningSettings,
+)
 from epifalcon.models.field import calibrating
 from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
 from epifalcon.privacy.ledger import Ledger
@@ -51,6 +57,69 @@ def test_nor_does_it_move_what_the_risk_is_bent_by(monkeypatch):
         after = fitted(town.flipped(known, [person]), field=field).predict_proba()
         assert after[person] == before[person]
         assert (after != before).any()
+
+
+TUNED = {
+    "field": FieldSettings(
+        sweeps=4,
+        folds=3,
+        region=TransmissionSettings(law="scaled", from_sweep=2, choosing_sweeps=3),
+    ),
+    "tuning": TuningSettings(steps=3, epsilon=4.0, taken="always"),
+}
+
+
+def test_nor_does_it_move_what_its_risk_is_tuned_by():
+    known = town.known()
+    tuned = fitted(known, **TUNED)
+    before = tuned.predict_proba()
+    assert tuned.found.told[TUNING]["taken"]
+    shipped = dataclasses.replace(TUNED["field"], correction="shipped")
+    assert (before != fitted(known, field=shipped).predict_proba()).any()
+    for person in known.person[::11]:
+        after = fitted(town.flipped(known, [person]), **TUNED).predict_proba()
+        assert after[person] == before[person]
+        assert (after != before).any()
+
+
+def with_everybody_hidden_well(outbreak, tested):
+    """The outbreak in which nobody without test was ever infected."""
+    names = ("infection_slot", "infectious_slot", "onset_slot", "recovery_slot")
+    cut = {name: np.where(tested, getattr(outbreak, name), -1) for name in names}
+    nobody = np.full(len(tested), -1, np.int32)
+    return dataclasses.replace(
+        outbreak,
+        **{name: one.astype(np.int32) for name, one in cut.items()},
+        source_person=nobody,
+        source_region=nobody,
+        seeds=tested & (outbreak.infection_slot >= 0),
+    )
+
+
+def test_no_hidden_label_reaches_what_is_tuned():
+    """With other hidden labels every risk has the same bits."""
+    settings, truth = town.experiment().labels, town.epidemic().outbreak
+    first = draw_labels(truth, settings, np.random.default_rng(2))
+    other = with_everybody_hidden_well(truth, first.known.tested)
+    second = draw_labels(other, settings, np.random.default_rng(2))
+    hidden = [one.hidden.open("a test").infected for one in (first, second)]
+    assert hidden[0].any()
+    assert not hidden[1].any()
+    before, after = (
+        fitted(one.known, **TUNED).predict_proba() for one in (first, second)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+def test_tuning_leaves_a_ledger_and_goes_on_after_a_break(tmp_path):
+    scene = dataclasses.replace(town_scene(), folder=tmp_path / "field")
+    first, again = (fitted(town.known(), scene, **TUNED).found for _ in range(2))
+    np.testing.assert_array_equal(first.risk, again.risk)
+    ledger = Ledger.open(tmp_path / "field" / LEDGER)
+    assert ledger.spent().total["person"].epsilon == pytest.approx(4.0)
+    assert first.told[TUNING]["epsilon"] == pytest.approx(4.0)
+    assert [one.channel for one in ledger.spent().unprotected] == ["field"]
+    assert "spent" not in first.told
 
 
 def test_the_masked_are_the_tested():

@@ -6,9 +6,13 @@ from epifalcon.baselines.field_telling import AtHome, Held, Ways, find_telling
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import CorruptFileError
+from epifalcon.federation.field.settings import TuningSettings
+from epifalcon.federation.field.tuning import Tuner, TuningPlan
 from epifalcon.models.field.at_home import NUMBERS
+from epifalcon.models.field.choosing import losses
 from epifalcon.models.field.correction import Correction
 from epifalcon.models.field.settings import FieldSettings
+from epifalcon.privacy.ledger import Ledger
 
 WAYS = Ways(TestErrors())
 PEOPLE, TESTED = 3000, 1200
@@ -85,6 +89,38 @@ def test_a_correction_is_used_where_it_tells_held_out_people_better(weight, help
     assert telling.as_plain()["corrected"] is helps
     always = Ways(TestErrors(), one_number(weight), always=True)
     assert find_telling(end, held, known, always).correction is not None
+
+
+@pytest.mark.parametrize(
+    ("wish", "taken"),
+    [
+        ({"sigma": 0.0}, True),
+        ({"epsilon": 8.0}, True),
+        ({"epsilon": 0.01, "noise": "local"}, False),
+        ({"epsilon": 0.01, "noise": "local", "taken": "always"}, True),
+    ],
+)
+def test_a_tuned_correction_is_used_where_it_tells_held_out_people_better(wish, taken):
+    rng = np.random.default_rng(1)
+    numbers = rng.normal(size=(PEOPLE, len(NUMBERS))).astype(np.float32)
+    odds = rng.normal(-1.0, 0.7, PEOPLE)
+    infected = rng.random(PEOPLE) < expit(odds + numbers[:, 0])
+    person = np.arange(TESTED, dtype=np.int32)
+    known = Known(PEOPLE, person, infected[:TESTED], np.zeros(TESTED, np.int32))
+    end = at_home(expit(odds), numbers)
+    plan = TuningPlan(
+        settings=TuningSettings(steps=40, learning_rate=3.0, clip=1.0, **wish)
+    )
+    tuner = Tuner(plan, Ledger(plan.budget), seed=3)
+    tuner.begin()
+    ways = Ways(TestErrors(), one_number(0.0))
+    held = [Held(end, known.tested)]
+    telling = find_telling(end, held, known, ways, tuner)
+    assert telling.tuned is taken
+    if taken and "taken" not in wish:
+        told = telling(end)[TESTED:]
+        truth = infected[TESTED:]
+        assert losses(told, truth).mean() < losses(end.risk[TESTED:], truth).mean()
 
 
 def test_ways_follow_the_settings(tmp_path):

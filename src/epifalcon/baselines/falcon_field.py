@@ -21,11 +21,11 @@ from epifalcon.baselines.field_runs import (
     MEAN_NOW,
     KeptField,
     Runs,
+    ledger_of,
     mean_of,
     on_a_grid,
 )
 from epifalcon.baselines.field_telling import (
-    LEAST_FOLDS,
     AtHome,
     Held,
     Telling,
@@ -35,10 +35,11 @@ from epifalcon.baselines.hbp import known_late, without_own_tests
 from epifalcon.baselines.method import INTERVAL_WIDTH, Method, Scores
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import blind_folds
-from epifalcon.federation.field.settings import FieldWishes
+from epifalcon.federation.field.settings import TUNING, FieldWishes
+from epifalcon.federation.field.tuning import Tuner, TuningPlan
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.field.calibrating import still
-from epifalcon.models.field.settings import Law
+from epifalcon.models.field.settings import LEAST_FOLDS, Law
 from epifalcon.store import Origin
 from epifalcon.streams import Streams
 from epifalcon.types import Probabilities
@@ -104,7 +105,7 @@ class FalconField(Method):
         told = {"sweeps": found.steps, "law": folds.laws[0], **as_plain(times[0])}
         found, tellings = replace(found, told=told), [Telling()]
         if not folds.runs[0].ways.none and parts >= LEAST_FOLDS:
-            found, tellings = _told(found, known, folds, traces)
+            found, tellings = _told(found, known, folds, traces, self._tuner())
         found.told[MEAN_NOW] = mean_of(found.now)
         return self._with_interval(found, known, traces, folds, tellings)
 
@@ -120,6 +121,15 @@ class FalconField(Method):
     def _deal(self) -> np.random.Generator:
         """Of the folds: each time the same."""
         return Streams(self.scene.seed).numpy("falcon-field folds")
+
+    def _tuner(self) -> Tuner | None:
+        """Who tunes the correction, where that is wished for."""
+        wish = self.settings.tuning
+        if not wish.steps:
+            return None
+        plan, streams = TuningPlan(settings=wish), Streams(self.scene.seed)
+        ledger = ledger_of(self.scene, plan.budget)
+        return Tuner(plan, ledger, streams.seed_for("falcon-field tuning"))
 
     def _with_interval(
         self,
@@ -160,31 +170,39 @@ class FalconField(Method):
 
 
 def _told(
-    found: Scores, known: Known, folds: Folds, traces: Traces
+    found: Scores, known: Known, folds: Folds, traces: Traces, tuner: Tuner | None
 ) -> tuple[Scores, list[Telling]]:
     """The scores as they are told, and how; their risks have come from ``folds``.
 
     What is told of a fold is found without it, by the next one alone.
     """
+    if tuner is not None:
+        tuner.begin()
     whole, *others = folds.ends
     judges, count = known_late(known, traces), len(others)
     held = [Held(end, judges & (folds.of == part)) for part, end in enumerate(others)]
     ways = folds.runs[0].ways
-    telling = find_telling(whole, held, known, ways)
+    telling = find_telling(whole, held, known, ways, tuner)
     risk, tellings = telling(whole).copy(), [telling]
+    if tuner is not None:
+        # Each fold is tuned on by one other alone: for a person it is once more.
+        tuner.begin()
     for part, end in enumerate(others):
         own, after = folds.of == part, folds.of == (part + 1) % count
         left = known.of_people(~own & ~after)
         end_before = folds.runs[1 + part].shortly(left, folds.laws[1 + part])
         before = Held(end_before, judges & after)
-        tellings.append(find_telling(end, [before], known, ways))
+        tellings.append(find_telling(end, [before], known, ways, tuner))
         risk[own] = tellings[-1](end)[own]
     risk = on_a_grid(risk)
+    more = telling.as_plain()
+    if tuner is not None:
+        more[TUNING] = {"taken": telling.tuned, **tuner.as_plain()}
     found = replace(
         found,
         risk=risk,
         masked_risk=risk[known.tested],
-        told=found.told | telling.as_plain(),
+        told=found.told | more,
         **_now_told(found, risk, known),
     )
     return found, tellings

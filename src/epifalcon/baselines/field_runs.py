@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.baselines.field_telling import LEAST_FOLDS, AtHome, Ways
+from epifalcon.baselines.field_telling import AtHome, Ways
 from epifalcon.baselines.method import Scene, Scores
 from epifalcon.baselines.ordering import Order
 from epifalcon.epidemic.known import Known
@@ -33,10 +33,10 @@ from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, told_by
 from epifalcon.models.field.published import Messages, PublishedField
 from epifalcon.models.field.reading import Now
-from epifalcon.models.field.settings import LAWS, FieldSettings, Law
+from epifalcon.models.field.settings import LAWS, LEAST_FOLDS, FieldSettings, Law
 from epifalcon.models.field.sweeps import Stage, Start, begin, go_on, infer
 from epifalcon.models.field.transmission import Transmission
-from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.store import Origin
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities
@@ -147,9 +147,8 @@ class Runs:
         wish = self._wishes.privacy
         plan = FieldPlan.of(wish, self._traces.clock)
         together, seed = self._people(known), Streams(self._scene.seed)
-        noised = Noised(
-            together, plan, self._ledger(plan), seed.seed_for("falcon-field noise")
-        )
+        ledger = ledger_of(self._scene, plan.budget)
+        noised = Noised(together, plan, ledger, seed.seed_for("falcon-field noise"))
         tested, positive = noised.tests(
             int(known.tested.sum()), int((known.status == 1).sum())
         )
@@ -221,14 +220,6 @@ class Runs:
         grid = Now(*map(on_a_grid, (now.aside, now.tested, now.ever)))
         return grid, KeptField(field, Messages(home.infectious, home.evidence))
 
-    def _ledger(self, plan: FieldPlan) -> Ledger:
-        """Kept in the run's folder; a run that is begun again draws the same noise."""
-        folder = self._scene.folder
-        if folder is None:
-            return Ledger(plan.budget)
-        folder.mkdir(parents=True, exist_ok=True)
-        return Ledger.open(folder / LEDGER, budget=plan.budget, replay_from=0)
-
     def _people(self, tests: Known) -> Together:
         cohort = Cohort.of(self._traces, tests, self._rates, self._scene.test_errors)
         return Together([cohort])
@@ -260,6 +251,15 @@ class Runs:
             tells = not self.ways.none and folds >= LEAST_FOLDS
             return finals + tells * folds * each
         return finals + 2 * folds * len(settings.region.laws) * each
+
+
+def ledger_of(scene: Scene, budget: Budget) -> Ledger:
+    """Kept in the run's folder; a run that is begun again draws the same noise."""
+    folder = scene.folder
+    if folder is None:
+        return Ledger(budget)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Ledger.open(folder / LEDGER, budget=budget, replay_from=0)
 
 
 def mean_of(now: Probabilities | None) -> float | None:

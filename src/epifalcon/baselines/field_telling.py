@@ -2,7 +2,8 @@
 
 Runs of the field that did not know some people's results show how far the risks of
 such people can be believed: whether the learned correction tells them better, and
-how all odds are to be bent. What they show is put on the run that knew more.
+how all odds are to be bent. What they show is put on the run that knew more. Where
+it is wished for, the correction is tuned on them first.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from epifalcon.baselines.hbp import Beliefs
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.federation.field.tuning import Tuner
 from epifalcon.models.field.calibrating import (
     AS_IT_IS,
     Bend,
@@ -29,11 +31,9 @@ from epifalcon.models.field.calibrating import (
 )
 from epifalcon.models.field.choosing import losses
 from epifalcon.models.field.correction import Correction
+from epifalcon.models.field.lessons import Lessons
 from epifalcon.models.field.settings import FieldSettings
 from epifalcon.types import Floats, Mask, Probabilities
-
-LEAST_FOLDS = 3
-"""With fewer, a run without a fold and the next one would know no test at all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,8 @@ class Telling:
     bend: Bend = AS_IT_IS
     unsure: Floats = field(default_factory=lambda: np.zeros((2, 2)))
     """Covariance of the bend's slope and offset, as far as people were held out."""
+    tuned: bool = False
+    """Whether the correction is one that was tuned here."""
 
     def __call__(self, end: AtHome) -> Probabilities:
         """The risks as they are told, (people,)."""
@@ -111,12 +113,17 @@ def corrected(end: AtHome, correction: Correction | None) -> Probabilities:
 
 
 def find_telling(
-    end: AtHome, held: Sequence[Held], known: Known, ways: Ways
+    end: AtHome,
+    held: Sequence[Held],
+    known: Known,
+    ways: Ways,
+    tuner: Tuner | None = None,
 ) -> Telling:
     """How to tell the risks of ``end``, of a run that knew more than ``held``.
 
-    A bend must tell held-out people better than none, and the correction, bent,
-    better than that, each by more than one standard error. A run that knows more
+    A bend must tell held-out people better than none, the correction, bent, better
+    than that, and the correction that ``tuner`` tuned on them better than the best of
+    these, each by more than one standard error. A run that knows more
     tests can be bolder or shyer as a whole; but what is expected of people without
     test is the same before and after tests of others, so a bend takes their mean
     from ``held``.
@@ -125,7 +132,9 @@ def find_telling(
         return Telling(ways.correction if ways.always else None)
     told, positive = _held_out(held, known, None)
     bend = choose_bend(told, positive, ways.errors) if ways.calibrate else AS_IT_IS
-    correction = _correction(held, known, ways, bend)
+    correction = shipped = _correction(held, known, ways, bend)
+    if tuner is not None:
+        correction = _tuned(held, known, ways, (bend, shipped), tuner)
     if correction is not None:
         told, positive = _held_out(held, known, correction)
         # It was trained to find what differs between people, not their level.
@@ -138,7 +147,7 @@ def find_telling(
         means = [bend(corrected(one.end, correction)[untested]).mean() for one in held]
         risk = corrected(end, correction)[untested]
         bend = bend.with_mean(risk, float(np.mean(means)))
-    return Telling(correction, bend, unsure)
+    return Telling(correction, bend, unsure, correction is not shipped)
 
 
 def _correction(
@@ -150,10 +159,45 @@ def _correction(
     lost = []
     for one, bent in ((None, not bend.straight), (ways.correction, ways.calibrate)):
         told, positive = _held_out(held, known, one)
-        if bent:
-            told = told_in_turn(told, positive, ways.errors)
-        lost.append(losses(result_chance(told, ways.errors), positive))
+        lost.append(_lost(told, positive, ways.errors, bent=bent))
     return ways.correction if wins(lost[0] - lost[1]) else None
+
+
+def _tuned(
+    held: Sequence[Held],
+    known: Known,
+    ways: Ways,
+    before: tuple[Bend, Correction | None],
+    tuner: Tuner,
+) -> Correction | None:
+    """The correction tuned on held-out people, where it wins beyond ``before``.
+
+    ``before`` is how they are told best without it. People are judged by weights
+    that were tuned without them.
+    """
+    bend, shipped = before
+    if ways.correction is None or any(one.end.numbers is None for one in held):
+        return shipped
+    told, positive = _held_out(held, known, None)
+    numbers = [one.end.numbers[one.out] for one in held if one.end.numbers is not None]
+    lessons = Lessons(told, np.concatenate(numbers), positive)
+    tuned = tuner.tune(ways.correction, lessons, ways.errors)
+    if tuner.always:
+        return tuned.correction
+    told, _ = _held_out(held, known, shipped)
+    bent = ways.calibrate and (shipped is not None or not bend.straight)
+    lost = _lost(told, positive, ways.errors, bent=bent)
+    after = _lost(tuned.told, positive, ways.errors, bent=ways.calibrate)
+    return tuned.correction if wins(lost - after) else shipped
+
+
+def _lost(
+    told: Probabilities, positive: Mask, errors: TestErrors, *, bent: bool
+) -> Floats:
+    """Log loss of each result; ``bent`` by a line without the person."""
+    if bent:
+        told = told_in_turn(told, positive, errors)
+    return losses(result_chance(told, errors), positive)
 
 
 def _held_out(

@@ -8,15 +8,21 @@ from epifalcon.privacy.ledger import Ledger
 
 
 def spent_figures(mode: str, ledger: Ledger) -> dict[str, Any]:
-    """What was spent, for JSON: epsilon by unit, None where nothing bounds it."""
-    spent = ledger.spent()
+    """What was spent, for JSON: epsilon by unit, None where nothing bounds it.
+
+    In mode ``off`` a channel may be noised, but never all that leaves.
+    """
+    spent, off = ledger.spent(), mode == "off"
 
     def bounded(value: float) -> float | None:
-        return value if mode != "off" and np.isfinite(value) else None
+        return value if np.isfinite(value) else None
 
+    total = {
+        unit: None if off else bounded(value) for unit, value in spent.epsilon().items()
+    }
     return {
         "mode": mode,
-        "epsilon": {unit: bounded(value) for unit, value in spent.epsilon().items()},
+        "epsilon": total,
         "delta": ledger.budget.delta,
         "channels": {
             channel: {unit: bounded(one.epsilon) for unit, one in units.items()}

@@ -125,8 +125,9 @@ def private_mean(
     """The mean of noised gradients as the server forms it, g_u + N(0, sigma_f^2).
 
     The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people)
-    times the scale, the same in distribution. Everybody who uploads counts,
-    also with a zero gradient: a missing upload would tell who was not tested.
+    times the scale, the same in distribution; where ``terms`` say that only
+    sums are seen, the sum has one noise. Everybody who uploads counts, also
+    with a zero gradient: a missing upload would tell who was not tested.
     """
     if clipped.people == 0:
         raise DataError("a mean needs one person or more")
@@ -135,7 +136,8 @@ def private_mean(
             f"gradients clipped to {clipped.clip} must not be released under a "
             f"receipt for {mechanism.clip}"
         )
-    scale = mechanism.sigma * math.sqrt(clipped.people)
+    noises = 1 if terms.adversary == "sums" else clipped.people
+    scale = mechanism.sigma * math.sqrt(noises)
     value = {}
     for name, total in clipped.gradients.items():
         noise = scale * normals(total.shape, generator, total.dtype) if scale else 0.0

@@ -20,11 +20,12 @@ from epifalcon.evaluation.audit.field_canaries import audit_field_releases
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.federation.field import receipts
 from epifalcon.federation.field.plan import PRESENCE, TESTS
+from epifalcon.federation.field.settings import TUNING
 from epifalcon.federation.field.task import FieldTask
 from epifalcon.federation.spending import spent_figures
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
-from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress
 from epifalcon.streams import Streams
 from epifalcon.studies.audit_wishes import AuditWish
@@ -71,13 +72,19 @@ def _ledger(run: FinishedRun, task: FieldTask) -> Ledger:
     """The run's own; of one that promises nothing, what leaves in any such run."""
     clock = run.traces.clock
     if not task.private:
-        ledger = Ledger(receipts.budget_of(task, clock))
+        ledger = Ledger(Budget(delta=task.wishes.tuning.delta))
         ledger.record(*receipts.opening(task, clock))
+        if task.wishes.tuning.steps:
+            kept = _kept_ledger(run).releases
+            ledger.record(*(one for one in kept if one.terms.channel == TUNING))
         return ledger
-    try:
-        return Ledger.open(run.ledger)
-    except FileNotFoundError:
-        raise CorruptFileError(f"{run.ledger}: is missing; {_NO_LEDGER}") from None
+    return _kept_ledger(run)
+
+
+def _kept_ledger(run: FinishedRun) -> Ledger:
+    if not run.ledger.exists():
+        raise CorruptFileError(f"{run.ledger}: is missing; {_NO_LEDGER}")
+    return Ledger.open(run.ledger)
 
 
 def _drawn(run: FinishedRun, people: int, seed: int) -> PersonIds:

@@ -22,7 +22,11 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.rules import OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
-from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.federation.field.settings import (
+    FieldPrivacySettings,
+    FieldWishes,
+    TuningSettings,
+)
 from epifalcon.federation.settings import (
     PredictionSettings,
     PrivacySettings,
@@ -70,6 +74,8 @@ class Experiment:
     """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
     field_privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
     """What Falcon Field promises."""
+    field_tuning: TuningSettings = field(default_factory=TuningSettings)
+    """How Falcon Field tunes its correction."""
     # Last, since it takes the name of the function.
     field: FieldSettings = field(default_factory=FieldSettings)
     """How Falcon Field infers."""
@@ -86,12 +92,14 @@ class Experiment:
                 )
             if method == FIELD:
                 raise SettingsError(
-                    f"rivals.{method}: its settings are those of [field] and "
-                    "[field_privacy]"
+                    f"rivals.{method}: its settings are those of [field], "
+                    "[field_privacy] and [field_tuning]"
                 )
             if not isinstance(values, Mapping):
                 raise SettingsError(f"rivals.{method}={values!r} must be a table")
             settings_of(method, values)
+        if FIELD in (self.method, *self.beside):
+            self.settings_of(FIELD)
         if len({self.method, *self.beside}) <= len(self.beside):
             raise SettingsError(
                 f"beside={list(self.beside)} must name each method once, and not "
@@ -101,7 +109,9 @@ class Experiment:
     def settings_of(self, method: str) -> Any:  # noqa: ANN401
         """The settings of a method of the catalogue, Falcon and HGNN aside."""
         if method == FIELD:
-            return FieldWishes(field=self.field, privacy=self.field_privacy)
+            return FieldWishes(
+                field=self.field, privacy=self.field_privacy, tuning=self.field_tuning
+            )
         return settings_of(method, self.rivals.get(method, {}))
 
     @property

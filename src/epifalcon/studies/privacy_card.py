@@ -11,6 +11,7 @@ from typing import Any
 
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.evaluation.audit.verdicts import AuditRow
+from epifalcon.federation.field.settings import TUNING
 from epifalcon.studies import privacy_words as words
 from epifalcon.studies.methods import FIELD
 from epifalcon.studies.report import Page, Table, shown_epsilon
@@ -165,9 +166,7 @@ class PrivacyCard:
     def sentence(self) -> str:
         """What may be quoted of the run."""
         if self.spent["mode"] == "off":
-            return (
-                words.UNPROTECTED_FIELD if self.method == FIELD else words.UNPROTECTED
-            )
+            return self._unprotected()
         told = [self._promised(), *self._of_tests()]
         if bare := len(self.bare):
             things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
@@ -179,6 +178,13 @@ class PrivacyCard:
                 f"{_percent(best.random)}."
             )
         return " ".join(told)
+
+    def _unprotected(self) -> str:
+        bare = words.UNPROTECTED_FIELD if self.method == FIELD else words.UNPROTECTED
+        tuned = self.spent["channels"].get(TUNING)
+        if tuned is None:
+            return bare
+        return f"{bare} {words.tuning_words(tuned['person'], self.spent['delta'])}"
 
     def _promised(self) -> str:
         epsilon, delta = self.epsilon_claimed, self.spent["delta"]

@@ -28,6 +28,7 @@ UNPROTECTED_FIELD = (
     "Nothing is protected: of each site its sums leave as they are, and a site of one "
     "person shows its places, its test and its result."
 )
+_TUNED = "The gradients by which tested people tuned the correction were clipped and "
 DOWNLOADS = ("downloads", "the places asked for are those claimed")
 
 
@@ -35,6 +36,16 @@ def listed(names: str, words: dict[str, str]) -> str:
     """The words of one name, or of several that a total was made of."""
     found: Sequence[str] = [one.strip() for one in names.split(" and ")]
     return "; ".join(words.get(one, one) for one in found) or "-"
+
+
+def tuning_words(epsilon: float | None, delta: float) -> str:
+    """What tuning tells of a person, where all else leaves as it is."""
+    if epsilon is None:
+        return f"{_TUNED}left without noise."
+    return (
+        f"{_TUNED}noised: a person's own, against none, are bounded by epsilon "
+        f"{epsilon:.3g} at delta {delta:g}, and nothing else is."
+    )
 
 
 def odds_factor(epsilon: float | None) -> float | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from epifalcon.baselines.catalogue import entry
 from epifalcon.baselines.method import INTERVAL_WIDTH
+from epifalcon.federation.field.settings import TUNING
 from epifalcon.studies import explanation_page, privacy_words
 from epifalcon.studies.explaining import Explanation
 from epifalcon.studies.judged import Judged
@@ -322,6 +323,10 @@ def _privacy(results: RunResults) -> list[Part]:
     if bare:
         told = f"{', '.join(bare)}: nothing is protected. Whoever runs it sees places, "
         parts.append(Words([told + "rows and test results as they are."], "note"))
+    for one in results.outcomes:
+        if (cost := one.told.get(TUNING)) is not None:
+            told = privacy_words.tuning_words(cost["epsilon"], cost["delta"])
+            parts.append(Words([f"{one.title}: {told}"], "note"))
     return parts
 
 

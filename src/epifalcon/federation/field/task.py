@@ -90,6 +90,12 @@ class FieldOrder:
     rules: SiteRules
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.settings.wishes.tuning.steps:
+            raise SettingsError(
+                "field_tuning: risks are corrected in one process alone, not over sites"
+            )
+
     @property
     def told(self) -> Plain:
         """What a site is asked with ``hello``."""

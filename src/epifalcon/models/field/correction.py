@@ -27,6 +27,7 @@ from scipy.special import expit
 from epifalcon.errors import CorruptFileError
 from epifalcon.models.field.at_home import NUMBERS
 from epifalcon.models.field.calibrating import odds_of
+from epifalcon.models.field.settings import LAYERS
 from epifalcon.types import Floats, Plain, Probabilities
 
 SHIPPED = "correction"
@@ -36,7 +37,6 @@ MOST_BEND, MOST_SHIFT = 0.5, 2.0
 MOST_ODDS = 8.0
 _HASTE = 5.0
 """How fast what is done fades with the mean excess of a person's numbers."""
-_LAYERS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +53,7 @@ class Correction:
     ) -> Probabilities:
         """The corrected risks, (people,); ``numbers`` (people, ``NUMBERS``)."""
         inputs, fade = standardised(numbers, self.arrays)
-        out = inputs
-        for layer in range(_LAYERS):
-            weight, bias = self.arrays[f"weight{layer}"], self.arrays[f"bias{layer}"]
-            out = out @ weight.T + bias
-            if layer < _LAYERS - 1:
-                out = np.tanh(out)
+        out = passed(inputs, self.arrays)[-1]
         odds = np.clip(odds_of(risk), -MOST_ODDS, MOST_ODDS)
         bend = fade * MOST_BEND * np.tanh(out[:, 0])
         shift = fade * MOST_SHIFT * np.tanh(out[:, 1])
@@ -119,6 +114,15 @@ class Correction:
                 "it again by epifalcon train-correction"
             )
         return cls(arrays, made)
+
+
+def passed(inputs: Floats, arrays: Mapping[str, NDArray[np.float64]]) -> list[Floats]:
+    """What goes into each layer, (people, in), and what comes out of the last."""
+    rows = [inputs]
+    for layer in range(LAYERS):
+        out = rows[-1] @ arrays[f"weight{layer}"].T + arrays[f"bias{layer}"]
+        rows.append(np.tanh(out) if layer < LAYERS - 1 else out)
+    return rows
 
 
 def standardised(

@@ -12,6 +12,10 @@ rate each day; one for each region, little apart; the same, far apart; the same,
 regions near each other alike; the same, regions alike between which people go; the
 same from a network of regions and days."""
 LAWS: tuple[Law, ...] = get_args(Law)
+LEAST_FOLDS = 3
+"""With fewer, a run without a fold and the next one would know no test at all."""
+LAYERS = 3
+"""Of the learned correction's network."""
 
 
 @dataclass(frozen=True, kw_only=True)
