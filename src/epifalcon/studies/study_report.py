@@ -7,9 +7,17 @@ from typing import Any
 
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
-from epifalcon.studies.report import Picture, document, picture_html, table_html
+from epifalcon.studies.report import (
+    Picture,
+    Words,
+    document,
+    picture_html,
+    table_html,
+    words_html,
+)
 from epifalcon.studies.study_keeping import FIGURES, REPORT, finished_studies
 from epifalcon.studies.study_list import find_study, study_names
+from epifalcon.studies.study_reading import reading
 from epifalcon.studies.study_tables import headline, lead, result_tables
 from epifalcon.types import Plain
 
@@ -58,11 +66,12 @@ def _contents(found: list[tuple[Path, dict[str, Any]]]) -> str:
 
 
 def _section(place: Path, result: Plain, out: Path) -> str:
-    """Title, what was done, the first table, every picture, the way to the rest."""
+    """What was done, what it says, a table, every picture, the way to the rest."""
     study = find_study(result["study"])
     name = html.escape(place.name)
     link = html.escape(os.path.relpath(place / REPORT, out.parent))
     first = result_tables(study, result)[:1]
+    said = reading(study, result)
     caption = f"{study.title}, {result['scale']}"
     pictures = [
         Picture(path, f"{caption}: {path.stem.replace('-', ' ')}")
@@ -73,7 +82,8 @@ def _section(place: Path, result: Plain, out: Path) -> str:
             f'<h2 id="{name}">{html.escape(headline(result))}</h2>',
             f'<p class="lead">{html.escape(lead(result))}</p>',
             f'<p><a href="{link}">All tables of this study</a></p>',
-            *(table_html(table) for table in first),
+            words_html(Words(said, "found")) if said else "",
+            *(table_html(table, 3) for table in first),
             *(picture_html(picture) for picture in pictures),
         ]
     )
