@@ -115,6 +115,26 @@ def test_lines_stand_beside_each_other_where_intervals_would_hide_them():
     assert second[0] == first[0]
 
 
+def test_a_logarithmic_axis_has_numbers_as_people_write_them():
+    series = {"ours": [Point(500, 3.0), Point(1000, 5.0), Point(2000, 40.0)]}
+    (axes,) = lines([panel(series=series, log_x=True, log_y=True)]).axes
+    axes.figure.draw_without_rendering()
+    across = [one.get_text() for one in axes.get_xticklabels()]
+    assert across == ["500", "1,000", "2,000"]
+    upwards = {one.get_text() for one in axes.get_yticklabels()}
+    assert {"5", "10", "20"} <= upwards
+    assert not any("10^" in text for text in upwards)
+
+
+def test_long_names_stay_inside_the_picture():
+    names = [f"a name of a line that is long, number {place}" for place in range(4)]
+    figure = lines([panel(series={name: [Point(1, 0.5)] for name in names})])
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+
+
 def test_an_epidemic_is_drawn_day_by_day():
     days = {
         name: [[9, 8, 7], [9, 7, 5]]

@@ -4,15 +4,17 @@ Colours are those of Okabe and Ito, which colour-blind people tell apart, and no
 line is told by colour alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
 
 from epifalcon.studies.figures import BLUE, GREEN, INK, ORANGE, PINK, SKY, YELLOW
 from epifalcon.types import Plain
@@ -23,6 +25,11 @@ _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": I
 _PAPER = "the paper's"
 UNBOUNDED: Final = ("log_loss",)
 """Metrics that may be more than 1."""
+_FEW_TICKS = 6
+_DECADES = 300
+"""Ends of a logarithmic axis as a ratio, below which 2 and 5 are written too."""
+_LETTERS, _MARK = 13.0, 6
+"""Letters to an inch of a legend, and those that a mark takes."""
 _ROOM = 0.03
 """Above and below all means at least, for intervals."""
 
@@ -108,8 +115,12 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if panel.log_x:
             axes.set_xscale("log")
+            _plain_ticks(
+                axes.xaxis, {one.x for line in panel.series.values() for one in line}
+            )
         if panel.log_y:
             axes.set_yscale("log")
+            _plain_ticks(axes.yaxis)
         else:
             _keep_means_readable(axes, panel)
         axes.set_title(panel.title, **_TITLE)
@@ -123,7 +134,7 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
         marks.values(),
         marks.keys(),
         loc="outside lower center",
-        ncols=min(4, len(marks)),
+        ncols=_columns(figure, marks),
         frameon=False,
         fontsize=9,
     )
@@ -261,6 +272,25 @@ def _value(row: Plain, part: str, name: str) -> float | None:
     if isinstance(found, Mapping):
         found = found["mean"]
     return None if found is None else float(found)
+
+
+def _plain_ticks(axis: Axis, places: Collection[float] = ()) -> None:
+    """Numbers as people write them; at ``places`` alone where these are few."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    if 1 < len(places) <= _FEW_TICKS:
+        axis.set_major_locator(FixedLocator(sorted(places)))
+    elif high < _DECADES * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def _columns(figure: Figure, names: Iterable[str]) -> int:
+    """How many names stand in a line of the legend without leaving the picture."""
+    listed = list(names)
+    letters = figure.get_figwidth() * _LETTERS
+    longest = max(len(name) for name in listed) + _MARK
+    return int(min(4, len(listed), max(1, letters // longest)))
 
 
 def _aside(panel: Panel) -> dict[str, float]:

@@ -40,6 +40,7 @@ _WIDE: Final = 8.0
 def require_free(out: Path, planned: Planned) -> None:
     """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        _try_writing(out)
         return
     if not (out / store.MANIFEST).is_file():
         store.refuse_occupied(out, overwrite=False)
@@ -56,6 +57,17 @@ def require_free(out: Path, planned: Planned) -> None:
             f"{wanted[0]} at {wanted[1]}; choose another folder"
         )
     store.refuse_occupied(out, overwrite=True)
+
+
+def _try_writing(out: Path) -> None:
+    """Make a folder beside ``out`` and take it away, with all that it needed."""
+    trial, made = out.with_name(f".{out.name}.trial"), list[Path]()
+    with store.writing(out, trial):
+        try:
+            store.make_parents(trial, made)
+        finally:
+            for place in reversed(made):
+                place.rmdir()
 
 
 def keep_study(out: Path, planned: Planned, result: Plain) -> None:

@@ -36,11 +36,13 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
         raise DataError(
             f"{results}: holds no finished study; make one with: epifalcon study run"
         )
+    if out.is_dir():
+        raise WriteError(f"{out}: is a folder, expected a file to write")
     if out.is_file() and _MARK not in out.read_text(encoding="utf-8", errors="replace"):
         raise WriteError(f"{out}: is no page of studies; choose another file")
     found.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
     parts = [_section(place, result, out) for place, result in found]
-    with store.writing(out):
+    with store.writing(out, out.with_name(f".{out.name}.partial")):
         out.parent.mkdir(parents=True, exist_ok=True)
         store.replace_text(out, document(_TITLE, [_MARK], _contents(found), parts))
     return [

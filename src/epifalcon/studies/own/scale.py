@@ -110,7 +110,7 @@ def _read(result: Plain) -> list[str]:
     if not sizes or sizes[0] == sizes[-1]:
         return []
     spent = ends(rows, "people", lambda row: mean(row, "figures", "cpu_seconds"))
-    grown = ", ".join(
+    grown = "; ".join(
         f"{title} {first:,.1f} to {last:,.1f}" for title, (first, last) in spent.items()
     )
     told = []
@@ -152,9 +152,9 @@ STUDY = Study(
     columns=(
         Column("cpu_seconds", "CPU seconds", 1),
         Column("peak_rss_mb", "peak MB", 0),
-        Column("incidences", "incidences", 0),
-        Column("contacts", "pairs met", 0),
-        Column("meetings", "meetings", 0),
+        Column("incidences", "incidences", 0, on_screen=False),
+        Column("contacts", "pairs met", 0, on_screen=False),
+        Column("meetings", "meetings", 0, on_screen=False),
     ),
     seeds={"hamlet": 1, "full": 1},
     notes=_notes,
