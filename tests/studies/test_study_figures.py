@@ -124,6 +124,20 @@ def test_a_logarithmic_axis_has_numbers_as_people_write_them():
     upwards = {one.get_text() for one in axes.get_yticklabels()}
     assert {"5", "10", "20"} <= upwards
     assert not any("10^" in text for text in upwards)
+    # Epsilons lie where they lie: round numbers stand below them.
+    series = {"ours": [Point(5.103, 0.5), Point(8, 0.6), Point(45209.4, 0.7)]}
+    (axes,) = lines([panel(series=series, log_x=True)]).axes
+    axes.figure.draw_without_rendering()
+    across = {one.get_text() for one in axes.get_xticklabels()}
+    assert {"10", "1,000"} <= across
+    assert not across & {"5.103", "8"}
+
+
+def test_what_comes_in_whole_numbers_has_no_halves_below():
+    series = {"ours": [Point(1, 0.5), Point(3, 0.6)]}
+    (axes,) = lines([panel(series=series)]).axes
+    axes.figure.draw_without_rendering()
+    assert all(float(place).is_integer() for place in axes.get_xticks())
 
 
 def test_long_names_stay_inside_the_picture():

@@ -6,7 +6,7 @@ line is told by colour alone.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
 
 from epifalcon.studies.figures import BLUE, GREEN, INK, ORANGE, PINK, SKY, YELLOW
 from epifalcon.types import Plain
@@ -113,11 +113,12 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
             moved = [replace(one, x=one.x + aside[name]) for one in listed]
             _line(axes, name, moved, looks[name], name in panel.dashed)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        places = {one.x for line in panel.series.values() for one in line}
         if panel.log_x:
             axes.set_xscale("log")
-            _plain_ticks(
-                axes.xaxis, {one.x for line in panel.series.values() for one in line}
-            )
+            _plain_ticks(axes.xaxis, places)
+        elif all(one == int(one) for one in places):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if panel.log_y:
             axes.set_yscale("log")
             _plain_ticks(axes.yaxis)
@@ -275,12 +276,14 @@ def _value(row: Plain, part: str, name: str) -> float | None:
 
 
 def _plain_ticks(axis: Axis, places: Collection[float] = ()) -> None:
-    """Numbers as people write them; at ``places`` alone where these are few."""
+    """Numbers as people write them; at ``places`` alone where these are few sizes."""
     axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axis.set_minor_formatter(NullFormatter())
     low, high = axis.get_view_interval()
-    if 1 < len(places) <= _FEW_TICKS:
-        axis.set_major_locator(FixedLocator(sorted(places)))
+    held = sorted(places)
+    apart = all(after > 1.3 * before for before, after in pairwise(held))
+    if 1 < len(held) <= _FEW_TICKS and apart and all(one == int(one) for one in held):
+        axis.set_major_locator(FixedLocator(held))
     elif high < _DECADES * low:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 

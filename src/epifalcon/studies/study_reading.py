@@ -127,7 +127,7 @@ def _differences(rows: Sequence[Plain], *, tell_none: bool) -> list[str]:
             told.append(_one(rows, *gaps[0], reference_title(name)))
             continue
         if not sure:
-            same.append(reference_title(name))
+            same.append(f"“{reference_title(name)}”")
             count += len(gaps)
             continue
         parts = []

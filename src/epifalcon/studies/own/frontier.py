@@ -166,9 +166,11 @@ def _read(result: Plain) -> list[str]:
         ]
         if kept:
             best, epsilon = max(kept, key=lambda one: _auc(one[0]))
+            person = shown_epsilon(mean(best, "figures", "epsilon_person"))
+            whole = "" if unit == "person" else f"; of a person it is then {person}"
             told.append(
                 f"With a true epsilon of at most {_SMALL} for a {unit} the most is "
-                f"AUC {_auc(best):.3f}: {best['cell']} (epsilon {epsilon:.3g})."
+                f"AUC {_auc(best):.3f}: {best['cell']} (epsilon {epsilon:.3g}{whole})."
             )
     papers = [row for row in rows if row["title"] == "Falcon, paper"]
     if papers:
