@@ -55,3 +55,14 @@ def test_a_table_shows_cells_as_they_are(capsys):
     out = capsys.readouterr().out
     assert "[/b] :smile:" in out
     assert "Title" in out
+
+
+def test_a_number_without_room_is_folded_and_not_cut(capsys):
+    columns = [f"column {place}" for place in range(14)]
+    Screen().table("Title", columns, [["1234567890123"] * 14])
+    out = capsys.readouterr().out
+    assert "…" not in out
+    first = "".join(
+        line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")
+    )
+    assert first == "1234567890123"

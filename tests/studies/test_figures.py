@@ -80,20 +80,3 @@ def test_maps_of_risk_share_one_scale_and_leave_empty_regions_out():
     assert {one.get_cmap().name for one in shown} == {"cividis"}
     assert sorted(shown[0].get_array()) == [0.1, 0.3]
     assert bar.get_ylabel() == "risk"
-
-
-def test_a_tradeoff_has_a_line_a_method_and_its_numbers_of_copies(tmp_path):
-    points = {
-        name: [
-            {"copies": copies, "error": (copies / 10, 0.01), "AUC": (level, 0.02)}
-            for copies in (1, 5)
-        ]
-        for name, level in (("walk", 0.6), ("recurring", 0.7))
-    }
-    figure = figures.tradeoff(points, "error", ("AUC",), "town")
-    (axes,) = figure.axes
-    assert [one.get_text() for one in axes.get_legend().get_texts()] == list(points)
-    assert [one.get_text() for one in axes.texts] == ["1", "5"] * 2
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("error", "AUC")
-    assert list(axes.lines[0].get_xdata()) == [0.1, 0.5]
-    assert bytes_of(figure, tmp_path).startswith(b"\x89PNG")

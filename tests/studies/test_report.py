@@ -88,8 +88,9 @@ def test_a_column_with_sentences_stands_left_and_one_with_intervals_right():
     def looks(cells):
         rows = [["x", cell] for cell in cells]
         page = Page("t", "l", [], [], [Table("T", ["a", "b"], rows)], "", "").to_html()
-        return page.split("<tbody>")[1].count('<td class="words">') - len(rows)
+        body = page.split("<tbody>")[1]
+        return body.count('<td class="words">') - len(rows), body.count("words long")
 
-    assert looks(["+0.1 [-0.2, +0.4]", "", "no bound"]) == 0
-    assert looks(["12", "that a row was sent at all"]) == 2
-    assert looks(["yes", "no"]) == 2
+    assert looks(["+0.1 [-0.2, +0.4]", "", "no bound"]) == (0, 0)
+    assert looks(["12", "that a row was sent at all"]) == (0, 2)
+    assert looks(["yes", "no"]) == (2, 0)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -99,6 +100,18 @@ def test_another_scale_or_study_is_not_replaced(kept, ran, tmp_path):
         require_free(kept, ran.planned)
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(ran, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match="cannot be written: Not a directory"):
+        require_free(tmp_path / "file" / "results", ran.planned)
+    with pytest.raises(WriteError, match="cannot be written"):
+        require_free(Path("/proc/nothing/here"), ran.planned)
+    before = sorted(tmp_path.iterdir())
+    require_free(tmp_path / "new" / "deep" / "results", ran.planned)
+    # The trial leaves nothing behind.
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_what_is_not_a_study_is_left_alone(ran, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -137,6 +150,11 @@ def test_the_report_gathers_all_that_is_finished(kept, tmp_path):
     out.write_text("my own page")
     with pytest.raises(WriteError, match="no page of studies"):
         write_report(results, out)
+    with pytest.raises(WriteError, match="is a folder, expected a file"):
+        write_report(results, tmp_path / "pages")
+    with pytest.raises(WriteError, match="cannot be written"):
+        write_report(results, Path("/proc/all.html"))
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["all.html"]
 
 
 @pytest.mark.usefixtures("known")

@@ -50,7 +50,9 @@ class Screen:
 
         table = Table(title=title, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
-            table.add_column(column, justify="left" if index == 0 else "right")
+            # What has no room goes on in the next line: half a number is none.
+            side = "left" if index == 0 else "right"
+            table.add_column(column, justify=side, overflow="fold")
         for row in rows:
             table.add_row(*row)
         # Piped output keeps whole rows instead of folding them at 80 columns.

@@ -118,6 +118,7 @@ def run(
     from epifalcon.studies.study_keeping import keep_study, require_free
     from epifalcon.studies.study_list import find_study
     from epifalcon.studies.study_plan import plan_study
+    from epifalcon.studies.study_reading import reading
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.study_tables import screen_tables
 
@@ -143,9 +144,12 @@ def run(
     result = study_result(ran)
     result["made_by"] = again
     keep_study(place, planned, result)
-    screen.figures({**result, "out": str(place)})
+    said = reading(study, result)
+    screen.figures({**result, "reading": said, "out": str(place)})
     for table in screen_tables(study, result):
         screen.table(table.caption, table.columns, table.rows)
+    for sentence in said:
+        screen.say(f"- {sentence}")
     for note in result["notes"]:
         screen.note(note)
     if any(row["failed"] for row in result["rows"]):

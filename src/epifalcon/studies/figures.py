@@ -42,8 +42,13 @@ _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": I
 _HEAT = colormaps["RdYlBu_r"].with_extremes(bad="#e6e8ea")
 _RISK = colormaps["cividis"].with_extremes(bad="#e6e8ea")
 _LINES = (ORANGE, BLUE, GREEN, PINK, YELLOW, SKY, INK)
-_DASHES = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), "-", "-", (0, (5, 1.5)))
+_DASHES = (
+    *("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (9, 1.5))),
+    *((0, (5, 1, 1, 1, 1, 1)), (0, (1, 2.5))),
+)
 """Beside the colours, for print without any."""
+_CALLED = 10
+"""People from whom on a precision is drawn: that of one or two says nothing."""
 _PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
 _DRAWN_CURVES = (
     "radius_of_gyration",
@@ -160,11 +165,20 @@ def risk_maps(
 
 def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> Figure:
     """Precision against recall of each method, from ``evaluation.curves``."""
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+    figure = Figure(figsize=(6.4, 5), layout="constrained")
     axes = _dress(figure.add_subplot())
-    for (name, ranked), look in zip(curves.items(), _looks(), strict=False):
+    top = 0.0
+    for place, ((name, ranked), look) in enumerate(
+        zip(curves.items(), _looks(), strict=False)
+    ):
         found = evaluation_curves.precision_recall(ranked)
-        axes.step(found.recall, found.precision, where="pre", label=name, **look)
+        held = ranked.called >= min(_CALLED, ranked.people)
+        top = max(top, float(found.precision[held].max()))
+        # The first is the run's own and lies on top of lines that go the same way.
+        axes.step(
+            *(found.recall[held], found.precision[held]),
+            **{"where": "pre", "label": name, "zorder": 3 - place / 10, **look},
+        )
     first = next(iter(curves.values()))
     prevalence = float(first.infected / first.people)
     axes.axhline(prevalence, color=INK, linewidth=0.8, alpha=0.5)
@@ -177,11 +191,11 @@ def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> F
         ha="right",
         color=INK,
     )
-    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set(xlim=(0, 1), ylim=(0, min(1.02, 1.08 * top)))
     axes.set_xlabel("recall: share of the infected who are found")
     axes.set_ylabel("precision: infected among those called")
     axes.set_title("Precision and recall on hidden people", **_TITLE)
-    axes.legend(framealpha=1, edgecolor="white", loc="upper right")
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
 
 
@@ -310,53 +324,3 @@ def _scatter_points(
     return axes.scatter(  # type: ignore[return-value]
         x, y, c=rate[shown], s=size[shown], norm=norm, cmap=_HEAT, lw=0, alpha=0.9
     )
-
-
-def tradeoff(
-    points: Mapping[str, Sequence[Mapping[str, Any]]],
-    error: str,
-    measures: Sequence[str],
-    title: str,
-) -> Figure:
-    """One panel a measure, one line a method: what an attack gets wrong against it.
-
-    A point has ``copies`` and, for ``error`` and each of ``measures``, (mean, half
-    width).
-    """
-    figure = Figure(figsize=(5.6 * len(measures), 4.6), layout="constrained")
-    panels = figure.subplots(1, len(measures), squeeze=False)[0]
-    marks = ("o", "s", "^", "D", "v")
-    for axes, measure in zip(panels, measures, strict=True):
-        for (name, listed), colour, mark in zip(
-            points.items(), _LINES, marks, strict=False
-        ):
-            (x, wide), (y, high) = (
-                zip(*(point[one] for point in listed), strict=True)
-                for one in (error, measure)
-            )
-            axes.errorbar(
-                x, y, high, wide, color=colour, marker=mark, capsize=2, label=name
-            )
-            _mark_copies(axes, listed, (x, y), colour)
-        axes.set_xlabel(error)
-        axes.set_ylabel(measure)
-        axes.grid(alpha=0.25)
-    panels[0].legend(frameon=False)
-    figure.suptitle(title, x=0.01, ha="left")
-    return figure
-
-
-def _mark_copies(
-    axes: Axes,
-    listed: Sequence[Mapping[str, Any]],
-    place: tuple[Sequence[float], Sequence[float]],
-    colour: str,
-) -> None:
-    for point, x, y in zip(listed, *place, strict=True):
-        axes.annotate(
-            str(point["copies"]),
-            (x, y),
-            xytext=(5, 5),
-            textcoords="offset points",
-            color=colour,
-        )

@@ -60,9 +60,10 @@ th, td { padding: .4rem .6rem; text-align: right;
          border-bottom: 1px solid var(--line); }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
 td { white-space: nowrap; }
-th.words, td.words { text-align: left; white-space: normal; }
+th.words, td.words { text-align: left; }
+td.long { white-space: normal; }
 th:first-child, td:first-child { text-align: left; white-space: nowrap; }
-td.words:not(:first-child) { min-width: 11rem; }
+td.long:not(:first-child) { min-width: 11rem; }
 code { font-size: .92em; background: rgb(0 0 0 / 6%); padding: .05em .3em;
        border-radius: .25rem; overflow-wrap: anywhere; }
 pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
@@ -78,7 +79,8 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
 @media print {
   @page { size: A4; margin: 14mm 13mm; }
   :root { --paper: #fff; }
-  body { font-size: 9.5pt; }
+  html { font-size: 9.5pt; }
+  body { font-size: 9.5pt; line-height: 1.4; }
   body > * { max-width: none; padding-inline: 0; }
   nav { display: none; }
   .wide, pre { overflow: visible; }
@@ -86,13 +88,15 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   figure, .cards li, ul.told li, .note, tr { break-inside: avoid; }
   figure img, figure.wide img { min-width: 0; max-width: 100%; }
   .figures { display: block; }
-  .figures > figure { display: inline-block; width: 49%; vertical-align: top; }
-  .figures > figure.wide { display: block; width: 100%; }
+  .figures > figure { margin: .6rem 0; }
+  .figures > figure:not(.wide) img { max-width: 11cm; }
   h2, h3 { break-after: avoid; }
+  h2 { margin-top: 1.4rem; }
   table { font-size: 7.6pt; }
   th, td { padding: .15rem .3rem; }
   td, th:first-child, td:first-child { white-space: normal; }
-  td.words:not(:first-child) { min-width: 0; }
-  pre { white-space: pre-wrap; font-size: 7pt; columns: 2; }
+  td.long:not(:first-child) { min-width: 0; }
+  pre { white-space: pre-wrap; font-size: 7pt; }
+  #settings + pre { columns: 2; }
 }
 """

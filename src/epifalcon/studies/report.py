@@ -144,11 +144,12 @@ def _section(section: Section, number: int) -> str:
 
 def _part(part: Part) -> str:
     if isinstance(part, Words):
-        return _words(part)
+        return words_html(part)
     return picture_html(part) if isinstance(part, Picture) else table_html(part, 3)
 
 
-def _words(words: Words) -> str:
+def words_html(words: Words) -> str:
+    """Sentences: paragraphs, a list of findings, or a box."""
     if words.kind == "found":
         items = "".join(f"<li>{_with_code(one)}</li>" for one in words.told)
         return f'<ul class="told">{items}</ul>'
@@ -232,15 +233,16 @@ def table_html(table: Table, level: int = 2) -> str:
         for row in table.rows
     )
     inside = f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-    return (
-        f"<h{level}>{html.escape(table.caption)}</h{level}>\n"
-        f"{_scrolling(table.caption, inside)}"
-    )
+    caption = html.escape(table.caption)
+    named = f"<h{level}>{caption}</h{level}>\n" if caption else ""
+    return named + _scrolling(table.caption or "table", inside)
 
 
 def _look(rows: Sequence[Sequence[str]], place: int) -> str:
-    """Numbers stand to the right, as written; a column with sentences to the left."""
+    """Numbers stand to the right, words to the left, and sentences have room."""
     cells = [row[place] for row in rows]
     numbers = [cell.lstrip("+-−.[")[:1].isdigit() for cell in cells]
     sentences = any(len(cell.split()) > _FEW_WORDS for cell in cells)
-    return "" if any(numbers) and not sentences else ' class="words"'
+    if sentences:
+        return ' class="words long"'
+    return "" if any(numbers) else ' class="words"'

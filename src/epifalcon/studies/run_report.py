@@ -321,7 +321,7 @@ def _privacy(results: RunResults) -> list[Part]:
         if one.title not in bare and one.trained is not None:
             parts += _promise(results, one)
     if bare:
-        told = f"{', '.join(bare)}: nothing is protected. Whoever runs it sees places, "
+        told = f"{'; '.join(bare)}: nothing is protected. Whoever runs it sees places, "
         parts.append(Words([told + "rows and test results as they are."], "note"))
     for one in results.outcomes:
         if (cost := one.told.get(TUNING)) is not None:

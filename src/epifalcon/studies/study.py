@@ -89,6 +89,10 @@ def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa:
     return {}
 
 
+def _nothing_told(_result: Plain) -> Sequence[str]:
+    return ()
+
+
 def _no_notes(_scale: Scale) -> tuple[str, ...]:
     return ()
 
@@ -116,6 +120,9 @@ class Study:
     """Whether rows stand by AUC, and not as the cells do."""
     notes: Callable[[Scale], tuple[str, ...]] = _no_notes
     """What a reader of the tables must know."""
+    read: Callable[[Plain], Sequence[str]] = _nothing_told
+    """What the result says that only this study can: sentences. With none it is told
+    which method of each group ranks best."""
     more: Callable[[Any, Sequence[Plain]], dict[str, Any]] = _nothing_more
     """What else the result holds, for the pictures, from ``study_running.Ran`` and
     the rows."""

@@ -4,24 +4,32 @@ Colours are those of Okabe and Ito, which colour-blind people tell apart, and no
 line is told by colour alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import cycle
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle, pairwise
 from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter
 
-from epifalcon.studies.figures import INK
+from epifalcon.studies.figures import BLUE, GREEN, INK, ORANGE, PINK, SKY, YELLOW
 from epifalcon.types import Plain
 
-COLOURS: Final = (
-    *("#D55E00", "#0072B2", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000"),
-)
+COLOURS: Final = (ORANGE, BLUE, GREEN, YELLOW, PINK, SKY, INK)
 MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
 _PAPER = "the paper's"
+UNBOUNDED: Final = ("log_loss",)
+"""Metrics that may be more than 1."""
+_FEW_TICKS = 6
+_DECADES = 300
+"""Ends of a logarithmic axis as a ratio, below which 2 and 5 are written too."""
+_LETTERS, _MARK = 13.0, 6
+"""Letters to an inch of a legend, and those that a mark takes."""
 _ROOM = 0.03
 """Above and below all means at least, for intervals."""
 
@@ -51,24 +59,41 @@ class Panel:
 
 
 def points(
-    rows: Iterable[Plain], x: Sequence[str], y: tuple[str, str]
+    rows: Iterable[Plain],
+    x: Sequence[str],
+    y: tuple[str, str],
+    *,
+    share: bool = False,
 ) -> dict[str, list[Point]]:
     """Lines by the rows' titles: the figure ``y`` over the figure or fact ``x``.
 
     ``y`` is the part of a row and the name there, as ("metrics", "auc"); ``x`` the
-    same. Rows without one of the two are left out.
+    same. Rows without one of the two are left out. Intervals end at 0, and at 1
+    where ``y`` is a metric or ``share`` says that it cannot be more.
     """
+    share = share or (y[0] == "metrics" and y[1] not in UNBOUNDED)
     found: dict[str, list[Point]] = {}
     for row in rows:
         place = _value(row, *x)
         held = row[y[0]].get(y[1]) if row["seeds"] else None
         if place is None or held is None or held["mean"] is None:
             continue
-        point = Point(place, held["mean"], held["low"], held["high"])
+        point = Point(place, held["mean"], *possible(held, share))
         found.setdefault(row["title"], []).append(point)
     return {
         name: sorted(listed, key=lambda one: one.x) for name, listed in found.items()
     }
+
+
+def possible(interval: Plain, share: bool = True) -> tuple[float | None, float | None]:
+    """The ends of an interval, no lower than 0 and, of a share, no higher than 1.
+
+    Of two or three seeds a t interval may pass both; a picture need not.
+    """
+    low, high = interval["low"], interval["high"]
+    if low is None or high is None:
+        return None, None
+    return max(low, 0.0), min(high, 1.0) if share else high
 
 
 def lines(panels: Sequence[Panel]) -> Figure | None:
@@ -82,14 +107,21 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
         np.atleast_1d(figure.subplots(1, len(panels))), panels, strict=True
     ):
         _dress(axes)
+        aside = _aside(panel)
         for name, listed in panel.series.items():
             looks.setdefault(name, next(styles))
-            _line(axes, name, listed, looks[name], name in panel.dashed)
+            moved = [replace(one, x=one.x + aside[name]) for one in listed]
+            _line(axes, name, moved, looks[name], name in panel.dashed)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        places = {one.x for line in panel.series.values() for one in line}
         if panel.log_x:
             axes.set_xscale("log")
+            _plain_ticks(axes.xaxis, places)
+        elif all(one == int(one) for one in places):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if panel.log_y:
             axes.set_yscale("log")
+            _plain_ticks(axes.yaxis)
         else:
             _keep_means_readable(axes, panel)
         axes.set_title(panel.title, **_TITLE)
@@ -103,7 +135,7 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
         marks.values(),
         marks.keys(),
         loc="outside lower center",
-        ncols=min(4, len(marks)),
+        ncols=_columns(figure, marks),
         frameon=False,
         fontsize=9,
     )
@@ -131,6 +163,11 @@ def dots(
             _dot(axes, place, row, metric)
         axes.set_xlabel(name)
         axes.grid(alpha=0.25)
+        printed = [(row["published"] or {}).get(metric) for row in rows]
+        drawn = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
+        axes.set_xlim(
+            _readable([one for one in drawn if one is not None], axes.get_xlim())
+        )
     panels[0].set_yticks(range(len(rows)), [_label(rows, row) for row in rows])
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
@@ -138,6 +175,66 @@ def dots(
         panels[0].plot([], [], "D", color=INK, mfc="none", label=_PAPER)
         figure.legend(loc="outside lower center", frameon=False, fontsize=9)
     return figure
+
+
+def tradeoff(
+    series: Mapping[str, Sequence[Plain]],
+    error: tuple[str, str],
+    measures: Mapping[str, str],
+    title: str,
+) -> Figure:
+    """One panel a measure, one line a kind: what an attack gets wrong against it.
+
+    A point has ``copies`` and, under the name of ``error`` (name, label) and of
+    each of ``measures`` (label by name), a share with its interval.
+    """
+    figure = Figure(figsize=(5.6 * len(measures), 5), layout="constrained")
+    panels = figure.subplots(1, len(measures), squeeze=False)[0]
+    for axes, (measure, label) in zip(panels, measures.items(), strict=True):
+        _dress(axes)
+        for (name, listed), colour, mark in zip(
+            series.items(), cycle(COLOURS), cycle(MARKS), strict=False
+        ):
+            across, up = (
+                [point[one] for point in listed] for one in (error[0], measure)
+            )
+            x, y = ([one["mean"] for one in held] for held in (across, up))
+            look: dict[str, Any] = {"color": colour, "marker": mark, "label": name}
+            axes.errorbar(x, y, _arms(up), _arms(across), capsize=2, **look)
+            for point, *place in zip(listed, x, y, strict=True):
+                words = {"xytext": (5, 5), "textcoords": "offset points"}
+                axes.annotate(str(point["copies"]), place, color=colour, **words)
+        for name, ends, limit in (
+            (error[0], axes.get_xlim(), axes.set_xlim),
+            (measure, axes.get_ylim(), axes.set_ylim),
+        ):
+            means = [one[name]["mean"] for listed in series.values() for one in listed]
+            limit(_readable(means, ends))
+        axes.set(xlabel=error[1], ylabel=label)
+        axes.grid(alpha=0.25)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=len(series),
+        frameon=False,
+        fontsize=9,
+    )
+    return figure
+
+
+def _arms(held: Sequence[Plain]) -> list[list[float]]:
+    """How far each interval reaches below and above its mean."""
+    ends = [possible(one) for one in held]
+    below = [
+        0.0 if low is None else one["mean"] - low
+        for one, (low, _) in zip(held, ends, strict=True)
+    ]
+    above = [
+        0.0 if high is None else high - one["mean"]
+        for one, (_, high) in zip(held, ends, strict=True)
+    ]
+    return [below, above]
 
 
 def epidemic(counts: Plain, title: str) -> Figure:
@@ -178,6 +275,40 @@ def _value(row: Plain, part: str, name: str) -> float | None:
     return None if found is None else float(found)
 
 
+def _plain_ticks(axis: Axis, places: Collection[float] = ()) -> None:
+    """Numbers as people write them; at ``places`` alone where these are few sizes."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    held = sorted(places)
+    apart = all(after > 1.3 * before for before, after in pairwise(held))
+    if 1 < len(held) <= _FEW_TICKS and apart and all(one == int(one) for one in held):
+        axis.set_major_locator(FixedLocator(held))
+    elif high < _DECADES * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def _columns(figure: Figure, names: Iterable[str]) -> int:
+    """How many names stand in a line of the legend without leaving the picture."""
+    listed = list(names)
+    letters = figure.get_figwidth() * _LETTERS
+    longest = max(len(name) for name in listed) + _MARK
+    return int(min(4, len(listed), max(1, letters // longest)))
+
+
+def _aside(panel: Panel) -> dict[str, float]:
+    """How far each line stands to the side, so that intervals do not hide others."""
+    places = [one.x for listed in panel.series.values() for one in listed]
+    count = len(panel.series)
+    if panel.log_x or not places:
+        return dict.fromkeys(panel.series, 0.0)
+    step = min(0.012, 0.06 / count) * (max(places) - min(places))
+    return {
+        name: (place - (count - 1) / 2) * step
+        for place, name in enumerate(panel.series)
+    }
+
+
 def _line(
     axes: Axes, name: str, listed: Sequence[Point], look: tuple[str, str], dashed: bool
 ) -> None:
@@ -190,16 +321,21 @@ def _line(
         return
     below = [0.0 if one.low is None else one.mean - one.low for one in listed]
     above = [0.0 if one.high is None else one.high - one.mean for one in listed]
-    axes.errorbar(x, y, [below, above], capsize=2, linewidth=1.5, **style)
+    faint = {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2}
+    axes.errorbar(x, y, [below, above], capsize=2, linewidth=1.5, **faint, **style)
 
 
 def _keep_means_readable(axes: Axes, panel: Panel) -> None:
-    """Few seeds have intervals beyond all bounds: they end at the picture's edge."""
     means = [one.mean for listed in panel.series.values() for one in listed]
-    if means:
-        room = 0.6 * (max(means) - min(means)) + _ROOM
-        low, high = axes.get_ylim()
-        axes.set_ylim(max(low, min(means) - room), min(high, max(means) + room))
+    axes.set_ylim(_readable(means, axes.get_ylim()))
+
+
+def _readable(means: Sequence[float], ends: tuple[float, float]) -> tuple[float, float]:
+    """Few seeds have intervals beyond all bounds: they end at the picture's edge."""
+    if not means:
+        return ends
+    room = 0.6 * (max(means) - min(means)) + _ROOM
+    return max(ends[0], min(means) - room), min(ends[1], max(means) + room)
 
 
 def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:
@@ -207,8 +343,9 @@ def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:
     leaks = row["protocol"] != "reported"
     colour = COLOURS[0] if leaks else COLOURS[1]
     if held["mean"] is not None:
-        if held["low"] is not None:
-            axes.plot([held["low"], held["high"]], [place] * 2, color=colour, lw=1.8)
+        ends = possible(held, metric not in UNBOUNDED)
+        if ends[0] is not None:
+            axes.plot(ends, [place] * 2, color=colour, lw=1.8)
         axes.plot(held["mean"], place, "s" if leaks else "o", color=colour, ms=5)
     paper = (row["published"] or {}).get(metric)
     if paper is not None:

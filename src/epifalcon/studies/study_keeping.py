@@ -12,15 +12,18 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, EpifalconError, WriteError
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies import figures
-from epifalcon.studies.report import Page, Picture
+from epifalcon.studies.report import Page, Picture, Section, Table, Words
 from epifalcon.studies.study import KIND, TABLE, Study
 from epifalcon.studies.study_plan import Planned
+from epifalcon.studies.study_reading import MEANINGS, reading
 from epifalcon.studies.study_tables import (
     as_csv,
     as_markdown,
+    cost_table,
+    difference_tables,
+    figure_tables,
     headline,
     lead,
-    result_tables,
     shown,
 )
 from epifalcon.types import Plain
@@ -28,11 +31,14 @@ from epifalcon.types import Plain
 FIGURES: Final = "figures"
 REPORT: Final = "report.html"
 COMMAND: Final = "command.txt"
+_WIDE: Final = 8.0
+"""Inches from which on a picture has several panels and takes the whole width."""
 
 
 def require_free(out: Path, planned: Planned) -> None:
     """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        _try_writing(out)
         return
     if not (out / store.MANIFEST).is_file():
         store.refuse_occupied(out, overwrite=False)
@@ -51,6 +57,17 @@ def require_free(out: Path, planned: Planned) -> None:
     store.refuse_occupied(out, overwrite=True)
 
 
+def _try_writing(out: Path) -> None:
+    """Make a folder beside ``out`` and take it away, with all that it needed."""
+    trial, made = out.with_name(f".{out.name}.trial"), list[Path]()
+    with store.writing(out, trial):
+        try:
+            store.make_parents(trial, made)
+        finally:
+            for place in reversed(made):
+                place.rmdir()
+
+
 def keep_study(out: Path, planned: Planned, result: Plain) -> None:
     """Write every file of the study into ``out``, all at once."""
     require_free(out, planned)
@@ -65,7 +82,9 @@ def keep_study(out: Path, planned: Planned, result: Plain) -> None:
         pictures = _draw(scratch / FIGURES, study, result)
         _write(scratch / f"{TABLE}.json", json_text(result, indent=1) + "\n")
         _write(scratch / f"{TABLE}.csv", as_csv(study, result))
-        _write(scratch / f"{TABLE}.md", as_markdown(study, result))
+        _write(
+            scratch / f"{TABLE}.md", as_markdown(study, result, reading(study, result))
+        )
         _write(scratch / COMMAND, _command(result))
         page = _page(planned, result, pictures)
         _write(scratch / REPORT, page.to_html())
@@ -101,7 +120,8 @@ def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
     for name, drawn in study.draw(result).items():
         path = folder / f"{name}.png"
         figures.save(drawn.figure, path)
-        pictures.append(Picture(path, drawn.caption))
+        wide = bool(drawn.figure.get_figwidth() > _WIDE)
+        pictures.append(Picture(path, drawn.caption, wide=wide))
     return pictures
 
 
@@ -132,11 +152,35 @@ def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
         title=headline(result),
         lead=lead(result),
         headline=cards,
-        pictures=pictures,
-        tables=result_tables(planned.study, result),
+        pictures=[],
+        tables=[],
         settings_toml=_settings(planned),
         made_by=_command(result),
+        sections=_sections(planned.study, result, pictures),
+        closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
+        "and SVG), table.csv and table.json (every number), command.txt.",
     )
+
+
+def _sections(
+    study: Study, result: Plain, pictures: Sequence[Picture]
+) -> list[Section]:
+    """What came out in words, tables, pictures; then how sure, and at what cost."""
+    said = reading(study, result)
+    meanings = [list(one) for one in MEANINGS.items()]
+    results = [Words(said, "found")] if said else []
+    made = [
+        Section("Results", [*results, *figure_tables(study, result)]),
+        Section("Figures", pictures),
+        Section("Differences", difference_tables(result)),
+        Section("What the words mean", [Table("", ["word", "meaning"], meanings)]),
+        Section("Cost", [cost_table(result)]),
+    ]
+    return [
+        section
+        for section in made
+        if any(not isinstance(part, Table) or part.rows for part in section.parts)
+    ]
 
 
 def _settings(planned: Planned) -> str:

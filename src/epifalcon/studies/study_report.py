@@ -7,9 +7,17 @@ from typing import Any
 
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
-from epifalcon.studies.report import Picture, document, picture_html, table_html
+from epifalcon.studies.report import (
+    Picture,
+    Words,
+    document,
+    picture_html,
+    table_html,
+    words_html,
+)
 from epifalcon.studies.study_keeping import FIGURES, REPORT, finished_studies
 from epifalcon.studies.study_list import find_study, study_names
+from epifalcon.studies.study_reading import reading
 from epifalcon.studies.study_tables import headline, lead, result_tables
 from epifalcon.types import Plain
 
@@ -28,11 +36,13 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
         raise DataError(
             f"{results}: holds no finished study; make one with: epifalcon study run"
         )
+    if out.is_dir():
+        raise WriteError(f"{out}: is a folder, expected a file to write")
     if out.is_file() and _MARK not in out.read_text(encoding="utf-8", errors="replace"):
         raise WriteError(f"{out}: is no page of studies; choose another file")
     found.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
     parts = [_section(place, result, out) for place, result in found]
-    with store.writing(out):
+    with store.writing(out, out.with_name(f".{out.name}.partial")):
         out.parent.mkdir(parents=True, exist_ok=True)
         store.replace_text(out, document(_TITLE, [_MARK], _contents(found), parts))
     return [
@@ -58,11 +68,12 @@ def _contents(found: list[tuple[Path, dict[str, Any]]]) -> str:
 
 
 def _section(place: Path, result: Plain, out: Path) -> str:
-    """Title, what was done, the first table, every picture, the way to the rest."""
+    """What was done, what it says, a table, every picture, the way to the rest."""
     study = find_study(result["study"])
     name = html.escape(place.name)
     link = html.escape(os.path.relpath(place / REPORT, out.parent))
     first = result_tables(study, result)[:1]
+    said = reading(study, result)
     caption = f"{study.title}, {result['scale']}"
     pictures = [
         Picture(path, f"{caption}: {path.stem.replace('-', ' ')}")
@@ -73,7 +84,8 @@ def _section(place: Path, result: Plain, out: Path) -> str:
             f'<h2 id="{name}">{html.escape(headline(result))}</h2>',
             f'<p class="lead">{html.escape(lead(result))}</p>',
             f'<p><a href="{link}">All tables of this study</a></p>',
-            *(table_html(table) for table in first),
+            words_html(Words(said, "found")) if said else "",
+            *(table_html(table, 3) for table in first),
             *(picture_html(picture) for picture in pictures),
         ]
     )

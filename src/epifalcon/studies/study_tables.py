@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from epifalcon.baselines.catalogue import entry, names
 from epifalcon.studies.report import Table, shown_epsilon
 from epifalcon.studies.study import Column, Study
 from epifalcon.studies.study_rows import CHANCE
@@ -31,9 +32,14 @@ _FAMILY = ("mean", "low", "high", "seeds", "wins", "p", "p_holm")
 
 def result_tables(study: Study, result: Plain) -> list[Table]:
     """All tables: figures of each group, differences, cost."""
-    tables = figure_tables(study, result)
-    tables += [_differences_table(rows) for rows in _by_group(result)]
-    tables.append(_cost_table(result))
+    tables = [*figure_tables(study, result), *difference_tables(result)]
+    tables.append(cost_table(result))
+    return [table for table in tables if table.rows]
+
+
+def difference_tables(result: Plain) -> list[Table]:
+    """The differences of each group that has some."""
+    tables = [_differences_table(rows) for rows in _by_group(result)]
     return [table for table in tables if table.rows]
 
 
@@ -82,10 +88,11 @@ def as_csv(study: Study, result: Plain) -> str:
     return text.getvalue()
 
 
-def as_markdown(study: Study, result: Plain) -> str:
-    """All tables, with the command that made them."""
+def as_markdown(study: Study, result: Plain, said: Sequence[str] = ()) -> str:
+    """What is ``said`` of the result, all tables, and the command that made them."""
     parts = [f"# {headline(result)}", lead(result)]
     parts.append(f"```console\n$ {result['made_by']}\n```")
+    parts += ["\n".join(f"- {one}" for one in said)] if said else []
     for table in result_tables(study, result):
         lines = [table.columns, ["---"] * len(table.columns), *table.rows]
         body = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
@@ -102,9 +109,15 @@ def lead(result: Plain) -> str:
     """What was done and what must be known of it, in sentences."""
     seeds = len(result["seeds"])
     many = f"{seeds} seeds" if seeds > 1 else "one seed: nothing may be claimed"
-    size = "a town of 2,000 people" if result["scale"] == "hamlet" else "full size"
-    told = f"{result['what']} In the paper: {result['shows']}. At {size}; {many}."
+    town = result["scale"] == "hamlet"
+    size = "In a town of 2,000 people" if town else "At full size"
+    told = f"{result['what']} In the paper: {result['shows']}. {size}; {many}."
     return " ".join([told, *(f"{one}." for one in result["notes"])])
+
+
+def reference_title(name: str) -> str:
+    """What others are held against, as people call it."""
+    return entry(name).title if name in names() else name
 
 
 def shown(value: float | None, digits: int = 3) -> str:
@@ -170,8 +183,9 @@ def _differences_table(rows: Sequence[Plain]) -> Table:
             for metric in (one for one in _JUDGED if one in gaps):
                 gap = gaps[metric]
                 ends = [_signed(gap[end]) for end in _ENDS]
+                titled = reference_title(name)
                 won = f"{gap['wins']} of {gap['seeds']}"
-                cells = [row["cell"], _name(row), name, TITLES[metric], *ends, won]
+                cells = [row["cell"], _name(row), titled, TITLES[metric], *ends, won]
                 made.append([*cells, shown(gap["p_holm"]), _verdict(row, gap)])
     columns = ["setting", "method", "minus", "in", "mean", "low", "high", "won"]
     group = rows[0]["group"] if rows else ""
@@ -187,7 +201,8 @@ def _verdict(row: Plain, gap: Plain) -> str:
     return "yes" if gap["p_holm"] < CHANCE else "no"
 
 
-def _cost_table(result: Plain) -> Table:
+def cost_table(result: Plain) -> Table:
+    """What one seed of each row takes, and what failed."""
     made = []
     for row in result["rows"]:
         figures = row["figures"]

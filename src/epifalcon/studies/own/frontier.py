@@ -5,8 +5,10 @@ from itertools import product
 
 from epifalcon.studies import study_figures
 from epifalcon.studies.methods import FIELD
+from epifalcon.studies.report import shown_epsilon
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study
 from epifalcon.studies.study_figures import Panel, points
+from epifalcon.studies.study_reading import mean
 from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
@@ -31,6 +33,8 @@ SWEEPS: dict[Scale, dict[str, tuple[int, ...]]] = {
 """Exchanges of Falcon Field at an epsilon of 8; with others there is one."""
 UNITS = ("person", "day", "visit")
 _PROMISE = 8
+_SMALL = 10
+"""An epsilon beyond which next to nothing is ruled out."""
 _CLEAR = "nothing private"
 
 
@@ -145,6 +149,44 @@ def _of(rows: Sequence[Plain], unit: str) -> list[Plain]:
     ]
 
 
+def _read(result: Plain) -> list[str]:
+    """The best AUC without privacy, and with a small epsilon for each unit."""
+    rows = [row for row in result["rows"] if row["seeds"]]
+    clear = [row for row in rows if row["cell"] == _CLEAR]
+    told = []
+    if clear:
+        best = max(clear, key=_auc)
+        told.append(f"With nothing private {best['title']} has AUC {_auc(best):.3f}.")
+    for unit in UNITS:
+        key = f"epsilon_{unit}"
+        kept = [
+            (row, epsilon)
+            for row in rows
+            if (epsilon := mean(row, "figures", key)) is not None and epsilon <= _SMALL
+        ]
+        if kept:
+            best, epsilon = max(kept, key=lambda one: _auc(one[0]))
+            person = shown_epsilon(mean(best, "figures", "epsilon_person"))
+            whole = "" if unit == "person" else f"; of a person it is then {person}"
+            told.append(
+                f"With a true epsilon of at most {_SMALL} for a {unit} the most is "
+                f"AUC {_auc(best):.3f}: {best['cell']} (epsilon {epsilon:.3g}{whole})."
+            )
+    papers = [row for row in rows if row["title"] == "Falcon, paper"]
+    if papers:
+        listed = "; ".join(
+            f"{row['cell']}: AUC {_auc(row):.3f}, epsilon "
+            f"{shown_epsilon(mean(row, 'figures', 'epsilon_person'))}"
+            for row in papers
+        )
+        told.append(f"Falcon as published, epsilon of a person: {listed}.")
+    return told
+
+
+def _auc(row: Plain) -> float:
+    return mean(row, "metrics", "auc") or 0.0
+
+
 def _notes(_scale: Scale) -> tuple[str, ...]:
     return (
         (
@@ -162,6 +204,7 @@ STUDY = Study(
     shows="nothing: ours",
     cells=_cells,
     draw=_draw,
+    read=_read,
     metrics=("auc", "dep", "f1"),
     columns=(
         *(Column(f"epsilon_{unit}", f"epsilon of a {unit}") for unit in UNITS),

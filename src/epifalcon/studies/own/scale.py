@@ -4,6 +4,7 @@ from epifalcon.studies import study_figures
 from epifalcon.studies.methods import FIELD
 from epifalcon.studies.study import Cell, Column, Drawn, Scale, Study
 from epifalcon.studies.study_figures import Panel, points
+from epifalcon.studies.study_reading import ends, mean
 from epifalcon.studies.towns import SARS
 from epifalcon.types import Plain
 
@@ -102,6 +103,33 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     }
 
 
+def _read(result: Plain) -> list[str]:
+    """How time grows with the number of people, and how large the graphs are."""
+    rows = result["rows"]
+    sizes = [row["facts"]["people"] for row in rows if row["seeds"]]
+    if not sizes or sizes[0] == sizes[-1]:
+        return []
+    spent = ends(rows, "people", lambda row: mean(row, "figures", "cpu_seconds"))
+    grown = "; ".join(
+        f"{title} {first:,.1f} to {last:,.1f}" for title, (first, last) in spent.items()
+    )
+    told = []
+    if spent:
+        told.append(
+            f"CPU seconds from {sizes[0]:,} people to the most that each was run on, "
+            f"up to {sizes[-1]:,}: {grown}."
+        )
+    counted = [row for row in rows if mean(row, "figures", "contacts") is not None]
+    if counted:
+        entries = mean(counted[-1], "figures", "incidences") or 0.0
+        pairs = mean(counted[-1], "figures", "contacts") or 0.0
+        told.append(
+            f"At {counted[-1]['facts']['people']:,} people the hypergraph holds "
+            f"{entries:,.0f} entries, the graph of who met whom {pairs:,.0f} pairs."
+        )
+    return told
+
+
 def _notes(_scale: Scale) -> tuple[str, ...]:
     return (
         (
@@ -119,13 +147,14 @@ STUDY = Study(
     shows="the claim of computational complexity",
     cells=_cells,
     draw=_draw,
+    read=_read,
     metrics=("auc", "dep", "f1"),
     columns=(
         Column("cpu_seconds", "CPU seconds", 1),
         Column("peak_rss_mb", "peak MB", 0),
-        Column("incidences", "incidences", 0),
-        Column("contacts", "pairs met", 0),
-        Column("meetings", "meetings", 0),
+        Column("incidences", "incidences", 0, on_screen=False),
+        Column("contacts", "pairs met", 0, on_screen=False),
+        Column("meetings", "meetings", 0, on_screen=False),
     ),
     seeds={"hamlet": 1, "full": 1},
     notes=_notes,

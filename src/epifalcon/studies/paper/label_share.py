@@ -1,7 +1,7 @@
 """How many people are tested: the sweep of lambda."""
 
 from epifalcon.studies.study import Cell, Drawn, Scale, Study
-from epifalcon.studies.sweeps import METRICS, draw_sweep, sweep_cells
+from epifalcon.studies.sweeps import METRICS, draw_sweep, read_sweep, sweep_cells
 from epifalcon.types import Plain
 
 SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -15,6 +15,10 @@ def _cells(scale: Scale) -> list[Cell]:
 def _draw(result: Plain) -> dict[str, Drawn]:
     caption = "AUC and F1 on hidden people by the share of people who are tested."
     return draw_sweep(result, "label_share", "share of people tested, λ", caption)
+
+
+def _read(result: Plain) -> list[str]:
+    return read_sweep(result, "label_share", "{:.0%} of people are tested")
 
 
 def _notes(_scale: Scale) -> tuple[str, ...]:
@@ -37,6 +41,7 @@ STUDY = Study(
     shows="the figure of reporting rates, (b)",
     cells=_cells,
     draw=_draw,
+    read=_read,
     metrics=METRICS,
     seeds={"hamlet": 2, "full": 3},
     notes=_notes,

@@ -2,8 +2,10 @@
 
 from epifalcon.studies import study_figures
 from epifalcon.studies.published_tables import NOISE
+from epifalcon.studies.report import shown_epsilon
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study
 from epifalcon.studies.study_figures import Panel, Point, points
+from epifalcon.studies.study_reading import mean
 from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
@@ -17,6 +19,8 @@ ATTACKS = (
     *("tested from rows", "result from rows"),
 )
 _ON_SCREEN = ("norm", "consistency", "everything")
+_TOLD = ("norm", "everything")
+"""The paper's attack, and all that the server knows together."""
 _FEW = ("norm", "energy", "consistency", "moves", "result from rows")
 
 
@@ -54,7 +58,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     errors = {
         attack: listed
         for attack in _FEW
-        for listed in points(rows, sigma, ("figures", attack)).values()
+        for listed in points(rows, sigma, ("figures", attack), share=True).values()
     }
     errors["norm, the paper's"] = _printed(rows, "norm")
     panels = [
@@ -83,6 +87,35 @@ def _printed(rows: list[Plain], name: str) -> list[Point]:
     return [Point(sigma, value) for sigma, value in told]
 
 
+def _read(result: Plain) -> list[str]:
+    rows = [row for row in result["rows"] if row["seeds"]]
+    if len(rows) < 2:
+        return []
+    first, last = rows[0], rows[-1]
+    least, most = first["cell"], last["cell"]
+    auc = [mean(row, "metrics", "auc") or 0.0 for row in (first, last)]
+    told = [f"From {least} to {most} the AUC goes from {auc[0]:.3f} to {auc[1]:.3f}."]
+    held = [
+        (attack, mean(first, "figures", attack), mean(last, "figures", attack))
+        for attack in _TOLD
+    ]
+    parts = [
+        f"`{attack}` gets {before:.0%} of places wrong at {least} and {after:.0%} at "
+        f"{most}"
+        for attack, before, after in held
+        if before is not None and after is not None
+    ]
+    if parts:
+        blind = PSEUDO / (PSEUDO + 1)
+        told.append(f"Of the attacks {'; '.join(parts)}. A blind guess: {blind:.0%}.")
+    epsilon = mean(last, "figures", "epsilon_person")
+    if epsilon is not None:
+        told.append(
+            f"At {most} the true epsilon of a person is {shown_epsilon(epsilon)}."
+        )
+    return told
+
+
 def _notes(scale: Scale) -> tuple[str, ...]:
     return (
         OTHER_DATA,
@@ -100,6 +133,7 @@ STUDY = Study(
     shows="table 6",
     cells=_cells,
     draw=_draw,
+    read=_read,
     metrics=("auc", "f1", "dep"),
     columns=(
         *(Column(name, name, on_screen=name in _ON_SCREEN) for name in ATTACKS),

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from epifalcon.studies import figures
+from epifalcon.studies import study_figures
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study
+from epifalcon.studies.study_reading import mean
 from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
@@ -13,6 +14,7 @@ COPIES = (1, 5, 10)
 PLACES = ("claimants", "moves", "recurrence", "moves and recurrence", "moves by sets")
 _DRAWN = ("moves", "moves by sets")
 """The paper's attack, and the strongest of ours."""
+_MEASURES = {"auc": "AUC", "f1": "best F1"}
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -41,39 +43,51 @@ def _cells(scale: Scale) -> list[Cell]:
 def _draw(result: Plain) -> dict[str, Drawn]:
     drawn = {}
     for attack in _DRAWN:
-        error = f"share that the attack by {attack} gets wrong"
         listed: dict[str, list[dict[str, Any]]] = {}
         for row in result["rows"]:
             if row["seeds"] and row["figures"].get(attack, {}).get("mean") is not None:
-                point = _point(row, attack, error)
+                point = {
+                    "copies": row["facts"]["copies"],
+                    attack: row["figures"][attack],
+                    **{name: row["metrics"][name] for name in _MEASURES},
+                }
                 listed.setdefault(row["facts"]["generator"], []).append(point)
         if not listed:
             continue
         title = "Pseudo traces: 1, 5 and 10 of them, no region model"
-        picture = figures.tradeoff(listed, error, ("AUC", "best F1"), title)
+        error = (attack, f"share that the attack by {attack} gets wrong")
+        picture = study_figures.tradeoff(listed, error, _MEASURES, title)
         caption = (
             f"AUC and F1 against the share of true places that the attack by {attack} "
             "gets wrong, for 1, 5 and 10 pseudo traces of each kind, with 95 % "
-            "intervals."
+            "intervals. Further right is more private, further up more useful."
         )
         drawn[f"tradeoff-{attack.replace(' ', '-')}"] = Drawn(picture, caption)
     return drawn
 
 
-def _point(row: Plain, attack: str, error: str) -> dict[str, Any]:
-    told = {
-        error: row["figures"][attack],
-        "AUC": row["metrics"]["auc"],
-        "best F1": row["metrics"]["f1"],
+def _read(result: Plain) -> list[str]:
+    """How well each kind hides places with most traces, and what it costs."""
+    most, attack = max(COPIES), _DRAWN[-1]
+    held = {
+        row["facts"]["generator"]: (wrong, mean(row, "metrics", "auc") or 0.0)
+        for row in result["rows"]
+        if row["seeds"]
+        and row["facts"]["copies"] == most
+        and (wrong := mean(row, "figures", attack)) is not None
     }
-    spread = {
-        name: (
-            one["mean"],
-            0.0 if one["low"] is None else one["mean"] - one["low"],
-        )
-        for name, one in told.items()
-    }
-    return {"copies": row["facts"]["copies"], **spread}
+    if not held:
+        return []
+    order = sorted(held, key=lambda name: -held[name][0])
+    told = ", ".join(f"{name} {held[name][0]:.0%}" for name in order)
+    aucs = ", ".join(f"{name} {held[name][1]:.3f}" for name in order)
+    return [
+        (
+            f"With {most} pseudo traces the attack by `{attack}` gets so many of the "
+            f"true places wrong: {told}. A blind guess: {most / (most + 1):.0%}."
+        ),
+        f"The AUC with them: {aucs}.",
+    ]
 
 
 def _notes(_scale: Scale) -> tuple[str, ...]:
@@ -93,6 +107,7 @@ STUDY = Study(
     shows="the figure of privacy and utility",
     cells=_cells,
     draw=_draw,
+    read=_read,
     metrics=("auc", "f1", "dep"),
     columns=(
         Column("random", "blind guess"),
