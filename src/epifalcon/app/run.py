@@ -138,6 +138,7 @@ def run(
         else:
             begun = _begin(out, words, overwrite, progress)
         _note_unprotected(screen, begun)
+        _note_concerns(screen, begun)
         finished = _finish(begun, progress, checkpoint_seconds, tensorboard)
     screen.figures({**finished.figures, "out": str(out)})
     for method, why in finished.figures.get("failed", {}).items():
@@ -163,6 +164,13 @@ def _note_unprotected(screen: Screen, begun: "Begun") -> None:
             f"--mode {mode} protects falcon alone: {experiment.method} sees traces "
             "and tests as they are"
         )
+
+
+def _note_concerns(screen: Screen, begun: "Begun") -> None:
+    from epifalcon.epidemic.concerns import concerns
+
+    for told in concerns(begun.known, begun.reported):
+        screen.note(told)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 
 from epifalcon.baselines.catalogue import entry
 from epifalcon.baselines.method import INTERVAL_WIDTH
+from epifalcon.epidemic.concerns import concerns
 from epifalcon.federation.field.settings import TUNING
 from epifalcon.studies import explanation_page, privacy_words
 from epifalcon.studies.explaining import Explanation
@@ -162,7 +163,9 @@ def _what(results: RunResults) -> list[Part]:
         for method, why in results.failed.items()
     ]
     table = Table("Methods", ["method", "what it does", "rounds of training"], rows)
-    return [Words([one for one in told if one]), table]
+    odd = concerns(known, begun.reported)
+    warned: list[Part] = [Words(odd, "note")] if odd else []
+    return [Words([one for one in told if one]), *warned, table]
 
 
 def _disease(results: RunResults) -> str:
