@@ -30,7 +30,7 @@ _DECADES = 300
 """Ends of a logarithmic axis as a ratio, below which 2 and 5 are written too."""
 _LETTERS, _MARK = 13.0, 6
 """Letters to an inch of a legend, and those that a mark takes."""
-_ROOM = 0.03
+_ROOM = 0.1
 """Above and below all means at least, for intervals."""
 
 
@@ -200,7 +200,8 @@ def tradeoff(
             )
             x, y = ([one["mean"] for one in held] for held in (across, up))
             look: dict[str, Any] = {"color": colour, "marker": mark, "label": name}
-            axes.errorbar(x, y, _arms(up), _arms(across), capsize=2, **look)
+            faint = {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2}
+            axes.errorbar(x, y, _arms(up), _arms(across), capsize=2, **faint, **look)
             for point, *place in zip(listed, x, y, strict=True):
                 words = {"xytext": (5, 5), "textcoords": "offset points"}
                 axes.annotate(str(point["copies"]), place, color=colour, **words)

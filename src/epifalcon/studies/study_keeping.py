@@ -29,6 +29,8 @@ from epifalcon.studies.study_tables import (
 from epifalcon.types import Plain
 
 FIGURES: Final = "figures"
+PICTURES: Final = "pictures"
+"""In ``table.json``: caption and width of each picture by its name."""
 REPORT: Final = "report.html"
 COMMAND: Final = "command.txt"
 _WIDE: Final = 8.0
@@ -80,7 +82,12 @@ def keep_study(out: Path, planned: Planned, result: Plain) -> None:
     origin = store.Origin.now(settings, None)
     with store.new_directory(out, overwrite=True) as scratch:
         pictures = _draw(scratch / FIGURES, study, result)
-        _write(scratch / f"{TABLE}.json", json_text(result, indent=1) + "\n")
+        shown_below = {
+            one.path.stem: {"caption": one.caption, "wide": one.wide}
+            for one in pictures
+        }
+        kept = {**result, PICTURES: shown_below}
+        _write(scratch / f"{TABLE}.json", json_text(kept, indent=1) + "\n")
         _write(scratch / f"{TABLE}.csv", as_csv(study, result))
         _write(
             scratch / f"{TABLE}.md", as_markdown(study, result, reading(study, result))

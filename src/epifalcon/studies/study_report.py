@@ -15,7 +15,7 @@ from epifalcon.studies.report import (
     table_html,
     words_html,
 )
-from epifalcon.studies.study_keeping import FIGURES, REPORT, finished_studies
+from epifalcon.studies.study_keeping import FIGURES, PICTURES, REPORT, finished_studies
 from epifalcon.studies.study_list import find_study, study_names
 from epifalcon.studies.study_reading import reading
 from epifalcon.studies.study_tables import headline, lead, result_tables
@@ -23,6 +23,10 @@ from epifalcon.types import Plain
 
 _MARK = "<!-- epifalcon studies -->"
 _TITLE = "epifalcon: studies"
+_LEAD = (
+    '<p class="lead">What each finished study says, its first table and its figures. '
+    "All tables are on the page of each.</p>"
+)
 
 
 def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
@@ -44,7 +48,9 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
     parts = [_section(place, result, out) for place, result in found]
     with store.writing(out, out.with_name(f".{out.name}.partial")):
         out.parent.mkdir(parents=True, exist_ok=True)
-        store.replace_text(out, document(_TITLE, [_MARK], _contents(found), parts))
+        store.replace_text(
+            out, document(_TITLE, [_MARK, _LEAD], _contents(found), parts)
+        )
     return [
         {
             "study": result["study"],
@@ -75,8 +81,14 @@ def _section(place: Path, result: Plain, out: Path) -> str:
     first = result_tables(study, result)[:1]
     said = reading(study, result)
     caption = f"{study.title}, {result['scale']}"
+    told = result.get(PICTURES, {})
     pictures = [
-        Picture(path, f"{caption}: {path.stem.replace('-', ' ')}")
+        Picture(
+            path,
+            told.get(path.stem, {}).get("caption")
+            or f"{caption}: {path.stem.replace('-', ' ')}",
+            wide=told.get(path.stem, {}).get("wide", False),
+        )
         for path in sorted((place / FIGURES).glob("*.png"))
     ]
     return "\n".join(
