@@ -143,7 +143,7 @@ def test_it_tells_what_was_run_and_how_it_stands(reported):
         "would end the epidemic",
         "Noised channels: epsilon by unit",
         "Not protected",
-        "HGNN, Soft DCT, ratio, HBP: nothing is protected",
+        "HGNN; Soft DCT, ratio; HBP: nothing is protected",
     ):
         assert words in page, words
     assert "http" not in page

@@ -51,8 +51,9 @@ class Screen:
         table = Table(title=title, title_justify="left", title_style="bold")
         for index, column in enumerate(columns):
             # What has no room goes on in the next line: half a number is none.
-            side = "left" if index == 0 else "right"
-            table.add_column(column, justify=side, overflow="fold")
+            table.add_column(
+                column, justify="right" if index else "left", overflow="fold"
+            )
         for row in rows:
             table.add_row(*row)
         # Piped output keeps whole rows instead of folding them at 80 columns.

@@ -172,7 +172,7 @@ def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> F
         zip(curves.items(), _looks(), strict=False)
     ):
         found = evaluation_curves.precision_recall(ranked)
-        held = ranked.called >= min(_CALLED, ranked.people)
+        held = ranked.called >= min(_CALLED, int(ranked.people))
         top = max(top, float(found.precision[held].max()))
         # The first is the run's own and lies on top of lines that go the same way.
         axes.step(

@@ -200,8 +200,8 @@ def tradeoff(
             )
             x, y = ([one["mean"] for one in held] for held in (across, up))
             look: dict[str, Any] = {"color": colour, "marker": mark, "label": name}
-            faint = {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2}
-            axes.errorbar(x, y, _arms(up), _arms(across), capsize=2, **faint, **look)
+            look |= _faint(colour)
+            axes.errorbar(x, y, _arms(up), _arms(across), capsize=2, **look)
             for point, *place in zip(listed, x, y, strict=True):
                 words = {"xytext": (5, 5), "textcoords": "offset points"}
                 axes.annotate(str(point["copies"]), place, color=colour, **words)
@@ -222,6 +222,11 @@ def tradeoff(
         fontsize=9,
     )
     return figure
+
+
+def _faint(colour: str) -> dict[str, Any]:
+    """How intervals look, so that means stay in front."""
+    return {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2}
 
 
 def _arms(held: Sequence[Plain]) -> list[list[float]]:
@@ -322,8 +327,8 @@ def _line(
         return
     below = [0.0 if one.low is None else one.mean - one.low for one in listed]
     above = [0.0 if one.high is None else one.high - one.mean for one in listed]
-    faint = {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2}
-    axes.errorbar(x, y, [below, above], capsize=2, linewidth=1.5, **faint, **style)
+    style |= _faint(colour)
+    axes.errorbar(x, y, [below, above], capsize=2, linewidth=1.5, **style)
 
 
 def _keep_means_readable(axes: Axes, panel: Panel) -> None:
@@ -345,8 +350,8 @@ def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:
     colour = COLOURS[0] if leaks else COLOURS[1]
     if held["mean"] is not None:
         ends = possible(held, metric not in UNBOUNDED)
-        if ends[0] is not None:
-            axes.plot(ends, [place] * 2, color=colour, lw=1.8)
+        if ends[0] is not None and ends[1] is not None:
+            axes.plot([ends[0], ends[1]], [place] * 2, color=colour, lw=1.8)
         axes.plot(held["mean"], place, "s" if leaks else "o", color=colour, ms=5)
     paper = (row["published"] or {}).get(metric)
     if paper is not None:

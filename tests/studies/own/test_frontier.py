@@ -44,5 +44,7 @@ def test_a_panel_shows_what_was_promised_for_its_unit_alone(tmp_path):
     one_sweep = [row for row in rows if row["facts"].get("sweeps") == 1]
     drawn = sum(len(line.get_xdata()) for line in figure.axes[0].get_lines())
     assert drawn % len(one_sweep) == 0
-    exchanges = {x for line in figure.axes[3].get_lines() for x in line.get_xdata()}
+    exchanges = {
+        round(x) for line in figure.axes[3].get_lines() for x in line.get_xdata()
+    }
     assert exchanges == {1, 3}
