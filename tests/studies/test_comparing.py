@@ -124,3 +124,14 @@ def test_the_bar_tells_what_runs_and_how_long_is_left(work):
 def test_as_many_at_once_as_asked_or_as_cores():
     assert Crew(jobs=7).at_once == 7
     assert Crew().at_once >= 1
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\x00\xff", b""])
+def test_a_damaged_record_is_measured_again_and_the_others_stay(tmp_path, damage):
+    begun = plan(tmp_path, ["gcn", "dct"], [0])
+    for method in begun.methods:
+        measured(0).save(begun.place(0, method), ORIGIN)
+    place = begun.place(0, "gcn") / "measured"
+    (place / store.MANIFEST).write_bytes(damage)
+    assert Work(begun, 1).waiting(retry=False) == [(0, "gcn")]
+    assert not place.exists()

@@ -74,7 +74,7 @@ class Adoption:
         kinds = self.wanted.get((plan.folder, method), frozenset())
         if all(Followed.load(place / kind) is not None for kind in kinds):
             return
-        there = Measured.load(place)
+        there = Measured.sound(place)
         if there is not None and there.adopted is not None:
             with store.writing(place):
                 shutil.rmtree(place / MEASURED)
@@ -193,7 +193,7 @@ class _Taker:
         if not is_begun(self.plan, seed):
             # The city could not be made, which the seed's rows will tell.
             return
-        there = Measured.load(place)
+        there = Measured.sound(place)
         if there is not None and there.adopted is None:
             return
         if row.then is not None and after is not None:

@@ -131,7 +131,7 @@ class Work:
     def _is_due(self, seed: int, method: str, retry: bool) -> bool:
         place = self.plan.place(seed, method)
         source = source_sha256(method, self.plan.sources)
-        measured = Measured.load(place)
+        measured = Measured.sound(place)
         if measured is not None:
             if measured.source_sha256 != source:
                 raise SettingsError(

@@ -7,6 +7,8 @@ comparison read. Free of torch.
 
 import hashlib
 import json
+import logging
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from epifalcon.evaluation.metrics import dep
 from epifalcon.settings import json_text
 from epifalcon.types import Floats
 
+_log = logging.getLogger(__name__)
 MEASURED = "measured"
 FAILED = "failed.json"
 SCALINGS: Final = ("raw", "platt", "isotonic")
@@ -104,6 +107,17 @@ class Measured:
             raise CorruptFileError(
                 f"{place}: made by another version of epifalcon; delete it"
             ) from None
+
+    @classmethod
+    def sound(cls, folder: Path) -> "Measured | None":
+        """The same; a damaged record is thrown away, so that it is made again."""
+        try:
+            return cls.load(folder)
+        except CorruptFileError as error:
+            _log.warning("%s; measured again", error)
+            with store.writing(folder):
+                shutil.rmtree(folder / MEASURED)
+            return None
 
 
 _ARRAYS = ("precision", "reliability")
