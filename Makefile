@@ -24,7 +24,7 @@ browser: ## install Chromium, in which tests open reports, where it is missing
 demo: install ## a small city, an outbreak, Falcon beside its rivals; runs/demo/report.html
 	$(BIN)/epifalcon run --preset hamlet --mode paper \
 		--set privacy.upload_sigma=0.1 --set privacy.gradient_sigma=0.1 \
-		--beside hgnn --beside soft-dct-ratio --beside hbp --beside falcon-field \
+		--beside hgnn --beside soft-dct-ratio --beside hbp --beside falcon-field --beside oracle \
 		--out runs/demo --overwrite
 	@echo
 	@echo "Open this in a browser: $(CURDIR)/runs/demo/report.html"
