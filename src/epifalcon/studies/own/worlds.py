@@ -26,7 +26,7 @@ METHODS: Mapping[Scale, tuple[str, ...]] = {
 _TRUE_FACTORS = "hbp-true-factors"
 _REGIONAL = (ASSUMED, "regional-1", "regional-1.5")
 """Where transmission by region is judged, on all seeds."""
-_SEEDS_ELSEWHERE = 3
+_SEEDS_ELSEWHERE: Mapping[Scale, int | None] = {"hamlet": None, "full": 1}
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -39,7 +39,7 @@ def _cells(scale: Scale) -> list[Cell]:
             preset=preset,
             overrides=town.overrides,
             methods=METHODS[scale] + (_TRUE_FACTORS,) * world.startswith("regional"),
-            most_seeds=None if world in _REGIONAL else _SEEDS_ELSEWHERE,
+            most_seeds=None if world in _REGIONAL else _SEEDS_ELSEWHERE[scale],
             group=world,
             facts={"world": world},
             against=(
@@ -63,12 +63,16 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     return drawn
 
 
-def _notes(_scale: Scale) -> tuple[str, ...]:
+def _notes(scale: Scale) -> tuple[str, ...]:
+    begun = "Seeds begin at 10, where nothing was ever chosen by"
+    elsewhere = _SEEDS_ELSEWHERE[scale]
+    if elsewhere is None:
+        return (begun,)
     return (
-        "Seeds begin at 10, where nothing was ever chosen by",
+        begun,
         (
-            f"Regional worlds and the assumed one have all seeds, others the first "
-            f"{_SEEDS_ELSEWHERE}"
+            "Regional worlds and the assumed one have all seeds, others "
+            f"{elsewhere}: what is told of them is of one city"
         ),
     )
 
