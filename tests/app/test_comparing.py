@@ -313,12 +313,15 @@ def test_a_changed_input_is_told(base, compare, tmp_path, place):
     assert path.name in said.err
 
 
-def test_a_changed_result_is_told(base, compare, tmp_path):
+def test_a_changed_result_is_told_and_measured_again(base, compare, tmp_path, caplog):
     path = tmp_path / "out/seed-1/methods/fine/measured/precision.npy"
-    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    before = path.read_bytes()
+    path.write_bytes(before[:-1] + b"!")
     said = compare(*BASE)
-    assert (base.code, said.code) == (0, 5)
-    assert "precision.npy" in said.err
+    assert (base.code, said.code) == (0, 0)
+    assert "precision.npy" in caplog.text
+    assert "measured again" in caplog.text
+    assert path.read_bytes() == before
 
 
 def test_what_cannot_be_written_stops_all(base, compare, tmp_path):

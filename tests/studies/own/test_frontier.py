@@ -5,6 +5,7 @@ from epifalcon.studies import study_rows
 from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.own.frontier import STUDY
 from epifalcon.studies.study_rows import study_result
+from tests.studies.measured_figures import measured
 from tests.studies.study_results import made_up
 
 
@@ -18,7 +19,8 @@ from tests.studies.study_results import made_up
 def test_what_was_spent_is_found_where_methods_tell_it(meta, tmp_path):
     origin = store.Origin.now({}, 1)
     store.write(tmp_path / PREDICTION, "prediction", {}, meta=meta, origin=origin)
-    assert study_rows._spent(tmp_path)["epsilon_person"] == 8.0
+    spent = study_rows._spent(measured(0), tmp_path)
+    assert spent["epsilon_person"] == 8.0
 
 
 def with_epsilons(result):
