@@ -63,5 +63,5 @@ class _Call:
         _run(self.job.module, self.job.words, self.pipes)
 
 
-def started(job, errors, _threads):
+def started(job, errors, _nursery):
     return Forked(job, errors)

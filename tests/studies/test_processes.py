@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from epifalcon.studies import processes
+from epifalcon.studies.nursery import Nursery
 from epifalcon.studies.processes import Job, cores, free_mb, run_jobs
 
 
@@ -107,24 +108,23 @@ def gone(pid):
 
 def test_leaving_ends_every_process_even_one_that_will_not(monkeypatch):
     monkeypatch.setattr(processes, "_MERCY_SECONDS", 0.2)
-    seen, pids = set(), []
-    begin = processes._started
+    seen, begun = set(), []
+    start = Nursery.start
 
     def started(*words):
-        process = begin(*words)
-        pids.append(process.pid)
-        return process
+        begun.append(start(*words))
+        return begun[-1]
 
     def watch(running):
         seen.update(one.told for one in running)
         if "ready 1 of 1" in seen and len(running) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(processes, "_started", started)
+    monkeypatch.setattr(Nursery, "start", started)
     with pytest.raises(KeyboardInterrupt):
         ran([job("stays", "stay"), job("waits", "wait", "600")], watch=watch)
-    assert len(pids) == 2
-    assert all(gone(pid) for pid in pids)
+    assert len(begun) == 2
+    assert all(gone(one.pid) for one in begun)
 
 
 def test_the_machine_has_cores_and_memory():

@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import process_time
 from typing import Final
 
 from epifalcon.errors import EpifalconError, WriteError
@@ -23,6 +22,7 @@ from epifalcon.studies.attack_errors import audit_errors, place_errors
 from epifalcon.studies.finished_run import FinishedRun
 from epifalcon.studies.follow_ups import Followed
 from epifalcon.studies.graph_sizes import graph_sizes
+from epifalcon.studies.loading import cpu_seconds
 from epifalcon.studies.measurements import Failed
 from epifalcon.studies.recording import VIEW
 from epifalcon.studies.run_folder import METHODS
@@ -68,7 +68,7 @@ def _tried(given: argparse.Namespace, place: Path, progress: Progress) -> int:
         told = str(error) if ours else f"{type(error).__name__}: {error}"
         Failed(told, traceback.format_exc()[-_DETAILS:]).save(place)
         return 1
-    Followed(dict(values), process_time()).save(place)
+    Followed(dict(values), cpu_seconds()).save(place)
     if given.kind == "audit":
         # As large as all the rest of the run, and read by nobody else.
         shutil.rmtree(place.parent / VIEW, ignore_errors=True)

@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from time import process_time
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.studies import tables
 from epifalcon.studies.attached import STOPPED, attach, patiently_alone
 from epifalcon.studies.judged import judge_curves
+from epifalcon.studies.loading import cpu_seconds
 from epifalcon.studies.measurements import (
     FAILED,
     SCALINGS,
@@ -58,7 +58,7 @@ def measure_method(
     listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
     outcome = run_method(begun, method, listeners)
     # Before judging, which needs memory of its own.
-    peak, used = peak_rss_mb(), process_time()
+    peak, used = peak_rss_mb(), cpu_seconds()
     measured = Measured(
         title=outcome.title,
         seconds=outcome.seconds,

@@ -8,13 +8,14 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
-from typing import IO, cast
+from typing import IO
+
+from epifalcon.studies.nursery import Child, Nursery
 
 _POLL_SECONDS = 0.05
 _MERCY_SECONDS = 5.0
@@ -33,7 +34,7 @@ class Job:
     name: str
     """As progress calls it."""
     module: str
-    """Run by ``python -m``."""
+    """Whose ``main(words)`` is called."""
     words: tuple[str, ...]
     threads: int | None = None
     """Of the process; None for as many as all get."""
@@ -134,6 +135,7 @@ def run_batches(
     waiting = list(next(coming, ()))
     running: list[_Process] = []
     more: Sequence[Job] | None = ()
+    nurseries = _Nurseries()
     try:
         while waiting or running or more is not None:
             for process in [one for one in running if one.ended]:
@@ -143,7 +145,7 @@ def run_batches(
             waiting.sort(key=turn)
             while len(running) < at_once and (job := _next(waiting, running, needs)):
                 waiting.remove(job)
-                running.append(_Process(job, threads))
+                running.append(_Process(job, nurseries[job.threads or threads]))
             watch([process.now() for process in running])
             more = None if more is None else next(coming, None)
             if more is None:
@@ -151,6 +153,8 @@ def run_batches(
             waiting += more or ()
     finally:
         _end(running)
+        for nursery in nurseries.values():
+            nursery.close()
 
 
 def _next(waiting: list[Job], running: list["_Process"], needs: Needs) -> Job | None:
@@ -174,17 +178,15 @@ def _end(running: Sequence["_Process"]) -> None:
 class _Process:
     """One job under way."""
 
-    def __init__(self, job: Job, threads: int) -> None:
+    def __init__(self, job: Job, nursery: Nursery) -> None:
         self.job = job
         self._told = ""
         self._rest = b""
         self._start = monotonic()
         # Kept by the process, closed in ``result`` or ``kill``.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = _started(job, self._errors, job.threads or threads)
-        self._input = cast(IO[bytes], self._process.stdin)
-        self._output = cast(IO[bytes], self._process.stdout)
-        os.set_blocking(self._output.fileno(), False)
+        self._process = _started(job, self._errors, nursery)
+        os.set_blocking(self._process.stdout.fileno(), False)
 
     @property
     def ended(self) -> bool:
@@ -217,8 +219,7 @@ class _Process:
         return Ended(self.job, code, said, seconds)
 
     def terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        self._process.terminate()
 
     def kill(self, mercy: float) -> None:
         """Wait for ``mercy`` seconds, then kill."""
@@ -231,28 +232,27 @@ class _Process:
 
     def _read(self) -> None:
         """Take in the newest line of progress."""
-        while found := self._output.read(65536):
+        while found := self._process.stdout.read(65536):
             *lines, self._rest = (self._rest + found).split(b"\n")
             if lines:
                 self._told = _words(lines[-1]) or self._told
 
     def _close(self) -> None:
-        self._input.close()
-        self._output.close()
+        self._process.stdin.close()
+        self._process.stdout.close()
         self._errors.close()
 
 
-def _started(job: Job, errors: IO[bytes], threads: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", job.module, *job.words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        bufsize=0,
-        env=_environment(threads),
-        # Ctrl-C is for the starter, which ends its processes in order.
-        process_group=0,
-    )
+def _started(job: Job, errors: IO[bytes], nursery: Nursery) -> Child:
+    return nursery.start(job.module, job.words, errors)
+
+
+class _Nurseries(dict[int, Nursery]):
+    """One for each number of threads that jobs are to have."""
+
+    def __missing__(self, threads: int) -> Nursery:
+        self[threads] = made = Nursery(_environment(threads))
+        return made
 
 
 def _words(line: bytes) -> str:
