@@ -24,8 +24,8 @@ def test_ordinary_tests_are_of_no_concern():
         ([(0, False, 2), (1, False, 2)], "nobody is positive"),
         ([(0, True, 2), (1, True, 2)], "nobody is negative only"),
         ([(0, True, 1), (1, False, 1), (2, False, 1), (3, False, 1)], "Everybody"),
-        ([(0, True, 1), (0, False, 2), (1, False, 2)], "1 people tested negative"),
-        ([(0, True, 1), (0, False, 1), (1, False, 2)], "1 people tested negative"),
+        ([(0, True, 1), (0, False, 2), (1, False, 2)], "1 person tested negative"),
+        ([(0, True, 1), (0, False, 1), (1, False, 2)], "1 person tested negative"),
     ],
 )
 def test_what_is_odd_about_tests_is_told(tests, word):
@@ -38,4 +38,4 @@ def test_no_tests_and_people_without_trace_are_told():
     unseen = traces_of([[0, -1, 1, 1], [0, -1, 1, 0], [1, -1, 0, 0]])
     nothing, absent = concerns(nobody, unseen)
     assert "Nobody was tested" in nothing
-    assert "1 people have no trace" in absent
+    assert "1 person has no trace" in absent

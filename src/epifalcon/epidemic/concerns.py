@@ -29,7 +29,7 @@ def _one_sided(known: Known) -> str | None:
         return None
     kind = "positive" if not positive else "negative only"
     return (
-        f"Of {tested:,} tested people nobody is {kind}: how far the outbreak came "
+        f"Of {_people(tested, 'tested ')} nobody is {kind}: how far the outbreak came "
         "rests on what is assumed of it, and risks show little but an order."
     )
 
@@ -50,7 +50,7 @@ def _contradicting(known: Known) -> str | None:
     if not people:
         return None
     return (
-        f"{people:,} people tested negative at or after a positive test: the first "
+        f"{_people(people)} tested negative at or after a positive test: the first "
         "positive test counts, unless wrong tests are expected "
         "(labels.false_positive, labels.false_negative)."
     )
@@ -60,7 +60,12 @@ def _unseen(traces: Traces) -> str | None:
     unseen = int((traces.by_slot < 0).all(axis=0).sum())
     if not unseen:
         return None
+    whose = "has no trace: its" if unseen == 1 else "have no trace: their"
     return (
-        f"{unseen:,} people have no trace: their risk is what is expected before "
-        "anybody met anybody."
+        f"{_people(unseen)} {whose} risk is what is expected before anybody met "
+        "anybody."
     )
+
+
+def _people(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}{'person' if count == 1 else 'people'}"

@@ -24,9 +24,6 @@ METHODS: Mapping[Scale, tuple[str, ...]] = {
 }
 """At full size those that need no training: ten seeds of all would take days."""
 _TRUE_FACTORS = "hbp-true-factors"
-_REGIONAL = (ASSUMED, "regional-1", "regional-1.5")
-"""Where transmission by region is judged, on all seeds."""
-_SEEDS_ELSEWHERE: Mapping[Scale, int | None] = {"hamlet": None, "full": 1}
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -39,7 +36,6 @@ def _cells(scale: Scale) -> list[Cell]:
             preset=preset,
             overrides=town.overrides,
             methods=METHODS[scale] + (_TRUE_FACTORS,) * world.startswith("regional"),
-            most_seeds=None if world in _REGIONAL else _SEEDS_ELSEWHERE[scale],
             group=world,
             facts={"world": world},
             against=(
@@ -63,18 +59,8 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     return drawn
 
 
-def _notes(scale: Scale) -> tuple[str, ...]:
-    begun = "Seeds begin at 10, where nothing was ever chosen by"
-    elsewhere = _SEEDS_ELSEWHERE[scale]
-    if elsewhere is None:
-        return (begun,)
-    return (
-        begun,
-        (
-            "Regional worlds and the assumed one have all seeds, others "
-            f"{elsewhere}: what is told of them is of one city"
-        ),
-    )
+def _notes(_scale: Scale) -> tuple[str, ...]:
+    return ("Seeds begin at 10, where nothing was ever chosen by",)
 
 
 STUDY = Study(
