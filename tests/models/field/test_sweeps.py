@@ -184,3 +184,24 @@ def test_of_two_places_the_doubtful_one_is_blamed_less():
     wanted = weights / (weights.sum() + 1 - sure.sum())
     np.testing.assert_allclose(doubtful, wanted, 1e-5)
     assert doubtful[1] < sure[1]
+
+
+@pytest.mark.parametrize(("wrong", "swing"), [(2.0, 1.35), (0.5, 1.15)])
+def test_a_rate_believed_wrong_is_found_and_rests(wrong, swing):
+    """At full pace it swings, here by 1.7 and 1.2, and short runs are judged there."""
+    scene, labels = world("hamlet", seed=3)
+    beta = scene.pathogen.beta * wrong
+    believed = dataclasses.replace(
+        scene, pathogen=dataclasses.replace(scene.pathogen, beta=beta)
+    )
+    rates = [
+        rested(believed, labels.known, FieldSettings(sweeps=sweeps), "scaled")[1]
+        .factor.mean[0, 1]
+        .item()
+        for sweeps in (8, 10, 12, 15)
+    ]
+    assert max(rates) < swing * min(rates)
+    assert 0.6 < rates[-1] * wrong < 1.7
+    told, _ = rested(believed, labels.known, FieldSettings(), "scaled")
+    kept, _ = rested(believed, labels.known, FieldSettings(), "one")
+    assert judged(told, labels).log_loss < judged(kept, labels).log_loss - 0.003

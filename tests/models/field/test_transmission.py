@@ -50,8 +50,11 @@ def estimated(law, caught, borne, factor=1.0):
 
 
 def test_one_common_rate_is_anchored_at_the_pathogen_s():
-    found = estimated("scaled", [30, 10, 0], [10, 8, 2])
-    np.testing.assert_allclose(found, (40 + 10) / (20 + 10))
+    """Half of the way to it is gone in a sweep, from wherever it stands."""
+    wanted = (40 + 10) / (20 + 10)
+    for now in (1.0, 3.0, wanted):
+        found = estimated("scaled", [30, 10, 0], [10, 8, 2], now)
+        np.testing.assert_allclose(found, np.sqrt(wanted * now))
 
 
 def test_each_day_s_rate_is_its_own_and_drawn_to_the_common_one():
@@ -63,7 +66,7 @@ def test_each_day_s_rate_is_its_own_and_drawn_to_the_common_one():
     found = made.estimate(tally, Factor(even, even, even), 3).mean[:, 1:]
     common = (32 + 10) / (30 + 10)
     wanted = [(30 + 10) / (15 + 10 / common), (2 + 10) / (15 + 10 / common)]
-    np.testing.assert_allclose(found, np.repeat([wanted], 3, 0).T)
+    np.testing.assert_allclose(found, np.sqrt(np.repeat([wanted], 3, 0).T))
 
 
 @pytest.mark.parametrize(("law", "weight"), [("apart", 2.0), ("mild", 6.0)])

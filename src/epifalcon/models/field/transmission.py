@@ -36,6 +36,10 @@ from epifalcon.types import Floats
 _NEIGHBOURS = 12
 _LEAST, _MOST = 0.02, 50.0
 _STEPS_TO_THE_MEAN = 30
+_COMMON_PACE = 0.5
+"""Share of the way, in logarithms, that a rate common to all regions goes in a sweep.
+What people expect of each other follows some sweeps later, so at full pace the rate
+swings around where it belongs, and short runs are judged at a wrong one."""
 
 
 class Factor(NamedTuple):
@@ -89,10 +93,12 @@ class Transmission:
         """
         caught, borne = tally[0, :, 1:], (tally[1] / factor.mean)[:, 1:]
         expected = factor.expected[:, 1:]
+        if self.law in ("scaled", "daily"):
+            found = np.clip(self._expected(caught, borne), _LEAST, _MOST)
+            common = expected * (found / expected) ** _COMMON_PACE
+            return _factor(common, np.ones_like(common), common)
         if self._renews(sweep):
             expected = np.clip(self._expected(caught, borne), _LEAST, _MOST)
-        if self.law in ("scaled", "daily"):
-            return _factor(expected, np.ones_like(expected), expected)
         shape = caught.sum(axis=0) + self._weight
         rate = (expected * borne).sum(axis=0) + self._weight
         typical = np.exp(digamma(shape)) / shape
