@@ -5,6 +5,7 @@ import pytest
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.evaluation.audit.repeats import NoiseFound
 from epifalcon.evaluation.audit.verdicts import AuditRow
+from epifalcon.federation.field.settings import TUNING
 from epifalcon.studies.privacy_card import Attack, PrivacyCard
 
 SPENT = {
@@ -143,6 +144,21 @@ def test_without_noise_no_epsilon_is_named(mode):
     assert "8" not in told.sentence().partition(".")[0]
     captions = [table.caption for table in told.tables()]
     assert captions[-2].startswith("Attacks")
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words"),
+    [
+        (7.5, "were clipped and noised: a person's own, against none, are bounded"),
+        (None, "were clipped and left without noise"),
+    ],
+)
+def test_where_only_the_tuning_is_noised_nothing_else_is_sold_as_bound(epsilon, words):
+    tuned = {"visit": epsilon, "day": epsilon, "person": epsilon}
+    said = card({"mode": "off", "channels": {TUNING: tuned}}).sentence()
+    assert said.startswith("Nothing is protected")
+    assert words in said
+    assert "tuned" not in card({"mode": "off", "channels": {}}).sentence()
 
 
 def test_the_strongest_attack_is_the_one_that_gains_most_over_a_blind_guess():

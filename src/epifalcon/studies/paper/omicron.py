@@ -1,6 +1,6 @@
 """The same methods with Omicron's rates: the paper's second precision-recall figure."""
 
-from epifalcon.studies.paper.overall import cells_of
+from epifalcon.studies.paper.overall import BASIC, ONE_BASIC, cells_of
 from epifalcon.studies.study import Cell, Scale, Study
 from epifalcon.studies.study_curves import curves_by_group, draw_comparison
 from epifalcon.studies.towns import OMICRON, Town
@@ -8,7 +8,7 @@ from epifalcon.studies.towns import OMICRON, Town
 _SCENARIOS = {
     "hamlet": {"town": ("Town of 2,000 people, Omicron", OMICRON["hamlet"])},
     "full": {
-        "basic": ("Basic, Omicron", Town("basic-omicron")),
+        BASIC: ("Basic, Omicron", Town("basic-omicron")),
         "larger": ("Larger, Omicron", OMICRON["full"]),
     },
 }
@@ -22,8 +22,9 @@ def _cells(scale: Scale) -> list[Cell]:
     ]
 
 
-def _notes(_scale: Scale) -> tuple[str, ...]:
-    return ("The paper shows curves alone, no figures that could stand beside ours",)
+def _notes(scale: Scale) -> tuple[str, ...]:
+    told = "The paper shows curves alone, no figures that could stand beside ours"
+    return (told,) if scale == "hamlet" else (told, ONE_BASIC)
 
 
 STUDY = Study(
