@@ -50,10 +50,13 @@ def test_a_module_that_is_not_there_is_told_and_others_go_on(nursery):
 
 
 def test_loading_counts_for_each_process(nursery):
+    loaded = []
     for _ in range(2):
         _, told = said(nursery, "cost")
         whole, own = map(float, told.split())
-        assert own < 0.1 < whole < 60
+        loaded.append(whole - own)
+    # The second finds everything loaded.
+    assert 0 < loaded[0] <= loaded[1] < 1.5 * loaded[0]
 
 
 def test_processes_have_pipes_of_their_own(nursery):
