@@ -181,6 +181,9 @@ def test_every_link_between_pages_leads_somewhere(page):
         lost = anchor and goal.suffix == ".md" and goal.exists()
         if not goal.exists() or (lost and anchor not in headings(goal)):
             broken.append(target)
+        # The site is built of docs/ alone.
+        elif page.parent.name == "docs" and name.startswith("../"):
+            broken.append(target)
     assert not broken
 
 
