@@ -15,6 +15,7 @@ from epifalcon.studies.adopting import plan_adoption
 from epifalcon.studies.comparing import Crew, compare
 from epifalcon.studies.comparison import comparison, curves
 from epifalcon.studies.comparison_tables import keep_comparison
+from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.follow_ups import FOUND
 from epifalcon.studies.measurements import Measured
 from epifalcon.studies.study import Against, Asked, Cell
@@ -243,6 +244,27 @@ def test_other_settings_are_not_adopted(kept, preset, tmp_path, started):
         DataError, match=f"{kept}: has nothing for study tiny: half: re"
     ):
         plan_adoption(alone, [kept])
+
+
+@pytest.mark.usefixtures("nothing_runs")
+def test_settings_that_a_method_cannot_see_do_not_matter(kept, preset, tmp_path):
+    study = study_of(preset)
+    cells = [
+        replace(cell, overrides=(*cell.overrides, "field.sweeps=9"))
+        for cell in study.cells("full")
+    ]
+    other = replace(study, cells=lambda _scale: cells)
+    result = adopted(planned_in(tmp_path / "work", other), kept)
+    assert not any(row["failed"] for row in result["rows"])
+
+
+def test_falcon_field_sees_its_own_settings_and_nobody_else_does():
+    plain, swept = (Experiment.load("hamlet", ["field.sweeps=9"][:n]) for n in (0, 1))
+    for method in ("falcon", "hgnn", "hbp", "gcn"):
+        assert plain.seen_by(method) == swept.seen_by(method)
+    assert plain.seen_by("falcon-field") != swept.seen_by("falcon-field")
+    half = Experiment.load("hamlet", [HALF])
+    assert plain.seen_by("hbp") != half.seen_by("hbp")
 
 
 def test_what_was_kept_without_its_attacks_is_run(kept, preset, tmp_path, started):

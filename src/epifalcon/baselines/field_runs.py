@@ -33,7 +33,13 @@ from epifalcon.models.field.people import Cohort
 from epifalcon.models.field.places import City, told_by
 from epifalcon.models.field.published import Messages, PublishedField
 from epifalcon.models.field.reading import Now
-from epifalcon.models.field.settings import LAWS, LEAST_FOLDS, FieldSettings, Law
+from epifalcon.models.field.settings import (
+    ALIKE,
+    LAWS,
+    LEAST_FOLDS,
+    FieldSettings,
+    Law,
+)
 from epifalcon.models.field.sweeps import Stage, Start, begin, go_on, infer
 from epifalcon.models.field.transmission import Transmission
 from epifalcon.privacy.ledger import Budget, Ledger
@@ -97,7 +103,7 @@ class Runs:
         self._laws = {
             law: Transmission.of(law, wish, traces.regions, flows)
             for law in LAWS
-            if law in wish.laws or law == "scaled"
+            if law in (*wish.laws, "one", "scaled")
         }
         self.ways = Ways.of(settings, scene.test_errors)
         self._numbers = numbers or self.ways.correction is not None
@@ -110,11 +116,9 @@ class Runs:
 
         All folds where all are there; where one was left out, the next one alone.
         """
-        wish = self._settings.region.law
-        if wish != "auto":
-            return wish
-        held = held_out(tests, fold)
-        laws = self._settings.region.laws
+        laws, held = self._settings.region.laws, held_out(tests, fold)
+        if len(laws) == 1 or not held:
+            return laws[0]
         lost: dict[Law, list[Floats]] = {law: [] for law in laws}
         for part in held:
             out = fold == part
@@ -122,9 +126,8 @@ class Runs:
             for law in laws:
                 risk = self.shortly(left, law).risk[out]
                 lost[law].append(losses(risk, tests.status[out] == 1))
-        if not held:
-            return "one"
-        return choose({law: np.concatenate(parts) for law, parts in lost.items()})
+        whole = {law: np.concatenate(parts) for law, parts in lost.items()}
+        return choose(whole, ALIKE)
 
     def shortly(self, tests: Known, law: Law) -> AtHome:
         """What is believed after the fewer sweeps that choose; asked again, kept."""
@@ -247,7 +250,7 @@ class Runs:
         shared = settings.region.from_sweep - 1
         finals = (1 + folds) * (settings.sweeps - shared)
         each = settings.region.choosing_sweeps - shared
-        if settings.region.law != "auto":
+        if len(settings.region.laws) == 1:
             tells = not self.ways.none and folds >= LEAST_FOLDS
             return finals + tells * folds * each
         return finals + 2 * folds * len(settings.region.laws) * each

@@ -1,8 +1,8 @@
 """Take over what kept results have measured, instead of running it again.
 
-A run is adopted where settings are equal to the last one, the seed and the version
-of epifalcon too, and the people that this version makes are those of the kept
-figures. Adopted figures stand in the work folder as if measured there, with a word
+A run is adopted where all settings that its method can see are equal, the seed and
+the version of epifalcon too, and the people that this version makes are those of the
+kept figures. Adopted figures stand in the work folder as if measured there, with a word
 of where they are from; all that reads them goes on as ever.
 """
 
@@ -20,6 +20,7 @@ from epifalcon.errors import DataError
 from epifalcon.settings import as_plain, fingerprint, first_difference
 from epifalcon.studies.beginning import is_begun
 from epifalcon.studies.comparison_plan import Plan
+from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.follow_ups import Followed
 from epifalcon.studies.kept_runs import KeptFolder, KeptRow, read_kept
 from epifalcon.studies.measurements import FAILED, MEASURED, Measured
@@ -121,17 +122,18 @@ def _matched(
     version = importlib.metadata.version("epifalcon")
     if kept.version != version:
         return [], [f"made by epifalcon {kept.version}, this is {version}"]
-    plans = {_key(plan.experiment): plan for plan in planned.comparisons}
-    by_cell = {label: plans.get(_key(one)) for label, one in kept.experiments.items()}
-    why = [
-        told
-        for label, plan in by_cell.items()
-        if plan is None and (told := _difference(planned, kept, label))
-    ]
-    found = []
+    plans = {
+        _key(plan.experiment, method): plan
+        for plan in planned.comparisons
+        for method in plan.methods
+    }
+    found: list[tuple[Plan, KeptRow]] = []
+    why: list[str] = []
     for row in kept.rows:
-        plan = by_cell[row.cell]
-        if plan is None or row.method not in plan.methods:
+        plan = plans.get(_key(kept.experiments[row.cell], row.method))
+        if plan is None:
+            told = _difference(planned, kept, row)
+            why += [told] if told and told not in why else []
             continue
         row = _with_follow_up(planned, row)
         if not set(row.runs) & set(plan.seeds):
@@ -145,11 +147,11 @@ def _matched(
     return found, why
 
 
-def _key(experiment: object) -> str:
+def _key(experiment: Experiment | str, method: str) -> str:
     # What this version cannot read is equal to nothing.
     if isinstance(experiment, str):
         return ""
-    return fingerprint(as_plain(experiment))
+    return fingerprint({"method": method, "settings": experiment.seen_by(method)})
 
 
 def _with_follow_up(planned: Planned, row: KeptRow) -> KeptRow:
@@ -161,18 +163,18 @@ def _with_follow_up(planned: Planned, row: KeptRow) -> KeptRow:
     return row if cell is None else replace(row, then=cell.then)
 
 
-def _difference(planned: Planned, kept: KeptFolder, label: str) -> str | None:
-    """What sets a kept cell apart from the one it should be; None for strangers."""
-    theirs = kept.experiments[label]
+def _difference(planned: Planned, kept: KeptFolder, row: KeptRow) -> str | None:
+    """What sets a kept row apart from the one it should be; None for strangers."""
+    theirs = kept.experiments[row.cell]
     if isinstance(theirs, str):
-        return f"{label}: {theirs}"
+        return f"{row.cell}: {theirs}"
     for cell in planned.cells:
-        if label in (cell.label, cell.preset):
-            ours = as_plain(planned.plans[cell.label].experiment)
-            found = first_difference(as_plain(theirs), ours)
+        if row.cell in (cell.label, cell.preset) and row.method in cell.methods:
+            ours = planned.plans[cell.label].experiment.seen_by(row.method)
+            found = first_difference(theirs.seen_by(row.method), ours)
             if found is not None:
                 key, then, now = found
-                return f"{label}: {key} was {then!r} and is {now!r} here"
+                return f"{row.cell}: {key} was {then!r} and is {now!r} here"
     return None
 
 

@@ -45,6 +45,7 @@ from epifalcon.types import Plain
 DEFAULT_PRESET = "hamlet"
 # One of these at most may be given; a later layer's choice replaces an earlier one's.
 _SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
+_OF_FIELD = ("field", "field_privacy", "field_tuning")
 _PRESETS = resources.files("epifalcon.studies") / "presets"
 _LAYERS = resources.files("epifalcon.studies") / "layers"
 
@@ -113,6 +114,16 @@ class Experiment:
                 field=self.field, privacy=self.field_privacy, tuning=self.field_tuning
             )
         return settings_of(method, self.rivals.get(method, {}))
+
+    def seen_by(self, method: str) -> Plain:
+        """All settings that can move a method's figures.
+
+        Those of Falcon Field can move its own alone.
+        """
+        plain = as_plain(self)
+        if method == FIELD:
+            return plain
+        return {key: value for key, value in plain.items() if key not in _OF_FIELD}
 
     @property
     def prediction(self) -> PredictionSettings:

@@ -179,7 +179,7 @@ def test_promises_of_all_runs_add_up(mode, tmp_path):
 def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
     sites = Sites(tmp_path, policy="validation = false\n")
     summary = sites.run(order_of(TASKS["off"])).go()
-    assert summary["law"] == "one"
+    assert summary["law"] == "scaled"
     judged = [
         unpack(answer).told["people"]
         for _, answer in sites.answers

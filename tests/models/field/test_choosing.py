@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from epifalcon.models.field.choosing import choose, losses
+from epifalcon.models.field.settings import ALIKE, TransmissionSettings
 
 
 def lost(gain, noise, people=400, seed=0):
@@ -16,6 +17,20 @@ def test_a_richer_law_must_win_by_more_than_its_error():
     one, doubtful = lost(gain=0.001, noise=0.5)
     assert choose({"one": one, "apart": doubtful}) == "one"
     assert choose({"one": one, "scaled": one, "apart": one}) == "one"
+
+
+def test_of_laws_as_rich_as_each_other_the_better_one_is_taken():
+    mild, doubtful = lost(gain=0.0, noise=0.5)
+    doubtful += (mild - doubtful).mean() - 0.01
+    assert choose({"mild": mild, "apart": doubtful}) == "mild"
+    assert choose({"mild": mild, "apart": doubtful}, ALIKE) == "apart"
+    assert choose({"scaled": mild, "apart": doubtful}, ALIKE) == "scaled"
+
+
+def test_a_rate_is_always_estimated_unless_it_is_wished_otherwise():
+    assert "one" not in TransmissionSettings().laws
+    assert TransmissionSettings(law="one").laws == ("one",)
+    assert TransmissionSettings(among=("apart", "one")).laws == ("one", "apart")
 
 
 def test_the_best_of_several_is_found():

@@ -91,7 +91,7 @@ class Course:
         region = task.wishes.field.region
         self._laws = {
             law: Transmission.of(law, region, setting.regions, _no_flows)
-            for law in region.laws
+            for law in ("one", *region.laws)
         }
         self.found = Found()
         self._noisy: _Noisy | None = None
@@ -126,24 +126,22 @@ class Course:
         All folds in turn; where one is missing the one after it alone, so that it
         never meets a law that it had a part in.
         """
-        wish = self._task.wishes.field.region.law
         if self._task.private:
             return "one"
-        if wish != "auto":
-            return wish
-        if len(there) < 2:
-            return "one"
+        laws = self._task.wishes.field.region.laws
+        if len(laws) == 1 or len(there) < 2:
+            return laws[0]
         held = there
         aside: tuple[int, ...] = ()
         if missing is not None:
             held = [there[(there.index(missing) + 1) % len(there)]]
             aside = (missing,)
         for part in held:
-            for law in self._laws:
+            for law in laws:
                 number = LAWS.index(law)
                 run = FieldRun(self._rates, (*aside, part), "judged", part, number)
                 self._run(run, law, self._few)
-        return self._people.judged(held).best(self._laws)
+        return self._people.judged(held).best(laws)
 
     @property
     def _few(self) -> FieldSettings:
@@ -175,9 +173,10 @@ class Course:
     def _planned(self) -> int:
         settings, folds = self._task.inference, len(self._there())
         finals = (1 + folds) * settings.sweeps
-        if self._task.private or settings.region.law != "auto" or folds < 2:
+        laws = settings.region.laws
+        if self._task.private or len(laws) == 1 or folds < 2:
             return finals
-        each = len(self._laws) * settings.region.choosing_sweeps
+        each = len(laws) * settings.region.choosing_sweeps
         return finals + 2 * folds * each
 
     def _open_city(self) -> City:

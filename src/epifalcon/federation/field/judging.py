@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epifalcon.models.field.settings import LAWS, Law
+from epifalcon.models.field.choosing import wins
+from epifalcon.models.field.settings import ALIKE, LAWS, Law
 from epifalcon.types import Floats
 
 STEPS = 2.0**24
@@ -47,13 +48,14 @@ class Judgement:
         )
 
     def best(self, among: Collection[Law] = LAWS) -> Law:
-        """The law that loses least; a richer one must win by a standard error.
+        """The law that loses least; the simpler one in doubt.
 
-        Over the best of the simpler ones, as ``choosing.choose`` has it.
+        As ``choosing.choose`` has it: a richer one must win by a standard error
+        over the best of the simpler ones.
         """
-        best = 0
-        for law in range(1, len(LAWS)):
-            if LAWS[law] in among and self.people >= 2 and self._wins(law, best):
+        best, *richer = (number for number, law in enumerate(LAWS) if law in among)
+        for law in richer:
+            if self.people >= 2 and self._wins(law, best):
                 best = law
         return LAWS[best]
 
@@ -63,7 +65,8 @@ class Judgement:
         squares = self.products[best, best] + self.products[law, law] - 2 * both
         spread = max(float(squares) - self.people * gain * gain, 0.0)
         error = np.sqrt(spread / (self.people - 1) / self.people)
-        return bool(gain > error)
+        richer = not {LAWS[law], LAWS[best]} <= ALIKE
+        return wins(gain, float(error), richer=richer)
 
 
 def _on_grid(values: Floats) -> Floats:

@@ -30,7 +30,7 @@ def opening(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
     told = dict(_CLEAR)
     if task.learns_transmission:
         told["transmission"] = _TRANSMISSION
-    if task.wishes.field.region.law == "auto":
+    if len(task.wishes.field.region.laws) > 1:
         told["judgement"] = _JUDGED
     releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
     return tuple(

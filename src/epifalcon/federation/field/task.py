@@ -79,7 +79,7 @@ class FieldTask:
     @property
     def learns_transmission(self) -> bool:
         """Whether sums of tested people's infections and hazard leave by region."""
-        return not self.private and self.wishes.field.region.law != "one"
+        return not self.private and self.wishes.field.region.laws != ("one",)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ rate each day; one for each region, little apart; the same, far apart; the same,
 regions near each other alike; the same, regions alike between which people go; the
 same from a network of regions and days."""
 LAWS: tuple[Law, ...] = get_args(Law)
+ALIKE: frozenset[Law] = frozenset({"mild", "apart"})
+"""These differ in the weight of a prior: neither is the richer one."""
 LEAST_FOLDS = 3
 """With fewer, a run without a fold and the next one would know no test at all."""
 LAYERS = 3
@@ -48,10 +50,10 @@ class TransmissionSettings:
 
     law: Literal["auto"] | Law = "auto"
     """``auto`` takes the one of ``among`` that tells held-out tested people best."""
-    among: tuple[Law, ...] = ("one", "scaled", "mild", "apart")
+    among: tuple[Law, ...] = ("scaled", "mild", "apart")
     weight: float = 0.5
     """What is expected of a region counts like so many infections there."""
-    mild_weight: float = 2.0
+    mild_weight: float = 1.0
     """The same under ``mild``."""
     common_weight: float = 20.0
     """That the common rate is the pathogen's counts like so many infections."""
@@ -76,9 +78,9 @@ class TransmissionSettings:
 
     @property
     def laws(self) -> tuple[Law, ...]:
-        """Those that can come to be used, from simple to rich; always ``one``."""
+        """Those that can come to be used, from simple to rich."""
         wished = self.among if self.law == "auto" else (self.law,)
-        return tuple(law for law in LAWS if law == "one" or law in wished)
+        return tuple(law for law in LAWS if law in wished)
 
 
 @dataclass(frozen=True, kw_only=True)
