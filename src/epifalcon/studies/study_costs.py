@@ -37,6 +37,8 @@ and Falcon Field, means of ten (``results/worlds``)."""
 _UNKNOWN = 30
 _WITH_NOISE = 2.0
 """Falcon with pseudo traces and noise, against Falcon without."""
+_RECORDED = 2.5
+"""Falcon whose server keeps notes (``results/noise``), against without."""
 _AFTER: Final = {"audit": 60, "places": 40, "sizes": 5}
 _START = 4.0
 """Of any process: loading, compiling."""
@@ -51,5 +53,7 @@ def cpu_seconds(
     seconds = float(_CPU_SECONDS.get(method, _UNKNOWN))
     if method == "falcon" and experiment.privacy.mode != "off":
         seconds *= _WITH_NOISE
+    if method == "falcon" and experiment.view.people:
+        seconds *= _RECORDED
     after = 0.0 if then is None else _START + _AFTER[then] * size
     return _START + seconds * size + after

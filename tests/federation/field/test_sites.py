@@ -11,9 +11,9 @@ from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.field.coordinating import FIELD
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.sites.coordinating import SUMMARY
+from epifalcon.federation.sites.door import LEDGER, NOTED, RISKS
 from epifalcon.federation.sites.files import SITE_FILE
 from epifalcon.federation.sites.promises import PROMISES
-from epifalcon.federation.sites.run import LEDGER, NOTED, RISKS
 from epifalcon.federation.sites.trail import REPLAYED
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.models.tensor_files import read_tensors

@@ -27,9 +27,10 @@ from epifalcon.federation.nvflare.processes import (
 )
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites.coordinating import MODEL, PROGRESS, SUMMARY, Conduct
+from epifalcon.federation.sites.door import LEDGER, RISKS
 from epifalcon.federation.sites.files import SITE_FILE
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import LEDGER, RISKS, Order
+from epifalcon.federation.sites.run import Order
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain

@@ -7,7 +7,7 @@ import pytest
 from epifalcon.federation.field.plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.nvflare.falcon import RUNS
-from epifalcon.federation.sites.run import LEDGER, RISKS
+from epifalcon.federation.sites.door import LEDGER, RISKS
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.studies.rehearsing import RUN
 from epifalcon.studies.rehearsing_field import FieldRehearsal, rehearse_field

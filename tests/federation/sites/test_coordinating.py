@@ -25,9 +25,10 @@ from epifalcon.federation.sites.coordinating import (
     SitesRun,
     area_under_curve,
 )
+from epifalcon.federation.sites.door import LEDGER, RISKS
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import LEDGER, RISKS, Order, SiteRun
+from epifalcon.federation.sites.run import Order, SiteRun
 from epifalcon.privacy.ledger import Ledger
 from tests.studies import town
 

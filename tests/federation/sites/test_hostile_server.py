@@ -11,9 +11,10 @@ from epifalcon.errors import BudgetExceededError, CorruptFileError, SettingsErro
 from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites import tallies
+from epifalcon.federation.sites.door import NOTED
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, SitePolicy
 from epifalcon.federation.sites.rounds import usable
-from epifalcon.federation.sites.run import NOTED, Order, SiteRun
+from epifalcon.federation.sites.run import Order, SiteRun
 from epifalcon.federation.sites.switchboard import BUSY
 from epifalcon.federation.sites.trail import REPLAYED
 from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, TooFewSitesError
+from epifalcon.federation.sites.door import NOTED
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
-from epifalcon.federation.sites.run import NOTED, SiteRun
+from epifalcon.federation.sites.run import SiteRun
 from epifalcon.federation.sites.trail import (
     REPLAYED,
     Noted,

@@ -49,12 +49,28 @@ def estimated(law, caught, borne, factor=1.0):
     return found[0, 1:]
 
 
-def test_one_common_rate_is_anchored_at_the_pathogen_s():
+@pytest.mark.parametrize("borne", [3.0, 35.0, 44.0, 90.0])
+def test_one_common_rate_is_the_likeliest_by_a_grid(borne):
     """Half of the way to it is gone in a sweep, from wherever it stands."""
-    wanted = (40 + 10) / (20 + 10)
+    grid = np.geomspace(0.05, 20, 400_001)
+    prior = -np.sqrt(40) * np.abs(np.log(grid))
+    wanted = grid[np.argmax(40 * np.log(grid) - borne * grid + prior)]
     for now in (1.0, 3.0, wanted):
-        found = estimated("scaled", [30, 10, 0], [10, 8, 2], now)
-        np.testing.assert_allclose(found, np.sqrt(wanted * now))
+        found = estimated("scaled", [30, 10, 0], [borne / 2, borne / 2, 0], now)
+        np.testing.assert_allclose(found, np.sqrt(wanted * now), rtol=1e-4)
+
+
+def test_the_pathogen_s_rate_is_believed_until_tests_speak_against_it():
+    assert (estimated("scaled", [30, 10, 0], [20, 20, 5]) == 1).all()
+    assert (estimated("scaled", [30, 10, 0], [10, 10, 5]) > 1).all()
+    assert (estimated("scaled", [30, 10, 0], [30, 30, 5]) < 1).all()
+
+
+def test_without_any_infection_a_rate_is_still_one():
+    assert (estimated("scaled", [0, 0, 0], [0, 0, 0]) == 1).all()
+    assert (estimated("scaled", [0, 0, 0], [0.5, 0.2, 0]) == 1).all()
+    found = estimated("scaled", [0, 0, 0], [2, 2, 0])
+    np.testing.assert_allclose(found, np.sqrt(1 / 4))
 
 
 def test_each_day_s_rate_is_its_own_and_drawn_to_the_common_one():
@@ -64,8 +80,8 @@ def test_each_day_s_rate_is_its_own_and_drawn_to_the_common_one():
     even = np.ones((2, 4))
     made = Transmission.of("daily", SETTINGS, REGIONS, lambda: FLOWS)
     found = made.estimate(tally, Factor(even, even, even), 3).mean[:, 1:]
-    common = (32 + 10) / (30 + 10)
-    wanted = [(30 + 10) / (15 + 10 / common), (2 + 10) / (15 + 10 / common)]
+    # All together they are within the doubt of the pathogen's rate.
+    wanted = [(30 + 10) / (15 + 10), (2 + 10) / (15 + 10)]
     np.testing.assert_allclose(found, np.sqrt(np.repeat([wanted], 3, 0).T))
 
 

@@ -26,10 +26,10 @@ from epifalcon.federation.sites.coordinating import (
     Conduct,
     score_table,
 )
+from epifalcon.federation.sites.door import LEDGER
 from epifalcon.federation.sites.gathering import Met, meet
 from epifalcon.federation.sites.locks import FolderLock
 from epifalcon.federation.sites.remembering import TROUBLES, Gathered, Troubles
-from epifalcon.federation.sites.run import LEDGER
 from epifalcon.federation.sites.switchboard import Switchboard
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.federation.spending import spent_figures

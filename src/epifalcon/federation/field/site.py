@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
 from epifalcon.federation.field import receipts
 from epifalcon.federation.field.home import FieldHome
@@ -33,20 +32,13 @@ from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import Household
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.answering import Answering
-from epifalcon.federation.sites.files import (
-    PolicyError,
-    SiteFiles,
-    SiteSettings,
-    risks_text,
-)
+from epifalcon.federation.sites.door import LEDGER, Door, told_of
+from epifalcon.federation.sites.files import SiteFiles, SiteSettings
 from epifalcon.federation.sites.keeping import fingerprint
-from epifalcon.federation.sites.locks import FolderLock
-from epifalcon.federation.sites.promises import PROMISES, Bound, Promise, admit
-from epifalcon.federation.sites.run import LEDGER, NOTED, RISKS
+from epifalcon.federation.sites.promises import Promise
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.trail import Noted, digest
 from epifalcon.federation.sites.wire import Parcel
-from epifalcon.models.region_store import regions_sha256
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.settings import as_plain, build
@@ -82,10 +74,8 @@ class FieldSiteRun:
     """
 
     def __init__(self, files: SiteFiles, run: str, site: str) -> None:
-        self.folder = files.run(run)
+        self._door = Door(files, run)
         self.answering = Answering(run, site)
-        self._files, self._run = files, run
-        self._lock: FolderLock | None = None
         self._handlers = {
             "hello": self._hello,
             "count": self._count,
@@ -102,9 +92,7 @@ class FieldSiteRun:
 
     def close(self) -> None:
         """Let another process take the run up."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._door.close()
 
     def _forget(self) -> None:
         """Be as before the first call, but for what is noted."""
@@ -124,15 +112,7 @@ class FieldSiteRun:
             raise
         self._admitted = admitted
         self.answering.tells_seconds = not admitted.task.private
-        traces = admitted.home.traces
-        return Payload(
-            told={
-                "people": traces.people,
-                "regions": len(traces.regions),
-                "regions_sha256": regions_sha256(traces.regions),
-                "clock": as_plain(traces.clock),
-            }
-        )
+        return told_of(admitted.home.traces)
 
     def _admit(self, call: Parcel) -> _Admitted:
         """The run, if its settings are allowed, paid for, and those of before."""
@@ -140,11 +120,10 @@ class FieldSiteRun:
             raise DataError("a run of another method")
         task = build(FieldTask, call.value("settings"), "settings")
         build(SiteRules, call.value("rules"), "rules")
-        seed, site = int(call.value("seed")), self._files.settings()
+        seed, site = int(call.value("seed")), self._door.files.settings()
         require_allowed(site.policy, task)
-        home = self._files.household(site, first=0)
-        if self._lock is None:
-            self._lock = FolderLock(self.folder)
+        home = self._door.files.household(site, first=0)
+        self._door.hold()
         noted = self._notes(task)
         found = digest(as_plain(task), seed, fingerprint(home))
         noted.refuse_other(0, "hello", found)
@@ -154,17 +133,9 @@ class FieldSiteRun:
         return _Admitted(task, seed, site, home, noted)
 
     def _notes(self, task: FieldTask) -> Noted:
-        """On the disk where something is promised; a ledger alone is refused."""
         if self._admitted is not None:
             return self._admitted.noted
-        if not task.private:
-            return Noted()
-        noted = Noted(self.folder / NOTED)
-        if not len(noted) and (self.folder / LEDGER).exists():
-            raise CorruptFileError(
-                f"{self.folder / NOTED}: is missing; begin a new run"
-            )
-        return noted
+        return self._door.notes(kept=task.private)
 
     def _promise(self, site: SiteSettings, task: FieldTask, home: Household) -> None:
         """Refuse a promise that is too much, with those of all runs before.
@@ -173,10 +144,9 @@ class FieldSiteRun:
         """
         if not task.private:
             return
-        wish, policy = task.wishes.privacy, site.policy
-        promised = _of_a_person(FieldPlan.of(wish, home.traces.clock))
-        bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
-        admit(self._files.folder / PROMISES, Promise(self._run, promised), bound)
+        wish, clock = task.wishes.privacy, home.traces.clock
+        promised = _of_a_person(FieldPlan.of(wish, clock))
+        self._door.promise(Promise(self._door.run, promised), site.policy)
 
     def _count(self, call: Parcel) -> Payload:
         """Who was where and how many were tested, once receipts are written."""
@@ -189,15 +159,12 @@ class FieldSiteRun:
             raise DataError(f"{traces.people:,} people from {first} on, of {people}")
         # First noted: else other numbers could be tried, and other folds with them.
         self._note("count", digest(first, people))
-        secret = None
-        if not run.site.policy.known_noise:
-            secret = self._files.noise_key(self._run)
         home = replace(run.home, first=first)
-        seeds = RunSeeds(run.seed, secret)
+        seeds = RunSeeds(run.seed, self._door.secret(run.site.policy))
         made = FieldHome(home, run.task, run.seed, seeds.noise)
         require_crowd(run.site.policy, run.task, made)
         budget = receipts.budget_of(run.task, traces.clock)
-        ledger = ledger_of(self.folder / LEDGER, budget, None)
+        ledger = ledger_of(self._door.folder / LEDGER, budget, None)
         record_once(ledger, receipts.opening(run.task, traces.clock))
         size = Size(people, traces.clock, len(traces.regions))
         self._working = _Working(made, size, ledger)
@@ -250,15 +217,11 @@ class FieldSiteRun:
         """Write the risks of the site's people to its own folder."""
         run, working = self._require_admitted(), self._require_working()
         risk = working.people.risk
-        text = risks_text(dict(enumerate(risk.tolist())))
-        store.replace_text(self.folder / RISKS, text)
+        self._door.write_risks(risk)
         if not call.told.get("scores"):
             return Payload()
-        if not run.site.policy.give_scores:
-            raise PolicyError("give_scores", "this site keeps its scores")
-        # Risks upon another last word would tell more of people than their risks.
-        run.noted.require(0, "finish", digest(self._told))
-        return Payload({"scores": torch.from_numpy(risk.copy())})
+        found = digest(self._told)
+        return self._door.given(risk, run.site.policy, run.noted, found)
 
     def _note(self, phase: str, found: str) -> None:
         self._require_admitted().noted.require(0, phase, found)

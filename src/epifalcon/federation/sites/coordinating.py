@@ -28,6 +28,7 @@ from epifalcon.federation.preparing import (
     made_in_the_clear,
 )
 from epifalcon.federation.sites import tallies
+from epifalcon.federation.sites.door import LEDGER
 from epifalcon.federation.sites.engine import Census, SitesEngine
 from epifalcon.federation.sites.gathering import gather, meet, tell_again
 from epifalcon.federation.sites.locks import FolderLock
@@ -37,7 +38,7 @@ from epifalcon.federation.sites.remembering import (
     Gathered,
     Troubles,
 )
-from epifalcon.federation.sites.run import LEDGER, Order, require_federable
+from epifalcon.federation.sites.run import Order, require_federable
 from epifalcon.federation.sites.switchboard import Payload, Switchboard
 from epifalcon.federation.sites.transport import Transport
 from epifalcon.federation.sites.wire import Parcel

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import checkpoints
 from epifalcon.federation.checkpoints import Checkpoint
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
@@ -36,30 +36,20 @@ from epifalcon.federation.settings import (
 )
 from epifalcon.federation.sites import tallies
 from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
-from epifalcon.federation.sites.files import (
-    PolicyError,
-    SiteFiles,
-    SitePolicy,
-    SiteSettings,
-    risks_text,
-)
+from epifalcon.federation.sites.door import LEDGER, Door, told_of
+from epifalcon.federation.sites.files import SiteFiles, SitePolicy, SiteSettings
 from epifalcon.federation.sites.keeping import fingerprint, kept, put_back
-from epifalcon.federation.sites.locks import FolderLock
-from epifalcon.federation.sites.promises import PROMISES, Bound, Promise, admit
+from epifalcon.federation.sites.promises import Promise
 from epifalcon.federation.sites.rounds import CohortRounds
 from epifalcon.federation.sites.switchboard import Payload
 from epifalcon.federation.sites.trail import Noted, Trail, digest
 from epifalcon.federation.sites.wire import Parcel
 from epifalcon.mobility.markov import MobilityModelSettings
-from epifalcon.models.region_store import regions_sha256
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.events import Releases, UnprotectedRelease
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Plain
 
-LEDGER = "ledger.jsonl"
-NOTED = "told.jsonl"
-RISKS = "risks.csv"
 _MOST_PEOPLE = 2**40
 
 
@@ -145,10 +135,8 @@ class SiteRun:
     """
 
     def __init__(self, files: SiteFiles, run: str, site: str) -> None:
-        self.folder = files.run(run)
+        self._door = Door(files, run)
         self.answering = Answering(run, site)
-        self._files, self._run = files, run
-        self._lock: FolderLock | None = None
         self._handlers = {
             "hello": self._hello,
             "count": self._count,
@@ -165,9 +153,7 @@ class SiteRun:
 
     def close(self) -> None:
         """Let another process take the run up."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._door.close()
 
     def _forget(self) -> None:
         """Be as before the first call, but for what is noted."""
@@ -191,27 +177,18 @@ class SiteRun:
             self._admitted = admitted
             self._heard["hello"] = found
         self.answering.tells_seconds = admitted.plan.mode != "local"
-        traces = admitted.home.traces
-        return Payload(
-            told={
-                "people": traces.people,
-                "regions": len(traces.regions),
-                "regions_sha256": regions_sha256(traces.regions),
-                "clock": as_plain(traces.clock),
-            }
-        )
+        return told_of(admitted.home.traces)
 
     def _admit(self, call: Parcel) -> tuple[Admitted, str]:
         """The run, if its settings are allowed, paid for, and those of before."""
         settings = build(PredictionSettings, call.value("settings"), "settings")
         rules = build(SiteRules, call.value("rules"), "rules")
         require_federable(settings)
-        site = self._files.settings()
+        site = self._door.files.settings()
         site.policy.require(settings, rules)
         order = Order(settings=settings, rules=rules, seed=int(call.value("seed")))
-        home = self._files.household(site, first=0)
-        if self._lock is None:
-            self._lock = FolderLock(self.folder)
+        home = self._door.files.household(site, first=0)
+        self._door.hold()
         noted = self._notes(settings.privacy)
         asked = as_plain(settings), order.sends_rows, order.seed
         found = digest(asked, fingerprint(home))
@@ -221,27 +198,16 @@ class SiteRun:
         return Admitted(order, site, home, noted), found
 
     def _notes(self, wish: PrivacySettings) -> Noted:
-        """On the disk where something is promised; a ledger alone is refused."""
         if self._admitted is not None:
             return self._admitted.noted
-        if wish.mode == "off":
-            return Noted()
-        noted = Noted(self.folder / NOTED)
-        if not len(noted) and (self.folder / LEDGER).exists():
-            raise CorruptFileError(
-                f"{self.folder / NOTED}: is missing; begin a new run"
-            )
-        return noted
+        return self._door.notes(kept=wish.mode != "off")
 
     def _promise(
         self, policy: SitePolicy, wish: PrivacySettings, releases: Releases
     ) -> None:
         """Refuse a promise that is too much, with those of all runs before."""
-        if wish.mode != "local":
-            return
-        bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
-        new = Promise.of(self._run, wish, releases)
-        admit(self._files.folder / PROMISES, new, bound)
+        if wish.mode == "local":
+            self._door.promise(Promise.of(self._door.run, wish, releases), policy)
 
     def _count(self, call: Parcel) -> Payload:
         run = self._require_admitted()
@@ -254,7 +220,7 @@ class SiteRun:
         self._note("count", digest(first))
         run.site.policy.require_crowd(home.traces.people, division, settings)
         plan = run.plan
-        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
+        ledger = checkpoints.ledger_of(self._door.folder / LEDGER, plan.budget, None)
         checkpoints.record_once(ledger, _opening(run, plan))
         self._admitted, self._division = replace(run, home=home), division
         return Payload(tallies.pack(tallies.count(home, division, settings)))
@@ -288,15 +254,14 @@ class SiteRun:
         order, home, policy, plan = run.order, run.home, run.site.policy, run.plan
         around = _surrounding(call, run, self._states)
         self._note("prepare", digest(tensors=call.tensors))
-        secret = None if policy.known_noise else self._files.noise_key(self._run)
-        seeds = RunSeeds(order.seed, secret)
+        seeds = RunSeeds(order.seed, self._door.secret(policy))
         rng = seeds.pseudo(home.first)
         cohort = cohort_of(home, division, order.settings, around, rng)
         rounds = CohortRounds(
             cohort, order.settings.model, plan, seeds, order.sends_rows
         )
         found = self._found(int(call.value("round")), order)
-        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, found)
+        ledger = checkpoints.ledger_of(self._door.folder / LEDGER, plan.budget, found)
         trail = Trail(run.noted, digest(self._heard, seeds.noise))
         if plan.mode != "off":
             trail.require_notes_of(ledger.releases)
@@ -316,13 +281,15 @@ class SiteRun:
     def _found(self, number: int, order: Order) -> Checkpoint | None:
         if number == 0:
             return None
-        return checkpoints.at(self.folder, number, order.origin)
+        return checkpoints.at(self._door.folder, number, order.origin)
 
     def _keep(self, call: Parcel) -> Payload:
         """Write the people's embeddings of this round to the site's own disk."""
         order, site = self._require_admitted().order, self._require_rounds()
         site.close(call)
-        checkpoints.save(self.folder, kept(site, call.heading.round), order.origin)
+        checkpoints.save(
+            self._door.folder, kept(site, call.heading.round), order.origin
+        )
         return Payload()
 
     def _finish(self, call: Parcel) -> Payload:
@@ -333,16 +300,12 @@ class SiteRun:
         scores = site.best
         if scores is None:
             scores = site.scores(fresh=bool(call.told.get("fresh")))
-        text = risks_text(dict(enumerate(scores.tolist())))
-        store.replace_text(self.folder / RISKS, text)
+        self._door.write_risks(scores)
         if not asked:
             return Payload()
-        if not run.site.policy.give_scores:
-            raise PolicyError("give_scores", "this site keeps its scores")
-        # Scores by other parameters would tell more of people than their scores.
         told = tensors_under(dict(call.tensors), "parameter/")
-        run.noted.require(0, "finish", digest(site.best_round, tensors=told))
-        return Payload({"scores": torch.from_numpy(scores)})
+        found = digest(site.best_round, tensors=told)
+        return self._door.given(scores, run.site.policy, run.noted, found)
 
     def _note(self, phase: str, found: str) -> None:
         self._require_admitted().noted.require(0, phase, found)

@@ -55,8 +55,12 @@ class TransmissionSettings:
     """What is expected of a region counts like so many infections there."""
     mild_weight: float = 1.0
     """The same under ``mild``."""
+    common_doubt: float = 1.0
+    """By so many standard errors infections must differ from what the pathogen's rate
+    lets expect before another rate common to all regions is believed."""
     common_weight: float = 20.0
-    """That the common rate is the pathogen's counts like so many infections."""
+    """That a day has the common rate counts like so many infections, and that regions
+    have the pathogen's in the mean like so many regions."""
     from_sweep: int = 3
     """Estimated after this sweep and each later one."""
     reach_km: float = 2.0
@@ -73,6 +77,7 @@ class TransmissionSettings:
             raise SettingsError("among=() must name a law")
         positive(weight=self.weight, reach_km=self.reach_km)
         positive(mild_weight=self.mild_weight, common_weight=self.common_weight)
+        non_negative(common_doubt=self.common_doubt)
         whole(2, from_sweep=self.from_sweep)
         whole(1, choosing_sweeps=self.choosing_sweeps)
 

@@ -130,8 +130,18 @@ class Transmission:
         return expected * around
 
     def _common(self, caught: Floats, borne: Floats) -> float:
-        anchor = self.settings.common_weight
-        return float((caught.sum() + anchor) / (borne.sum() + anchor))
+        """The likeliest factor, where 1 is likeliest beforehand.
+
+        With a Laplace prior of log b it is 1 until infections differ from what is
+        expected by ``common_doubt`` standard errors, and then follows them less that.
+        """
+        infections, hazard = float(caught.sum()), float(borne.sum())
+        doubt = self.settings.common_doubt * max(infections, 1.0) ** 0.5
+        if infections - doubt > hazard:
+            return (infections - doubt) / hazard
+        if infections + doubt < hazard:
+            return (infections + doubt) / hazard
+        return 1.0
 
     def _daily(self, caught: Floats, borne: Floats) -> Floats:
         """One rate each day: (days,)."""
