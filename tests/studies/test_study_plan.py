@@ -50,6 +50,8 @@ def test_costly_cells_have_fewer_seeds():
     assert made.plans["b"].seeds == (0, 1)
     assert made.runs == 7
     assert [seed for one, _, seed in runs_of(made) if one.label == "b"] == [0, 1]
+    assert made.seeds == (0, 1, 2, 3, 4)
+    assert plan(with_cells(costly), seeds=5).seeds == (0, 1)
     # Where two cells share runs, the one with more seeds decides.
     shared = Cell(label="c", preset="hamlet", methods=("dct",), most_seeds=1)
     assert plan(with_cells(shared, cell("a")), seeds=3).plans["c"].seeds == (0, 1, 2)

@@ -28,9 +28,9 @@ def row(title, auc, **more):
     return {**held, **more}
 
 
-def told(*rows, seeds=5, read=None):
+def told(*rows, read=None):
     study = tiny_study("hamlet", draw=nothing, **({"read": read} if read else {}))
-    return reading(study, {"rows": list(rows), "seeds": list(range(seeds))})
+    return reading(study, {"rows": list(rows)})
 
 
 def test_the_best_is_a_method_that_saw_tested_people_alone():
@@ -81,7 +81,17 @@ def test_the_papers_figures_and_falcons_place_are_told():
     [(1, "nothing may be claimed"), (2, "Claim nothing"), (3, "few"), (9, "9 cities")],
 )
 def test_how_sure_it_is_goes_by_the_seeds(seeds, words):
-    assert words in told(row("HBP", 0.7), row("DCT", 0.5), seeds=seeds)[-1]
+    done = list(range(seeds))
+    assert words in told(row("HBP", 0.7, seeds=done), row("DCT", 0.5, seeds=[0]))[-1]
+
+
+def test_a_group_of_fewer_cities_is_told_as_such():
+    basic = row("HBP", 0.8, group="Basic", seeds=[0])
+    some = row("HBP", 0.8, group="Half", seeds=[0, 1])
+    *_, whole, first, second = told(row("HBP", 0.7, group="Larger"), basic, some)
+    assert whole == "Intervals are of 5 cities, each with its outbreak."
+    assert first == "Basic is of one city alone."
+    assert second == "Half is of 2 cities alone."
 
 
 def test_failures_are_told_and_nothing_is_told_of_nothing():

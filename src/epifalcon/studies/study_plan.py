@@ -90,6 +90,8 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
         by_folder[made.folder] = made
         plans[cell.label] = made
     plans = {label: by_folder[plan.folder] for label, plan in plans.items()}
+    # A setting may take fewer seeds than were asked for.
+    seeds = max((plan.seeds for plan in plans.values()), key=len, default=seeds)
     return Planned(study, asked.scale, seeds, tuple(cells), plans, asked)
 
 

@@ -4,7 +4,7 @@ What can be told of every study is told here; what only one can say is its own
 ``read``, and stands first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from epifalcon.studies.study import Study
@@ -50,7 +50,10 @@ def reading(study: Study, result: Plain) -> list[str]:
         said += _differences(held, tell_none=len(groups) <= _FEW_GROUPS)
         if said:
             told.append((f"{group}: " if len(groups) > 1 else "") + " ".join(said))
-    told += [*_paper(rows), *_leak(rows), _sure(len(result["seeds"]))]
+    counts = {
+        group: max(len(row["seeds"]) for row in held) for group, held in groups.items()
+    }
+    told += [*_paper(rows), *_leak(rows), *_sure(counts)]
     failed = sum(bool(row["failed"]) for row in result["rows"])
     if failed:
         rows_told = "one row" if failed == 1 else f"{failed} rows"
@@ -215,7 +218,18 @@ def _leak(rows: Sequence[Plain]) -> list[str]:
     ]
 
 
-def _sure(seeds: int) -> str:
+def _sure(counts: Mapping[str, int]) -> list[str]:
+    """How sure figures are, by the seeds of each group."""
+    most = max(counts.values())
+    fewer = {group: seeds for group, seeds in counts.items() if seeds < most}
+    told = [_sure_of(most)]
+    for group, seeds in fewer.items():
+        cities = "one city" if seeds == 1 else f"{seeds} cities"
+        told.append(f"{group} is of {cities} alone.")
+    return told
+
+
+def _sure_of(seeds: int) -> str:
     if seeds == 1:
         return (
             "One seed is one city with one outbreak: there is no interval, and nothing "

@@ -218,7 +218,7 @@ def cost_table(result: Plain) -> Table:
 
 
 def _caption(result: Plain, rows: Sequence[Plain]) -> str:
-    seeds = len(result["seeds"])
+    seeds = max(len(row["seeds"]) for row in rows)
     group = rows[0]["group"] or result["title"]
     known = [row["figures"] for row in rows if row["seeds"]]
     told = str(group)
