@@ -136,7 +136,7 @@ class Transmission:
         expected by ``common_doubt`` standard errors, and then follows them less that.
         """
         infections, hazard = float(caught.sum()), float(borne.sum())
-        doubt = self.settings.common_doubt * max(infections, 1.0) ** 0.5
+        doubt = self.settings.common_doubt * float(max(infections, 1.0) ** 0.5)
         if infections - doubt > hazard:
             return (infections - doubt) / hazard
         if infections + doubt < hazard:

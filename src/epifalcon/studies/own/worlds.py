@@ -60,10 +60,11 @@ def _draw(result: Plain) -> dict[str, Drawn]:
 
 
 def _notes(_scale: Scale) -> tuple[str, ...]:
-    return (
+    told = (
         "Seeds begin at 10: every setting was chosen on others, from 100 on, though "
-        "some that were looked into had shown themselves on these",
+        "some that were looked into had shown themselves on these"
     )
+    return (told,)
 
 
 STUDY = Study(
