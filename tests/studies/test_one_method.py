@@ -1,6 +1,5 @@
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt
 from epifalcon.studies import one_method
 from epifalcon.studies.measurements import Measured, calibrated_figures
-from epifalcon.studies.one_method import measure_method, peak_rss_mb
+from epifalcon.studies.one_method import measure_method
 from epifalcon.studies.outcomes import Outcome, judge
 from epifalcon.studies.run_folder import begin
 from tests.studies import town
@@ -135,10 +134,3 @@ def test_the_process_tells_and_ends_with_its_starter(folder, own):
     process.stdout.close()
     process.stderr.close()
     assert not (folder / "methods" / "slow" / "failed.json").exists()
-
-
-def test_peak_memory_is_of_this_process():
-    held = int(Path("/proc/self/statm").read_text().split()[1])
-    page = os.sysconf("SC_PAGE_SIZE") / 2**20
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    assert 0.95 * held * page < peak_rss_mb() < 1.05 * most

@@ -1,11 +1,10 @@
 import os
-from pathlib import Path
 
 import pytest
 
 from epifalcon.studies import processes
 from epifalcon.studies.nursery import Nursery
-from epifalcon.studies.processes import Job, cores, free_mb, run_jobs
+from epifalcon.studies.processes import Job, run_jobs
 
 
 def job(name, *words):
@@ -125,28 +124,3 @@ def test_leaving_ends_every_process_even_one_that_will_not(monkeypatch):
         ran([job("stays", "stay"), job("waits", "wait", "600")], watch=watch)
     assert len(begun) == 2
     assert all(gone(one.pid) for one in begun)
-
-
-def test_the_machine_has_cores_and_memory():
-    assert 1 <= cores() <= os.cpu_count()
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
-    assert 0 < free_mb() < total
-
-
-@pytest.mark.parametrize("version", ["_V1", "_V2"])
-def test_a_container_has_what_its_limit_leaves(monkeypatch, tmp_path, version):
-    names = {
-        "_V1": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        "_V2": ("memory.max", "memory.current"),
-    }
-    for other in names:
-        monkeypatch.setattr(processes, other, Path("/nowhere"))
-    monkeypatch.setattr(processes, version, tmp_path)
-    limit, used = (tmp_path / name for name in names[version])
-    limit.write_text(f"{300 * 2**20}\n")
-    used.write_text(f"{250 * 2**20}\n")
-    (tmp_path / "memory.stat").write_text(f"cache 9\ninactive_file {10 * 2**20}\n")
-    assert free_mb() == pytest.approx(0.9 * 60)
-    machine = 10 * free_mb()
-    limit.write_text("max\n")
-    assert free_mb() > machine

@@ -14,7 +14,6 @@ from epifalcon.studies.report import shown_epsilon
 from epifalcon.studies.tables import (
     forecast_table,
     methods_table,
-    peak_rss_mb,
     privacy_table,
     run_figures,
     shown,
@@ -143,7 +142,3 @@ def test_numbers_as_they_are_shown():
         shown_epsilon(one) for one in (None, 0.123456, 999.96, 1000, 12345.6, math.inf)
     ]
     assert found == ["no bound", "0.1235", "1000", "1,000", "12,346", "no bound"]
-
-
-def test_memory_is_told_in_megabytes():
-    assert 10 < peak_rss_mb() < 100_000

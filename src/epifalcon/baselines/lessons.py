@@ -18,6 +18,7 @@ from epifalcon import store
 from epifalcon.baselines.method import Scene
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.machine import pages_reused
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
 from epifalcon.progress import Progress, silent
@@ -174,8 +175,9 @@ def learn(
     kept = keeper.load()
     if kept is not None:
         loop.restore(*kept)
-    while loop.rate < len(settings.learning_rates):
-        loop.train_one_rate()
+    with pages_reused() as reuse_pages:
+        while loop.rate < len(settings.learning_rates):
+            loop.train_one_rate(reuse_pages)
     return loop.best
 
 
@@ -208,11 +210,12 @@ class _Loop:
         )
         self._step, self._since, self._lowest = 0, 0, math.inf
 
-    def train_one_rate(self) -> None:
+    def train_one_rate(self, after_a_step: Callable[[], None]) -> None:
         """Go on with this learning rate to its end, then turn to the next."""
         settings, due = self._settings, perf_counter() + self._keeper.every_seconds
         while self._step < settings.steps and self._since < settings.patience:
             self._learn_once()
+            after_a_step()
             if self._step % settings.check_every == 0 or self._step == settings.steps:
                 self._look()
             self._tell()

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError, WriteError
+from epifalcon.machine import cores
 from epifalcon.progress import Progress
 from epifalcon.studies.beginning import Simulations, begin_folder, begin_run
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.measurements import FAILED, Failed, Measured, source_sha256
-from epifalcon.studies.processes import Ended, Job, Running, cores, run_jobs
+from epifalcon.studies.processes import Ended, Job, Running, run_jobs
 from epifalcon.studies.run_folder import alone
 
 _WORKER = "epifalcon.studies.one_method"

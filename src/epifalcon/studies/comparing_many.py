@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from epifalcon.errors import DataError, EpifalconError, WriteError
+from epifalcon.machine import cores
 from epifalcon.progress import Progress
 from epifalcon.studies.beginning import Simulations, begin_run, is_begun
 from epifalcon.studies.comparing import (
@@ -18,7 +19,7 @@ from epifalcon.studies.comparing import (
 )
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.measurements import Failed
-from epifalcon.studies.processes import Ended, Job, Running, cores, run_batches
+from epifalcon.studies.processes import Ended, Job, Running, run_batches
 
 
 class Settling(Protocol):

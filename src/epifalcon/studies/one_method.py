@@ -12,7 +12,6 @@ whoever started it.
 """
 
 import argparse
-import contextlib
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,8 +23,8 @@ import numpy as np
 from epifalcon.baselines.catalogue import load_file
 from epifalcon.errors import DataError, EpifalconError, WriteError
 from epifalcon.evaluation.metrics import MetricSettings
+from epifalcon.machine import peak_rss_mb
 from epifalcon.progress import Progress, silent
-from epifalcon.studies import tables
 from epifalcon.studies.attached import STOPPED, attach, patiently_alone
 from epifalcon.studies.judged import judge_curves
 from epifalcon.studies.loading import cpu_seconds
@@ -70,18 +69,6 @@ def measure_method(
     measured.save(place, begun.origin)
     (place / FAILED).unlink(missing_ok=True)
     return measured
-
-
-def peak_rss_mb() -> float:
-    """The most memory that this process has held, in MB.
-
-    Linux counts what the starting process held into a child's own maximum;
-    ``VmHWM`` begins anew with the program.
-    """
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(told.partition("VmHWM:")[2].split()[0]) / 1024
-    return tables.peak_rss_mb()
 
 
 def _judged(begun: Begun, outcome: Outcome) -> dict[str, Any]:

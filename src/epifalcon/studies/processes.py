@@ -11,20 +11,15 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic, sleep
 from typing import IO
 
+from epifalcon.machine import free_mb, rss_mb
 from epifalcon.studies.nursery import Child, Nursery
 
 _POLL_SECONDS = 0.05
 _MERCY_SECONDS = 5.0
 _TAIL = 4000
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
-_SPARED = 0.1
-"""Share of the free memory that is left to everybody else."""
-_V2 = Path("/sys/fs/cgroup")
-_V1 = Path("/sys/fs/cgroup/memory")
 
 
 @dataclass(frozen=True)
@@ -66,34 +61,6 @@ Needs = Callable[[Job], float]
 """Memory in MB that a job will probably take at most; asked whenever one may start."""
 Turn = Callable[[Job], tuple[float, ...]]
 """The job with the least has its turn; asked whenever one may start."""
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def free_mb() -> float:
-    """Memory that can still be taken without swapping, in MB.
-
-    The machine's or the container's, whichever is less.
-    """
-    found = [_machine_mb()]
-    for limit, used, stat in (
-        (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
-        (
-            _V1 / "memory.limit_in_bytes",
-            _V1 / "memory.usage_in_bytes",
-            _V1 / "memory.stat",
-        ),
-    ):
-        # A limit that is not there, or is the word "max", is none.
-        with contextlib.suppress(OSError, ValueError):
-            room = int(limit.read_text()) - int(used.read_text())
-            found.append((room + _cached(stat)) / 2**20)
-    return max(0.0, min(found)) * (1 - _SPARED)
 
 
 def _as_they_stand(_job: Job) -> tuple[float, ...]:
@@ -199,10 +166,7 @@ class _Process:
     @property
     def rss_mb(self) -> float:
         """Memory that it holds now; 0 where that cannot be told."""
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            told = Path(f"/proc/{self._process.pid}/statm").read_text()
-            return int(told.split()[1]) * _PAGE_MB
-        return 0.0
+        return rss_mb(self._process.pid)
 
     def now(self) -> Running:
         """What it told last."""
@@ -266,20 +230,3 @@ def _environment(threads: int) -> dict[str, str]:
     libraries = ("OMP", "NUMBA", "OPENBLAS", "MKL")
     wanted = {f"{name}_NUM_THREADS": str(threads) for name in libraries}
     return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **wanted}
-
-
-def _machine_mb() -> float:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
-        return int(told.partition("MemAvailable:")[2].split()[0]) / 1024
-    # Elsewhere half of all memory is taken to be free.
-    return os.sysconf("SC_PHYS_PAGES") * _PAGE_MB / 2
-
-
-def _cached(stat: Path) -> int:
-    """Bytes of files that a container holds in memory, and would give back."""
-    for line in stat.read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(" ")
-        if name in {"inactive_file", "total_inactive_file"}:
-            return int(value)
-    return 0

@@ -1,10 +1,9 @@
 """Figures and tables of a run: methods, privacy, forecast."""
 
-import resource
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from epifalcon.machine import peak_rss_mb
 from epifalcon.studies.outcomes import Outcome
 from epifalcon.studies.report import Table, shown_epsilon
 from epifalcon.studies.run_folder import Begun
@@ -136,12 +135,6 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
 def shown(value: float | None, digits: int = 3) -> str:
     """A number with so many digits after the point, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def peak_rss_mb() -> float:
-    """The most memory that this process has held, in MB."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most / (1e6 if sys.platform == "darwin" else 1024)
 
 
 def _metrics(item: Outcome, names: Sequence[str]) -> list[str]:

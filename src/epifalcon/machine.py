@@ -1,0 +1,127 @@
+"""The machine that a process works on: its cores, its memory, and pages kept."""
+
+import contextlib
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+_SPARED = 0.1
+"""Share of the free memory that is left to everybody else."""
+_V2 = Path("/sys/fs/cgroup")
+_V1 = Path("/sys/fs/cgroup/memory")
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+"""Names of settings in glibc's ``malloc.h``."""
+_USUAL = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 1024}
+_KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
+_ROOM = 2.0
+"""Where freed memory is kept, holes between arrays took up to 1.4 times the peak."""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_mb() -> float:
+    """Memory that can still be taken without swapping, in MB.
+
+    The machine's or the container's, whichever is less.
+    """
+    found = [_machine_mb()]
+    for limit, used, stat in (
+        (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
+        (
+            _V1 / "memory.limit_in_bytes",
+            _V1 / "memory.usage_in_bytes",
+            _V1 / "memory.stat",
+        ),
+    ):
+        # A limit that is not there, or is the word "max", is none.
+        with contextlib.suppress(OSError, ValueError):
+            room = int(limit.read_text()) - int(used.read_text())
+            found.append((room + _cached(stat)) / 2**20)
+    return max(0.0, min(found)) * (1 - _SPARED)
+
+
+def rss_mb(pid: int | None) -> float:
+    """Memory in MB that a process holds now; 0 where that cannot be told."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        told = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
+        return int(told.split()[1]) * _PAGE_MB
+    return 0.0
+
+
+def peak_rss_mb() -> float:
+    """The most memory that this process has held, in MB.
+
+    Linux counts what the starting process held into a child's own maximum;
+    ``VmHWM`` begins anew with the program.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(told.partition("VmHWM:")[2].split()[0]) / 1024
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1e6 if sys.platform == "darwin" else 1024)
+
+
+@contextlib.contextmanager
+def pages_reused() -> Iterator[Callable[[], None]]:
+    """A function to call after a first step: later steps reuse its memory.
+
+    Large arrays come as fresh pages from the system and go back to it when they are
+    freed, and each page is cleared and mapped anew at the first touch: half of the
+    processor time of a network over forty days. Once the function was called, what
+    is freed stays with the process, if at least twice the peak of memory until then
+    is still free; at the end all goes back. Results do not change. Where the C
+    library is not glibc nothing happens.
+    """
+    library = _glibc()
+    kept = False
+
+    def keep() -> None:
+        nonlocal kept
+        if not kept and library is not None and free_mb() > _ROOM * peak_rss_mb():
+            _tell(library, _KEPT)
+            kept = True
+
+    try:
+        yield keep
+    finally:
+        if kept and library is not None:
+            _tell(library, _USUAL)
+            library.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "gnu_get_libc_version") else None
+
+
+def _tell(library: ctypes.CDLL, values: dict[int, int]) -> None:
+    for name, value in values.items():
+        library.mallopt(name, value)
+
+
+def _machine_mb() -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(told.partition("MemAvailable:")[2].split()[0]) / 1024
+    # Elsewhere half of all memory is taken to be free.
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE_MB / 2
+
+
+def _cached(stat: Path) -> int:
+    """Bytes of files that a container holds in memory, and would give back."""
+    for line in stat.read_text(encoding="ascii").splitlines():
+        name, _, value = line.partition(" ")
+        if name in {"inactive_file", "total_inactive_file"}:
+            return int(value)
+    return 0

@@ -1,0 +1,80 @@
+import os
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from epifalcon import machine
+from epifalcon.machine import cores, free_mb, pages_reused, peak_rss_mb, rss_mb
+
+
+def test_the_machine_has_cores_and_memory():
+    assert 1 <= cores() <= os.cpu_count()
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
+    assert 0 < free_mb() < total
+
+
+@pytest.mark.parametrize("version", ["_V1", "_V2"])
+def test_a_container_has_what_its_limit_leaves(monkeypatch, tmp_path, version):
+    names = {
+        "_V1": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        "_V2": ("memory.max", "memory.current"),
+    }
+    for other in names:
+        monkeypatch.setattr(machine, other, Path("/nowhere"))
+    monkeypatch.setattr(machine, version, tmp_path)
+    limit, used = (tmp_path / name for name in names[version])
+    limit.write_text(f"{300 * 2**20}\n")
+    used.write_text(f"{250 * 2**20}\n")
+    (tmp_path / "memory.stat").write_text(f"cache 9\ninactive_file {10 * 2**20}\n")
+    assert free_mb() == pytest.approx(0.9 * 60)
+    before = 10 * free_mb()
+    limit.write_text("max\n")
+    assert free_mb() > before
+
+
+def test_peak_memory_is_of_this_process():
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert 10 < 0.95 * held_mb() < peak_rss_mb() < 1.05 * most
+    assert rss_mb(None) == rss_mb(2**30) == 0
+
+
+def held_mb():
+    return rss_mb(os.getpid())
+
+
+def pages_touched(steps=5):
+    """Pages that are new to the process in steps which each free all they take."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(steps):
+        np.full(5_000_000, 1.0)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_steps_reuse_the_pages_of_the_first_and_give_them_back():
+    usual, held = pages_touched(), held_mb()
+    with pages_reused() as reuse_pages:
+        assert pages_touched() > 0.9 * usual, "nothing is kept before it is wished for"
+        reuse_pages()
+        pages_touched(1)
+        assert pages_touched() < 0.1 * usual
+        assert held_mb() > held + 30
+    assert held_mb() < held + 10
+    assert pages_touched() > 0.9 * usual
+
+
+def test_pages_are_kept_only_where_memory_is_plenty(monkeypatch):
+    usual = pages_touched()
+    monkeypatch.setattr(machine, "free_mb", lambda: 1.9 * peak_rss_mb())
+    with pages_reused() as reuse_pages:
+        reuse_pages()
+        assert pages_touched() > 0.9 * usual
+
+
+def test_elsewhere_pages_come_and_go_as_ever(monkeypatch):
+    monkeypatch.setattr(machine.sys, "platform", "darwin")
+    usual = pages_touched()
+    with pages_reused() as reuse_pages:
+        reuse_pages()
+        assert pages_touched() > 0.9 * usual
