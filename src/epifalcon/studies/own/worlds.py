@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from epifalcon.studies import study_figures
 from epifalcon.studies.methods import FIELD
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
-from epifalcon.studies.towns import SARS
+from epifalcon.studies.towns import SARS, TRUE_FACTORS
 from epifalcon.types import Plain
 
 WORLDS = (
@@ -23,7 +23,6 @@ METHODS: Mapping[Scale, tuple[str, ...]] = {
     "full": ("soft-dct-ratio", "mean-field", "hbp", FIELD, "oracle"),
 }
 """At full size those that need no training: ten seeds of all would take days."""
-_TRUE_FACTORS = "hbp-true-factors"
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -35,7 +34,7 @@ def _cells(scale: Scale) -> list[Cell]:
             label=world,
             preset=preset,
             overrides=town.overrides,
-            methods=METHODS[scale] + (_TRUE_FACTORS,) * world.startswith("regional"),
+            methods=METHODS[scale] + (TRUE_FACTORS,) * world.startswith("regional"),
             group=world,
             facts={"world": world},
             against=(
