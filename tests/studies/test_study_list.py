@@ -63,6 +63,23 @@ def test_every_plan_can_be_made(name, scale):
     assert set(made.study.metrics) <= set(METRICS)
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_overall_has_every_method_once_and_no_ceiling_of_other_worlds(scale):
+    for name in ("overall", "omicron"):
+        for group, cells in grouped(planned(name, scale).cells).items():
+            found = [one for cell in cells for one in cell.methods]
+            twice = [one for one in set(found) if found.count(one) > 1]
+            assert set(found) == set(names()) - {"hbp-true-factors"}, group
+            assert twice == ["falcon"]
+
+
+def grouped(cells):
+    found = {}
+    for cell in cells:
+        found.setdefault(cell.group, []).append(cell)
+    return found
+
+
 @each_study
 def test_every_study_has_tables_and_pictures(name, tmp_path):
     study = study_list.find_study(name)
