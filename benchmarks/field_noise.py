@@ -66,6 +66,8 @@ SWEEPS = (1, 2, 3, 5)
 ROUNDS = 30
 """Of Falcon: fewer need less noise each."""
 _UPLOAD_SHARE = 0.6
+_MARKS = "os^Dv<>"
+"""So that lines can be told apart without colours."""
 _MODES = {"off": "without noise", "sums": "sums", "local": "local"}
 
 
@@ -257,9 +259,9 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
         _draw_city(left, right, f"{people:,} people", own)
     left.set(xscale="log", xlabel="epsilon of a person", ylabel="AUC of hidden people")
     left.set_title("One noised sum a region; dotted: no noise", loc="left")
-    for (mode, unit), line in _by_size(rows).items():
+    for ((mode, unit), line), mark in zip(_by_size(rows).items(), _MARKS, strict=False):
         label = _MODES[mode] if unit is None else f"{_MODES[mode]}, 8 for a {unit}"
-        middle.plot(*zip(*line, strict=True), "o-", label=label)
+        middle.plot(*zip(*line, strict=True), f"{mark}-", label=label)
     theirs = [(r["people"], r["auc"]) for r in rows if r["method"] == "falcon"]
     if theirs:
         label = "Falcon, paper mode, 8 for a person"
@@ -268,8 +270,12 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     middle.set_title("One exchange, by what is promised", loc="left")
     right.set(xlabel="exchanges", xticks=SWEEPS)
     right.set_title("Epsilon 8 for a person, by exchanges", loc="left")
-    for place, size in ((left, 9), (middle, 7), (right, 9)):
-        place.legend(frameon=False, fontsize=size)
+    for place, size, corner in (
+        (left, 9, "lower right"),
+        (middle, 7, "upper right"),
+        (right, 9, "upper right"),
+    ):
+        place.legend(frameon=False, fontsize=size, loc=corner)
     return figure
 
 
