@@ -63,6 +63,8 @@ def test_only_what_is_larger_than_chance_is_called_so():
     assert "better HBP (+0.020); worse DCT (-0.150)." in text
     text = " ".join(told(rows[0], *rows[3:]))
     assert "Of 2 differences in AUC to “HGNN” on the same seeds none is larger" in text
+    unsure = [row(one, 0.6, differences={"hgnn": gap(0.1, None)}) for one in "AB"]
+    assert "chance" not in " ".join(told(rows[0], *unsure)), "of one seed nobody knows"
     text = " ".join(told(*rows[:2]))
     assert "HBP minus HGNN on the same seeds: +0.020 [+0.000, +0.040] AUC" in text
 

@@ -130,8 +130,10 @@ def _differences(rows: Sequence[Plain], *, tell_none: bool) -> list[str]:
             told.append(_one(rows, *gaps[0], reference_title(name)))
             continue
         if not sure:
-            same.append(f"“{reference_title(name)}”")
-            count += len(gaps)
+            # Of one seed chance cannot be told.
+            if any(gap["p_holm"] is not None for _, gap in gaps):
+                same.append(f"“{reference_title(name)}”")
+                count += len(gaps)
             continue
         parts = []
         for word, sign in (("better", 1), ("worse", -1)):
