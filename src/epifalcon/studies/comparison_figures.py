@@ -55,8 +55,8 @@ def precision_recall(result: Plain, curves: Plain) -> Figure | None:
     top = max(max(one["precision"]) for one in curves["methods"].values())
     axes.set(xlim=(0.05, 1), ylim=(0, min(1.0, 1.06 * top)))
     axes.set(xlabel="recall", ylabel="precision")
-    seeds = _seeds_note(result)
-    axes.set_title(f"Precision and recall on hidden people{seeds}", **_TITLE)
+    title = f"Precision and recall on hidden people{_seeds_note(result)}"
+    axes.set_title(_in_group(result, title), **_TITLE)
     figure.legend(
         *axes.get_legend_handles_labels(),
         loc="outside right center",
@@ -96,7 +96,7 @@ def differences(result: Plain) -> Figure | None:
         if seeds > 1
         else "one seed: no interval, nothing may be claimed"
     )
-    figure.supxlabel(note, fontsize=9, color=INK)
+    figure.supxlabel(_in_group(result, note), fontsize=9, color=INK)
     return figure
 
 
@@ -239,4 +239,10 @@ def _dress(axes: Axes) -> Axes:
 
 def _seeds_note(result: Plain) -> str:
     seeds = len(result["seeds"])
-    return f", mean of {seeds} seeds" if seeds > 1 else ""
+    return f", mean of {seeds} seeds" if seeds > 1 else ", one seed"
+
+
+def _in_group(result: Plain, words: str) -> str:
+    """With the name of the group where a study has several."""
+    group = result.get("group")
+    return f"{group}: {words}" if group else words

@@ -53,7 +53,8 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
         shares = [row["figures"]["prevalence"]["mean"] for row in rows if row["seeds"]]
         told = {
             "rows": named,
-            "seeds": result["seeds"],
+            "group": group,
+            "seeds": sorted({seed for row in rows for seed in row["seeds"]}),
             "prevalence": shares[0] if shares else None,
             "extinction_recall": kept["extinction_recall"],
         }
