@@ -56,8 +56,7 @@ def test_loading_counts_for_each_process(nursery):
         whole, own = map(float, told.split())
         loaded.append(whole - own)
     # The second finds everything loaded. Both clocks are read one after the other.
-    assert loaded[0] > 0
-    assert loaded[1] == pytest.approx(loaded[0], rel=0.5)
+    assert 0 < 0.99 * loaded[0] < loaded[1] < 1.5 * loaded[0]
 
 
 def test_processes_have_pipes_of_their_own(nursery):
