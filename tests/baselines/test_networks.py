@@ -4,6 +4,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from epifalcon.baselines import networks
 from epifalcon.baselines.lessons import learn
@@ -164,6 +165,30 @@ def test_torchs_own_numbers_are_left_alone(cls, kind):
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(12)
     assert (tiny.fitted(cls, kind).found.risk == first).all()
+
+
+class Crowd(Tiny):
+    """A norm over many rows: torch adds up its gradients in a part a thread."""
+
+    def network(self, ground, channels):
+        whole = super().network(ground, channels)
+        whole.norm = nn.LayerNorm(channels)
+        bare = whole.forward
+        whole.forward = lambda x, status: bare(whole.norm(x.repeat(1, 40, 1)), status)
+        return whole
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    found, before = [], torch.get_num_threads()
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            found.append(tiny.fitted(Crowd).found.risk)
+            assert torch.get_num_threads() == number
+    finally:
+        torch.set_num_threads(before)
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
 
 
 @KINDS

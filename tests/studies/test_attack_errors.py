@@ -20,12 +20,12 @@ def test_places_are_attacked_without_notes(opened):
     assert found["random"] == pytest.approx(2 / 3, abs=0.05)
 
 
-def test_the_card_is_told_by_the_names_of_its_attacks(monkeypatch):
+def test_attacks_are_told_by_their_names(monkeypatch):
     attacks = [SimpleNamespace(name=name, error=0.2, random=0.9) for name in ATTACKS]
-    card = SimpleNamespace(attacks=attacks, findings=("one",))
-    monkeypatch.setattr(attack_errors, "audit", lambda *_words: card)
-    found = attack_errors.audit_errors(None, silent)
-    assert found == {**dict.fromkeys(ATTACKS, 0.2), "random": 0.9, "findings": 1.0}
+    monkeypatch.setattr(attack_errors, "read_notes", lambda _place: None)
+    monkeypatch.setattr(attack_errors, "attacks_on", lambda *_words: attacks)
+    found = attack_errors.audit_errors(SimpleNamespace(place=None), silent)
+    assert found == {**dict.fromkeys(ATTACKS, 0.2), "random": 0.9}
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.machine import pages_reused
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
+from epifalcon.models.threads import threads
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.types import Plain, Probabilities
@@ -169,13 +170,16 @@ def learn(
     """Train a network for each learning rate; the best of all looks is kept.
 
     Random numbers come from the seed and the step alone, so a training that was
-    stopped and gone on with ends in the same bits.
+    stopped and gone on with ends in the same bits. One thread trains: with more,
+    torch rounds norms, softmax and thin products otherwise, after some hundred steps
+    that is the third digit of an AUC, and a table would depend on how many methods
+    ran side by side.
     """
     loop = _Loop(build, lessons, settings, keeper)
     kept = keeper.load()
     if kept is not None:
         loop.restore(*kept)
-    with pages_reused() as reuse_pages:
+    with threads(1), pages_reused() as reuse_pages:
         while loop.rate < len(settings.learning_rates):
             loop.train_one_rate(reuse_pages)
     return loop.best
@@ -317,7 +321,7 @@ class _Loop:
 
 def _odds(network: nn.Module, lesson: Lesson) -> Tensor:
     network.eval()
-    with torch.no_grad():
+    with torch.no_grad(), threads(1):
         odds: Tensor = network(lesson)
     return odds
 

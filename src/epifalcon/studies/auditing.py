@@ -33,7 +33,7 @@ from epifalcon.studies.place_attacks import (
     learn_attacks,
     people_of,
 )
-from epifalcon.studies.privacy_card import PrivacyCard
+from epifalcon.studies.privacy_card import Attack, PrivacyCard
 from epifalcon.studies.recording import read_notes
 from epifalcon.studies.shadow_attacks import inferences
 
@@ -64,17 +64,6 @@ def audit(
         )
     ledger = finished_ledger(run.place)
     notes = read_notes(run.place)
-    claims = uploads.claims_of(notes, run.traces.clock)
-    learnt = learn_attacks(run.experiment, notes.terms.copies, run.seed, progress)
-    places = Places(
-        claims=claims,
-        model=public_mobility(run.traces, run.seed, progress),
-        claimed=notes.claimed,
-        **vars(learnt),
-    )
-    tried = [*_upload_scores(notes), *places.tried(notes)]
-    true = true_claims(claims, people_of(run.traces, notes.people))
-    attacks = [judged(one, claims, true, wish.seed) for one in tried]
     return PrivacyCard(
         run=str(run.folder),
         method=run.method,
@@ -83,14 +72,34 @@ def audit(
         rounds=notes.rounds,
         spent=spent_figures(run.settings.privacy.mode, ledger),
         attacks=(
-            *attacks,
-            *diagnoses(run, notes, places.likely()),
+            *attacks_on(run, notes, wish.seed, progress),
             *inferences(run, _unwatched(run), wish.shadow_runs, progress),
         ),
         releases=_canaries(run, notes, wish, progress),
         other=_other_promises(run, notes, ledger),
         settings_toml=run.experiment.to_toml(),
     )
+
+
+def attacks_on(
+    run: FinishedRun, notes: Notes, seed: int, progress: Progress
+) -> tuple[Attack, ...]:
+    """Every attack that needs no further run, judged: on places, then on diagnoses.
+
+    ``seed`` is that of the intervals.
+    """
+    claims = uploads.claims_of(notes, run.traces.clock)
+    learnt = learn_attacks(run.experiment, notes.terms.copies, run.seed, progress)
+    places = Places(
+        claims=claims,
+        model=public_mobility(run.traces, run.seed, progress),
+        claimed=notes.claimed,
+        **vars(learnt),
+    )
+    true = true_claims(claims, people_of(run.traces, notes.people))
+    tried = [*_upload_scores(notes), *places.tried(notes)]
+    on_places = [judged(one, claims, true, seed) for one in tried]
+    return (*on_places, *diagnoses(run, notes, places.likely()))
 
 
 def _unwatched(run: FinishedRun) -> PredictionSettings:

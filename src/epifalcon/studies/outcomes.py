@@ -1,8 +1,6 @@
 """Run methods on what a run knows, and judge them by what it hides."""
 
-import contextlib
 import traceback
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from epifalcon.errors import (
 )
 from epifalcon.evaluation.metrics import Metrics, evaluate
 from epifalcon.federation.settings import PredictionSettings
+from epifalcon.models.threads import threads
 from epifalcon.progress import Progress
 from epifalcon.studies import fitting, rivals
 from epifalcon.studies.features import Task, validation_people
@@ -114,7 +113,7 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
     with store.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
-    with _threads(begun.threads):
+    with threads(begun.threads or threads_now()):
         if method not in FALCONS:
             return _rival(begun, method, listeners)
         task = _task(begun, method)
@@ -159,16 +158,6 @@ def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Fail
 def threads_now() -> int:
     """How many threads torch adds up with: part of what decides the last bits."""
     return torch.get_num_threads()
-
-
-@contextlib.contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def require_possible(begun: Begun) -> None:

@@ -37,8 +37,9 @@ and Falcon Field, means of ten (``results/worlds``)."""
 _UNKNOWN = 30
 _WITH_NOISE = 2.0
 """Falcon with pseudo traces and noise, against Falcon without."""
-_RECORDED = 2.5
-"""Falcon whose server keeps notes (``results/noise``), against without."""
+_NOTE = 1e-3
+"""Of each claimed place of each noted person: the noise of all rounds is drawn for it
+alone, so that it does not matter how large the city is (``results/noise``)."""
 _AFTER: Final = {"audit": 60, "places": 40, "sizes": 5}
 _START = 4.0
 """Of any process: loading, compiling."""
@@ -50,10 +51,10 @@ def cpu_seconds(
     """About what one seed takes, the follow-up included: linear in visits."""
     clock = experiment.city.clock
     size = experiment.city.people * clock.slots / _LARGER_VISITS
-    seconds = float(_CPU_SECONDS.get(method, _UNKNOWN))
+    seconds, notes = float(_CPU_SECONDS.get(method, _UNKNOWN)), 0.0
     if method == "falcon" and experiment.privacy.mode != "off":
         seconds *= _WITH_NOISE
-    if method == "falcon" and experiment.view.people:
-        seconds *= _RECORDED
+        claims = clock.slots * (1 + experiment.pseudo.pseudo_copies)
+        notes = _NOTE * experiment.view.people * claims
     after = 0.0 if then is None else _START + _AFTER[then] * size
-    return _START + seconds * size + after
+    return _START + seconds * size + notes + after

@@ -4,8 +4,7 @@ A site counts; the server adds up and never sees a person. These sums leave with
 noise: the ledger lists each of them as a release without protection.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -26,6 +25,7 @@ from epifalcon.mobility.flows import Flows, count_flows
 from epifalcon.mobility.markov import MobilityTally, tally_mobility
 from epifalcon.models.regional import RegionHistory
 from epifalcon.models.states import dcrnn_model, states_by_fold
+from epifalcon.models.threads import threads
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 
@@ -134,21 +134,11 @@ def fit_region_states(
     model = dcrnn_model(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
     generator = torch.Generator().manual_seed(seed_of_model)
-    with one_thread():
+    # Sums are then rounded alike whatever the machine.
+    with threads(1):
         fitted = states_by_fold(model, whole, others, generator, progress=progress)
     states = [fitted.whole.states.hidden, *(one.hidden for one in fitted.folds)]
     return np.stack(states), dict(fitted.whole.forecast.as_plain())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch work with one thread, so that sums are rounded alike everywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _histories(

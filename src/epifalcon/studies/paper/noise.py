@@ -10,7 +10,7 @@ from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
 PSEUDO = 9
-PEOPLE = {"hamlet": 60, "full": 100}
+PEOPLE = {"hamlet": 40, "full": 100}
 """Of whom the server keeps notes."""
 ATTACKS = (
     *("norm", "energy", "consistency", "counts", "claimants", "moves", "recurrence"),
