@@ -63,7 +63,9 @@ def unknown_name(
     prefix = f"{where}." if where else ""
     if near:
         return f"unknown {what} {name!r}: did you mean {prefix + near[0]!r}?"
-    return f"unknown {what} {name!r}: expected one of {', '.join(known)}"
+    # Labels with a comma in them are told apart by quotes.
+    listed = [repr(one) if "," in one else one for one in known]
+    return f"unknown {what} {name!r}: expected one of {', '.join(listed)}"
 
 
 def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401

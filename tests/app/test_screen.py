@@ -57,12 +57,28 @@ def test_a_table_shows_cells_as_they_are(capsys):
     assert "Title" in out
 
 
-def test_a_number_without_room_is_folded_and_not_cut(capsys):
+def test_a_table_without_room_comes_in_parts_with_whole_numbers(capsys):
     columns = [f"column {place}" for place in range(14)]
-    Screen().table("Title", columns, [["1234567890123"] * 14])
+    numbers = [f"{place:02}34567890.12" for place in range(14)]
+    Screen().table("Title", columns, [numbers])
     out = capsys.readouterr().out
     assert "…" not in out
-    first = "".join(
-        line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")
-    )
-    assert first == "1234567890123"
+    assert max(map(len, out.splitlines())) <= 120
+    lines = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    assert len(lines) > 1
+    cells = [[cell.strip() for cell in line[1:-1]] for line in lines]
+    assert all(line[0] == numbers[0] for line in cells)
+    assert [cell for line in cells for cell in line[1:]] == numbers[1:]
+
+
+def test_a_few_columns_of_words_are_folded_and_stay_one_table(capsys):
+    words = " ".join(["word"] * 40)
+    Screen().table("Title", ["name", "told"], [["a", words]])
+    out = capsys.readouterr().out
+    assert out.count("Title") == 1
+    assert out.count("word") == 40
+
+
+def test_what_went_wrong_is_told_even_quietly(capsys):
+    Screen(quiet=True).warn("one row failed")
+    assert capsys.readouterr().err == "epifalcon: one row failed\n"

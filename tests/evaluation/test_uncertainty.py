@@ -271,3 +271,13 @@ def test_two_equal_rankings_do_not_differ_and_have_no_interval():
     assert auc_difference(scores, scores, truth | True).estimate is None
     with pytest.raises(DataError):
         auc_difference(scores, scores[:3], truth)
+
+
+def test_of_a_loss_the_lower_one_wins():
+    ours, theirs = [0.4, 0.5, 0.3], [0.5, 0.6, 0.2]
+    found = paired(ours, theirs, lower_wins=True)
+    assert (found.wins, found.losses) == (2, 1)
+    usual = paired(ours, theirs)
+    assert (usual.wins, usual.losses) == (1, 2)
+    assert found.difference == usual.difference
+    assert found.p_t == usual.p_t

@@ -153,7 +153,7 @@ def test_all_that_was_kept_is_adopted_and_nothing_runs(kept, preset, tmp_path):
     result = as_kept(adopted(planned, kept))
     before = table(kept)
     command = before["made_by"]
-    assert result["notes"] == [
+    assert result["adopted"] == [
         f"6 of 6 runs are not new but adopted from {kept}, made by: {command}"
     ]
     rows, told = without_source(result["rows"])
@@ -189,7 +189,7 @@ def test_only_what_is_missing_runs(kept, preset, tmp_path, started):
     for row in result["rows"]:
         assert row["seeds"] == [0, 1, 2]
         assert ["adopted" in one for one in row["by_seed"]] == [True, True, False]
-    assert result["notes"][0].startswith("6 of 9 runs are not new but adopted from ")
+    assert result["adopted"][0].startswith("6 of 9 runs are not new but adopted from ")
     # The mean of two kept seeds and a new one is that of three runs.
     fresh = Measured.load(planned.plans["whole"].place(2, "dct"))
     before = table(kept)["curves"]["towns"]["methods"]["dct"]["precision"]

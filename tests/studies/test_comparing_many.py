@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import epifalcon.studies.methods  # noqa: F401
+from epifalcon import store
 from epifalcon.baselines import catalogue
 from epifalcon.errors import DataError, WriteError
 from epifalcon.progress import silent
@@ -122,3 +123,38 @@ def test_what_one_took_is_known_for_the_other(plans):
     assert said == [
         ("methods and seeds", 0, 4, "fine, one (seed 0); about 2 min left"),
     ]  # fmt: skip
+
+
+def test_a_damaged_city_is_made_again_and_what_was_measured_stays(plans, caplog):
+    two = replace(plans[0], seeds=(0, 1), methods=("fine",))
+    (first,) = compare_all([two], Crew(jobs=1), silent)
+    (two.run_folder(1) / "city" / "by_slot.npy").write_bytes(b"half")
+    (again,) = compare_all([two], Crew(jobs=1), silent)
+    assert "made again" in caplog.text
+    assert calls(plans) == ["fine", "fine"]
+    for seed in (0, 1):
+        assert again["fine"][seed].metrics == first["fine"][seed].metrics
+        store.verify(two.run_folder(seed))
+    assert sorted(one.name for one in two.folder.iterdir()) == [
+        *("manifest.json", "seed-0", "seed-1", "settings.toml"),
+    ]
+
+
+def test_a_damaged_prediction_is_measured_again(plans, caplog):
+    one = replace(plans[0], methods=("fine",))
+    (first,) = compare_all([one], Crew(jobs=1), silent)
+    manifest = one.place(0, "fine") / "prediction" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    (again,) = compare_all([one], Crew(jobs=1), silent)
+    assert "measured again" in caplog.text
+    assert calls(plans) == ["fine", "fine"]
+    assert again["fine"][0].metrics == first["fine"][0].metrics
+    store.verify(manifest.parent)
+
+
+def test_damaged_settings_are_told_with_the_remedy(plans):
+    one = replace(plans[0], methods=("fine",))
+    compare_all([one], Crew(jobs=1), silent)
+    (one.folder / "settings.toml").write_text("damaged")
+    (found,) = compare_all([one], Crew(jobs=1), silent)
+    assert f"delete {one.folder} to measure it again" in found["fine"][0].message

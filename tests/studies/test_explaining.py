@@ -1,12 +1,14 @@
 """Explanations of a finished run of the field, and what newcomers are told there."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 
+from epifalcon import store
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.models.field.settings import WindowSettings
 from epifalcon.studies import daily, explanation_page
@@ -23,11 +25,21 @@ from tests.studies.finished_runs import chosen_people
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory):
-    begun, outcomes = made(
-        tmp_path_factory.mktemp("field") / "run", ("soft-dct-ratio",)
-    )
-    keep_results(begun, outcomes)
+def computed(tmp_path_factory):
+    """A run of the field, nothing reported."""
+    return made(tmp_path_factory.mktemp("field") / "run", ("soft-dct-ratio",))
+
+
+def copied(begun, name):
+    folder = begun.folder.parent / name
+    shutil.copytree(begun.folder, folder)
+    return replace(begun, folder=folder)
+
+
+@pytest.fixture(scope="module")
+def reported(computed):
+    begun = copied(computed[0], "reported")
+    keep_results(begun, computed[1])
     return begun.folder
 
 
@@ -73,6 +85,39 @@ def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
     assert (reported / "figures" / "explanation.svg").is_file()
     rows = pl.read_csv(reported / "figures" / "explanation.csv")
     assert rows["share"].sum() == pytest.approx(1)
+
+
+def imported(begun):
+    """The same people as if their traces had been read from a file."""
+    origin = store.Origin({"import": {}}, None, {})
+    return replace(begun, prepared=replace(begun.prepared, city_origin=origin))
+
+
+@pytest.mark.parametrize("real", ["tests", "traces"])
+def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
+    begun, outcomes = copied(computed[0], f"real-{real}"), computed[1]
+    if real == "tests":
+        begun = replace(begun, epidemic=None)
+        outcomes = [replace(one, metrics=None) for one in outcomes]
+    else:
+        begun = imported(begun)
+    keep_results(begun, outcomes)
+    page = (begun.folder / "report.html").read_text()
+    assert "Largest exposures" not in page
+    assert "of one person not tested" not in page
+    assert "Left out: the people are real" in page
+    assert list((begun.folder / "figures").glob("explanation*")) == []
+
+
+def test_of_somebody_not_tested_nothing_is_said_of_own_tests(run, reported):
+    person = int(np.flatnonzero(~run.known.tested)[0])
+    found = explain(run, str(person))
+    assert "tests" not in explanation_page.sentences(found, tested=False)[0]
+    assert (
+        "own tests, if there are any, left aside"
+        in (explanation_page.sentences(found)[0])
+    )
+    assert "left aside" not in (reported / "report.html").read_text()
 
 
 def test_a_page_says_it_and_needs_nothing_else(run, tmp_path):

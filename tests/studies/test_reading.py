@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -80,9 +82,79 @@ def test_as_many_are_called_as_end_the_epidemic():
     assert f"{called} of 600 people have to be called" in told(own)
 
 
-def test_risks_that_are_too_high_or_not_recalibrated_are_called_so():
-    assert "The risks are too high on the whole" in told(judged())
+def with_risks(risk, truth, title="HGNN"):
+    """As ``judged``, of the risks that are given."""
+    ranked = curve(risk, truth)
+    return replace(
+        judged("hgnn", title, truth=truth),
+        risk=risk,
+        metrics=evaluate(risk, truth, 0.8),
+        ranked=dict.fromkeys(("raw", "platt", "isotonic"), ranked),
+    )
+
+
+def drawn(spread, people=2000):
+    """True chances around 30 %, and who is infected by them."""
+    chance = np.clip(0.3 + spread * np.linspace(-1, 1, people), 0.01, 0.99)
+    rng = np.random.default_rng(3)
+    return chance, rng.random(people) < chance
+
+
+def test_risks_pressed_together_are_told_with_their_method_and_their_ends():
+    chance, truth = drawn(0.28)
+    risk = 0.3 + 0.05 * (chance - 0.3)
+    words = told(with_risks(risk, truth))
+    above, below = truth[-200:].mean(), truth[:200].mean()
+    assert "The risks of HGNN lie between 28.6% and 31.4%" in words
+    assert f"the highest risks, told 31.3% in the mean, {above:.0%} are" in words
+    assert f"of the tenth with the lowest, told 28.7%, {below:.0%}." in words
+    assert "differ less than the people do: use them to rank, not as" in words
+
+
+def test_risks_that_are_only_a_little_off_are_rough_probabilities():
+    chance, truth = drawn(0.28, 20_000)
+    words = told(with_risks(0.3 + 0.7 * (chance - 0.3), truth))
+    assert "differ less than the people do: take them as rough probabilities" in words
+    assert "too high on the whole: take them as rough" in (
+        told(with_risks(chance + 0.03, truth))
+    )
+
+
+def test_nobody_is_told_to_rank_by_risks_that_rank_the_wrong_way():
+    chance, truth = drawn(0.28)
+    words = told(with_risks(0.5 - 0.2 * (chance - 0.3), truth))
+    assert "differ more than the people do and are too high on the whole" in words
+    assert "that they rank people better than chance is not shown" in words
+    assert "use them to rank" not in words
+
+
+def test_true_chances_are_not_called_wrong():
+    words = told(with_risks(*drawn(0.28)))
+    assert "no more apart than chance can put it" in words
+    assert "use them to rank" not in words
+
+
+def test_risks_that_say_too_much_or_are_too_high_are_called_so():
+    chance, truth = drawn(0.1)
+    wide = np.clip(0.3 + 3 * (chance - 0.3), 0.01, 0.99)
+    assert "They differ more than the people do" in told(with_risks(wide, truth))
+    high = told(with_risks(chance + 0.1, truth))
+    assert "They are too high on the whole: use them to rank" in high
+    low = told(with_risks(chance - 0.1, truth))
+    assert "They are too low on the whole: use them to rank" in low
+
+
+@pytest.mark.parametrize("people", [9, 300])
+def test_risks_all_alike_have_no_tenth(people):
+    truth = np.arange(people) % 3 == 0
+    words = told(with_risks(np.full(people, 1 / 3), truth))
+    assert "The risks of HGNN are all alike" in words
+    assert "tenth" not in words
+
+
+def test_risks_not_recalibrated_are_called_so():
     assert "They were not recalibrated: too few" in told(judged(left="too few"))
+    assert "after recalibration is in the figure" in told(judged())
 
 
 @pytest.mark.parametrize("infected", [True, False])

@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from epifalcon.evaluation.metrics import evaluate
 from epifalcon.progress import silent
+from epifalcon.studies import run_report
 from epifalcon.studies.keeping import keep_results
-from epifalcon.studies.outcomes import Listeners, run_method
+from epifalcon.studies.outcomes import Listeners, Outcome, run_method
 from epifalcon.studies.run_folder import begin
+from epifalcon.studies.run_report import RunResults, run_page
 from tests.browser import chromium, look
 from tests.studies import town
 
@@ -108,7 +111,7 @@ def test_the_browser_notices_what_is_wrong(browser, tmp_path):
 def test_every_figure_has_a_drawing_and_its_numbers(reported):
     figures = reported / "figures"
     assert {path.stem for path in figures.glob("*.svg")} == FIGURES
-    assert {path.stem for path in figures.glob("*.csv")} == FIGURES - {"mobility"}
+    assert {path.stem for path in figures.glob("*.csv")} == FIGURES
     for path in figures.glob("*.svg"):
         text = path.read_text(encoding="utf-8")
         assert "<svg" in text
@@ -129,6 +132,85 @@ def test_the_map_holds_each_hidden_person_once(reported, trained):
     for name in ("predicted", "true"):
         values = np.array([float(row[name]) for row in rows])
         assert ((values >= 0) & (values <= 1)).all()
+
+
+def test_the_correlation_of_the_maps_can_be_computed_again_from_the_file(reported):
+    text = (reported / "figures" / "risk-map.csv").read_text(encoding="utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    names = ("people", "predicted", "true", "predicted_mean", "true_mean")
+    people, *drawn, told, true = (
+        np.array([float(row[name]) for row in rows]) for name in names
+    )
+    weighted = np.cov(drawn, aweights=people)
+    shrunk = weighted[0, 1] / np.sqrt(weighted[0, 0] * weighted[1, 1])
+    plain = np.corrcoef(told, true)[0, 1]
+    page = without_pictures(reported)
+    assert f"{shrunk:.2f} as drawn, each region weighted by its people" in page
+    assert f"{plain:.2f} of the means before they are drawn" in page
+    mean = np.average(told, weights=people)
+    np.testing.assert_allclose(drawn[0], (people * told + 20 * mean) / (people + 20))
+
+
+def test_it_says_how_few_validation_people_there_are_and_how_sure_that_is(
+    reported, real, trained
+):
+    begun, outcomes = trained
+    for one in outcomes[:2]:
+        positive = begun.known.status[one.masked] == 1
+        told = (
+            f"validation AUC {one.trained.validation_auc:.3f} on {len(positive)} "
+            f"people, {positive.sum()} of them positive"
+        )
+        assert told in without_pictures(reported)
+        assert told in without_pictures(real)
+    assert "The AUC on the 48 hidden people" in without_pictures(reported)
+    assert "The AUC on the" not in without_pictures(real)
+
+
+def test_first_cases_and_passed_on_ones_add_up(reported, trained):
+    outbreak = trained[0].epidemic.outbreak
+    ever, first = outbreak.ever_infected().sum(), outbreak.seeds.sum()
+    assert ever - first == outbreak.new_cases_by_day().sum()
+    page = without_pictures(reported)
+    assert f"the {first} with whom it began and {ever - first} by others" in page
+    assert f"{ever} people ({outbreak.infected_share:.1%}) were infected" in page
+    assert f"the {first} people with whom the outbreak began" in page
+
+
+def given(begun, *methods):
+    metrics = evaluate(np.linspace(0, 1, 80), np.arange(80) % 2 == 0, 0.8)
+    risk = np.linspace(0, 1, 80)
+    outcomes = [Outcome(method, risk, metrics, 0.1) for method in methods]
+    results = RunResults(
+        begun=begun, outcomes=outcomes, judged=[], pictures={}, city_tables=[],
+        summary={"tested": 32, "metrics": None},
+    )  # fmt: skip
+    return run_page(results).to_html()
+
+
+def test_what_methods_are_given_is_told_by_name(trained):
+    begun, _ = trained
+    alone = given(begun, "hgnn", "dct")
+    assert "where people have been, and from nothing else." in alone
+    page = given(begun, "hgnn", "hbp", "falcon-field", "oracle")
+    assert "nothing else, " not in page
+    assert "HBP and Falcon Field the disease&#x27;s rates" in page
+    assert "Oracle (no method) something of the truth, as a ceiling" in page
+    assert "The rest is given nothing else." in page
+    assert "The rest" not in given(begun, "hbp", "oracle")
+    cases = town.with_cases("all")
+    told = run_report._given(
+        [Outcome("falcon", np.zeros(80), None, 0.1, settings=cases)]
+    )
+    assert "everybody's cases, which hold the answers" in told
+
+
+def test_an_explanation_is_asked_of_the_field_by_name_if_the_run_is_another_s(trained):
+    begun = replace(trained[0], epidemic=None)
+    ours, beside = given(begun, "falcon-field"), given(begun, "hgnn", "falcon-field")
+    assert "PERSON</code>" in ours
+    assert "PERSON --method falcon-field</code>" in beside
+    assert "One risk taken apart" not in given(begun, "hgnn")
 
 
 def test_it_tells_what_was_run_and_how_it_stands(reported):

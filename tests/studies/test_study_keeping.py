@@ -100,6 +100,20 @@ def test_another_scale_or_study_is_not_replaced(kept, ran, tmp_path):
         require_free(kept, ran.planned)
 
 
+def test_many_seeds_at_full_size_are_not_replaced_by_few(ran, tmp_path):
+    out = tmp_path / "many"
+    study = ran.planned.study
+    many = made_up(study, tmp_path / "w", scale="full", seeds=3)
+    few = made_up(study, tmp_path / "w", scale="full", seeds=2)
+    keep_study(out, many.planned, study_result(many))
+    with pytest.raises(WriteError, match="holds 3 seeds, 2 are asked for"):
+        require_free(out, few.planned)
+    require_free(out, many.planned)
+    town = made_up(study, tmp_path / "w", seeds=3)
+    keep_study(tmp_path / "town", town.planned, study_result(town))
+    require_free(tmp_path / "town", made_up(study, tmp_path / "w").planned)
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(ran, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="cannot be written: Not a directory"):

@@ -3,8 +3,14 @@
 import pytest
 
 from epifalcon.studies.study_list import find_study, study_names
-from epifalcon.studies.study_reading import ends, mean, reading
+from epifalcon.studies.study_reading import ends, mean, meanings, reading
 from epifalcon.studies.study_rows import study_result
+from epifalcon.studies.study_tables import (
+    TITLES,
+    difference_tables,
+    figure_tables,
+    signed,
+)
 from tests.studies.study_results import made_up, nothing, tiny_study
 
 CEILING = {"kind": "ceiling", "protocol": "truth of others"}
@@ -46,7 +52,12 @@ def test_a_leak_is_told_as_one():
     leaking = row("Falcon", 0.74, protocol="all cases")
     sentences = told(row("HBP", 0.71), row("DCT", 0.54), leaking)
     (one,) = [sentence for sentence in sentences if "`all cases`" in sentence]
-    assert "0.740" in one
+    assert "Falcon: AUC 0.740." in one
+    twins = [row("Falcon", 0.68), {**leaking, "title": "Falcon (ALL CASES)"}]
+    groups = [{**one, "group": "Basic"} for one in twins]
+    *_, one, _ = told({**leaking, "group": "Larger"}, *groups)
+    assert "Larger, Falcon: AUC 0.740; Basic, Falcon: AUC 0.740 (reported cases" in one
+    assert "cases alone: 0.680)." in one
     assert not [one for one in told(row("HBP", 0.71)) if "all cases" in one]
 
 
@@ -69,12 +80,51 @@ def test_only_what_is_larger_than_chance_is_called_so():
     assert "HBP minus HGNN on the same seeds: +0.020 [+0.000, +0.040] AUC" in text
 
 
+def test_a_difference_too_small_for_three_digits_is_not_called_zero():
+    small = row("HBP", 0.71, differences={"hgnn": gap(-0.0001, 0.01)})
+    other = row("DCT", 0.71, differences={"hgnn": gap(-0.1, 0.01)})
+    assert "HBP (-0.0001)" in " ".join(told(row("HGNN", 0.71), small, other))
+    assert signed(0.0) == "+0.000"
+    assert signed(0.00049) == "+0.0005"
+    assert signed(None) == "-"
+
+
+def test_of_one_seed_a_single_difference_is_told_without_a_verdict():
+    alone = row("HBP", 0.71, differences={"hgnn": gap(0.02, None)}, seeds=[0])
+    text = " ".join(told(row("HGNN", 0.69, seeds=[0]), alone))
+    assert "+0.020 [+0.000, +0.040] AUC." in text
+    assert "chance" not in text
+
+
+def test_words_are_explained_where_they_stand_and_not_elsewhere():
+    study = tiny_study("hamlet", draw=nothing, words={"norm": "An attack."})
+    found = meanings(study, ["method", "AUC", "epsilon of a person"], several=False)
+    assert list(found) == ["AUC", "epsilon", "norm"]
+    assert "±" in meanings(study, [], several=True)
+
+
+@pytest.mark.parametrize("name", study_names())
+def test_every_column_of_every_study_is_explained(name, tmp_path):
+    study = find_study(name)
+    result = study_result(made_up(study, tmp_path))
+    tables = [*figure_tables(study, result), *difference_tables(result)]
+    heads = {one for table in tables for one in table.columns}
+    words = meanings(study, heads, several=True)
+    metrics = {TITLES[one] for one in study.metrics} & heads
+    apart = {one.title for one in study.columns if one.apart}
+    assert metrics | apart <= set(words)
+
+
 def test_the_papers_figures_and_falcons_place_are_told():
     paper = {"HGNN": 0.75, "GCN": 0.70, "DCT": 0.6, "Falcon": 0.83}
     ours = {"HGNN": 0.69, "GCN": 0.71, "DCT": 0.54, "Falcon": 0.68}
     rows = [row(one, ours[one], published={"auc": paper[one]}) for one in ours]
-    text = " ".join(told(*rows))
-    assert "ours is lower in 3, higher in 1, by -0.150 to +0.010." in text
+    leaking = row("Falcon (ALL CASES)", 0.8, protocol="all cases")
+    leaking |= {"method": "falcon", "published": {"auc": 0.83}}
+    text = " ".join(told(*rows, leaking))
+    assert "Rows that are not Falcon: -0.060 to +0.010, lower in 2 of 3 rows" in text
+    assert "sees everybody's cases, as the paper's did: -0.030; Falcon that" in text
+    assert "sees reported cases alone, which the paper's did not: -0.150." in text
     assert "Falcon is number 1 by AUC in the paper and number 3 here" in text
 
 

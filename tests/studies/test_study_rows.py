@@ -85,6 +85,31 @@ def test_differences_are_paired_and_adjusted_without_the_ceiling(ran):
     assert row_of(result, "two", "hbp")["differences"]["one"]["auc"]["mean"] == 0
 
 
+def test_rows_of_two_tables_held_against_one_reference_are_adjusted_together(tmp_path):
+    def cells(_scale):
+        for label, methods in (("one", ("hbp", "dct")), ("two", ("hgnn",))):
+            yield Cell(
+                label=label,
+                preset="hamlet",
+                methods=methods,
+                group=label,
+                against=(Against("HBP", "one", "hbp"),),
+            )
+
+    both = tiny_study("hamlet", cells=lambda scale: list(cells(scale)))
+    result = study_result(made_up(both, tmp_path, seeds=3))
+    gaps = [
+        row_of(result, *place)["differences"]["HBP"]["auc"]
+        for place in (("one", "dct"), ("two", "hgnn"))
+    ]
+    assert [one["compared"] for one in gaps] == [2, 2]
+    judged = [one for one in gaps if one["p"] is not None]
+    smallest = min(one["p"] for one in judged)
+    assert min(one["p_holm"] for one in judged) == pytest.approx(
+        min(1.0, len(judged) * smallest)
+    )
+
+
 def test_what_follows_a_run_is_told_with_it(ran):
     row = row_of(study_result(ran), "two", "hbp")
     assert row["title"] == "Ours"
@@ -120,3 +145,12 @@ def test_rows_may_stand_by_auc(tmp_path):
     result = study_result(made_up(study(ranked=True), tmp_path))
     found = [row["metrics"]["auc"]["mean"] for row in result["rows"]]
     assert found == sorted(found, reverse=True)
+
+
+def test_who_loses_less_has_won(tmp_path):
+    ran = made_up(study(metrics=("auc", "log_loss")), tmp_path, seeds=3)
+    gap = row_of(study_result(ran), "one", "hgnn")["differences"]["HBP"]
+    assert values("hgnn", "log_loss").mean() != values("hbp", "log_loss").mean()
+    for metric, sign in (("auc", 1), ("log_loss", -1)):
+        better = sign * (values("hgnn", metric) - values("hbp", metric)) > 0
+        assert gap[metric]["wins"] == better.sum()

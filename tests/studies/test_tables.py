@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from epifalcon.evaluation.metrics import evaluate
+from epifalcon.mobility.validity.bands import BANDS
 from epifalcon.settings import json_text
 from epifalcon.studies.fitting import Prediction
 from epifalcon.studies.looks import Look
 from epifalcon.studies.outcomes import Outcome
+from epifalcon.studies.privacy_card import PrivacyCard
 from epifalcon.studies.report import shown_epsilon
 from epifalcon.studies.tables import (
+    STATISTICS,
     forecast_table,
+    meanings_table,
     methods_table,
     privacy_table,
     run_figures,
@@ -21,7 +25,7 @@ from epifalcon.studies.tables import (
 from tests.studies import town
 
 METRICS = ("auc", "dep", "f1", "accuracy", "bep", "average_precision", "brier",
-           "log_loss", "ece")  # fmt: skip
+           "log_loss", "ece_mass")  # fmt: skip
 UNITS = ("visit", "day", "person")
 SCORES = np.linspace(0, 1, 80)
 FORECAST = {
@@ -70,7 +74,7 @@ def outcome(method="falcon", mode="off", person=None, forecast=None):
 def test_the_figures_have_every_key_that_is_relied_on(tmp_path, method):
     figures = run_figures(town.begun(tmp_path), [outcome(method)])
     plain = json.loads(json_text(figures), parse_constant=pytest.fail)
-    assert set(METRICS) <= plain["metrics"].keys()
+    assert {*METRICS, "ece"} <= plain["metrics"].keys()
     assert all(isinstance(plain["metrics"][name], float) for name in METRICS)
     assert set(plain["epsilon"]) == set(UNITS)
     assert plain["prevalence"] == plain["metrics"]["prevalence"]
@@ -110,6 +114,23 @@ def test_the_table_of_methods():
     assert few.columns == ["method", "AUC", "DEP", "epsilon", "s"]
 
 
+def test_everybody_in_one_bin_does_not_look_calibrated():
+    """Everybody is told about 25 %; of the highest quarter all are infected."""
+    risk, truth = np.linspace(0.235, 0.265, 80), np.arange(80) >= 60
+    metrics = evaluate(risk, truth, 0.8)
+    assert metrics.ece < 0.01
+    table = methods_table([replace(outcome(), metrics=metrics)])
+    shown_there = dict(zip(table.columns, table.rows[0], strict=True))
+    assert "ECE" not in shown_there
+    assert float(shown_there["ECE, equal groups"]) > 0.3
+    assert "ECE, equal groups" in dict(meanings_table().rows)
+
+
+@pytest.mark.parametrize("kind", ["area", "poi"])
+def test_every_statistic_of_a_city_has_plain_words(kind):
+    assert {band.name for band in BANDS[kind]} == set(STATISTICS)
+
+
 def test_an_undefined_metric_is_a_dash():
     unknown = replace(outcome(), metrics=evaluate(SCORES, SCORES > 2, 0.8))
     assert methods_table([unknown]).rows[0][1:3] == ["-", "-"]
@@ -120,11 +141,25 @@ def test_the_table_of_privacy_leaves_nothing_out():
     assert [row[0] for row in table.rows] == [
         "upload/0",
         "places",
+        "downloads",
         "all noised channels",
     ]
     assert table.rows[0][-1] == "12,346"
     assert table.rows[1][1:] == ["none: places in clear", *["no bound"] * 3]
     assert privacy_table([outcome()]).rows == []
+
+
+@pytest.mark.parametrize("mode", ["paper", "local"])
+def test_table_and_card_list_the_same_channels_without_a_bound(mode):
+    one = outcome(mode=mode, person=9.0)
+    card = PrivacyCard(
+        run="run", method="falcon", seed=0, people=0, rounds=6, spent=one.spent,
+        attacks=(), releases=(), settings_toml="",
+    )  # fmt: skip
+    noised = set(one.spent["channels"])
+    listed = {row[0] for row in privacy_table([one]).rows if "none:" in row[1]}
+    assert listed == {channel for channel, _ in card.bare} - noised
+    assert "downloads" in listed
 
 
 def test_the_table_of_forecasts():

@@ -117,7 +117,6 @@ def run(
     """
     from epifalcon.studies.run_folder import alone
 
-    del own  # Loaded as the option was read.
     if resume and overwrite:
         raise SettingsError("--resume goes on with a run, --overwrite begins it again")
     if math.isnan(checkpoint_seconds):
@@ -146,7 +145,9 @@ def run(
     for table in finished.tables:
         screen.table(table.caption, table.columns, table.rows)
     screen.say(f"Report: {out / 'report.html'}")
-    screen.say(f"Risks of all people: epifalcon predict {out} --out risks.csv")
+    following = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
+    following += [word for one in own or () for word in ("--with", str(one))]
+    screen.say(f"Risks of all people: {shlex.join(following)}")
 
 
 def _mode_key(method: str | None) -> str:

@@ -8,10 +8,20 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+_PIPED = 120
+"""Columns of what is not printed on a terminal."""
+_FRAME = 3
+"""What stands between two cells."""
+_FEW = 6
+"""Columns of a table whose cells are folded rather than parted."""
 
 
 @dataclass(frozen=True)
@@ -39,28 +49,39 @@ class Screen:
         if not self.quiet:
             sys.stderr.write(text + "\n")
 
+    def warn(self, text: str) -> None:
+        """Print what went wrong on standard error, even where little is to be said."""
+        sys.stderr.write(f"epifalcon: {text}\n")
+
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     ) -> None:
-        """Print a table for people; columns after the first are set to the right."""
+        """Print a table for people; columns after the first are set to the right.
+
+        What is wider than the terminal comes in parts below each other, each with the
+        first column.
+        """
         if self.json or self.quiet:
             return
         from rich.console import Console
         from rich.table import Table
 
-        table = Table(title=title, title_justify="left", title_style="bold")
-        for index, column in enumerate(columns):
-            # What has no room goes on in the next line: half a number is none.
-            table.add_column(
-                column, justify="right" if index else "left", overflow="fold"
-            )
-        for row in rows:
-            table.add_row(*row)
         # Piped output keeps whole rows instead of folding them at 80 columns.
-        width = None if sys.stdout.isatty() else 120
+        width = None if sys.stdout.isatty() else _PIPED
         # No markup: a cell may hold "[/b]" or ":smile:" from somebody's file.
         console = Console(width=width, highlight=False, markup=False, emoji=False)
-        console.print(table)
+        for part in _parts(columns, rows, console.width):
+            table = Table(title=title, title_justify="left", title_style="bold")
+            for index in part:
+                # Of a name that has no room the rest stands in the next line.
+                table.add_column(
+                    columns[index],
+                    justify="right" if index else "left",
+                    overflow="fold",
+                )
+            for row in rows:
+                table.add_row(*(row[index] for index in part))
+            console.print(table)
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -69,28 +90,10 @@ class Screen:
             yield silent
             return
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.progress import (
-            Progress as Bars,
-        )
+        from rich.progress import Progress as Bars
 
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[told]}"),
-        )
-        with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        console = Console(stderr=True)
+        with Bars(*_bars(), console=console, transient=True, expand=True) as bars:
             known: dict[str, Any] = {}
 
             def show(name: str, done: int, total: int, told: str = "") -> None:
@@ -99,3 +102,57 @@ class Screen:
                 bars.update(known[name], completed=done, total=total, told=told)
 
             yield show
+
+
+def _bars() -> Iterator["ProgressColumn"]:
+    """What stands in a line of progress; words that have no room are cut."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+    from rich.text import Text
+
+    class TimeLeft(TimeRemainingColumn):
+        """Silent where the work itself tells how long is left."""
+
+        def render(self, task: Task) -> Text:
+            return Text() if " left" in task.fields["told"] else super().render(task)
+
+    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    yield SpinnerColumn()
+    yield TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    yield BarColumn(bar_width=16)
+    yield MofNCompleteColumn(table_column=Column(no_wrap=True))
+    yield TimeElapsedColumn(table_column=Column(no_wrap=True))
+    yield TimeLeft(table_column=Column(no_wrap=True))
+    yield TextColumn("{task.fields[told]}", table_column=cut)
+
+
+def _parts(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> list[list[int]]:
+    """Columns that fit beside each other, as often as needed; all have the first.
+
+    A cell with words may be folded, so that a table of few words stays one.
+    """
+    needed = [
+        _FRAME + max(len(name), *(len(row[index]) for row in rows), 0)
+        for index, name in enumerate(columns)
+    ]
+    words = any(" " in row[index] for row in rows for index in range(1, len(columns)))
+    if not rows or sum(needed) + 1 <= width or (words and len(columns) <= _FEW):
+        return [list(range(len(columns)))]
+    parts, room = [[0]], width - 1 - needed[0]
+    for index in range(1, len(columns)):
+        if needed[index] > room and len(parts[-1]) > 1:
+            parts.append([0])
+            room = width - 1 - needed[0]
+        parts[-1].append(index)
+        room -= needed[index]
+    return parts

@@ -143,20 +143,24 @@ def run(
     ran = _ran(planned, crew, screen, again, adoption)
     result = study_result(ran)
     result["made_by"] = again
-    keep_study(place, planned, result)
+    some = any(row["seeds"] for row in result["rows"])
+    if some or not place.exists():
+        # Tables without a figure are told, but not put in place of others.
+        keep_study(place, planned, result)
     said = reading(study, result)
     screen.figures({**result, "reading": said, "out": str(place)})
     for table in screen_tables(study, result):
         screen.table(table.caption, table.columns, table.rows)
     for sentence in said:
         screen.say(f"- {sentence}")
-    for note in result["notes"]:
+    for note in (*result["notes"], *result["adopted"]):
         screen.note(note)
-    if any(row["failed"] for row in result["rows"]):
-        screen.note("Try again what failed with --retry.")
-    screen.say(f"Report: {place / 'report.html'}")
-    if not any(row["seeds"] for row in result["rows"]):
+    if failed := sum(bool(row["failed"]) for row in result["rows"]):
+        rows = "one row" if failed == 1 else f"{failed} rows"
+        screen.warn(f"runs of {rows} failed; try them again with --retry")
+    if not some:
         raise EpifalconError("no method has a result")
+    screen.say(f"Report: {place / 'report.html'}")
 
 
 def report(

@@ -4,6 +4,7 @@ Free of torch: a method's own file is loaded when the method is used. A method
 of your own joins by ``register(MyMethod)``.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -174,7 +175,7 @@ def entry(name: str) -> Entry:
     if name not in _ENTRIES:
         raise SettingsError(
             f"{unknown_name('method', name, _ENTRIES)} (a method of your own comes "
-            "with --with FILE.py)"
+            "with --with FILE.py, in run, compare and predict)"
         )
     return _ENTRIES[name]
 
@@ -230,7 +231,9 @@ def load_file(path: Path) -> None:
     sys.modules[name] = module
     before = set(_OWN)
     try:
-        spec.loader.exec_module(module)
+        # Standard output is for the command's own words, such as its JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
     except EpifalconError:
         raise
     except Exception as error:

@@ -85,12 +85,17 @@ def over_seeds(values: Sequence[float | None], level: float = 0.95) -> Summary:
 
 
 def paired(
-    ours: Sequence[float | None], theirs: Sequence[float | None], level: float = 0.95
+    ours: Sequence[float | None],
+    theirs: Sequence[float | None],
+    level: float = 0.95,
+    *,
+    lower_wins: bool = False,
 ) -> Paired:
     """Compare two methods on the same seeds, given in the same order.
 
     A pair with an undefined value is left out and counted. Pairing takes away
-    what the outbreak does to both methods alike.
+    what the outbreak does to both methods alike. ``lower_wins``: of a loss or an
+    error the lower value is the better one; the difference keeps its sign.
     """
     if len(ours) != len(theirs):
         raise DataError(
@@ -102,10 +107,11 @@ def paired(
     # Equal figures may differ in the last bit, which is neither a win nor spread.
     size = max((abs(a) for a in _known([*ours, *theirs])), default=0.0)
     known[np.abs(known) <= 1e-12 * size] = 0.0
+    better = -known if lower_wins else known
     return Paired(
         difference=over_seeds(gaps, level),
-        wins=int(np.count_nonzero(known > 0)),
-        losses=int(np.count_nonzero(known < 0)),
+        wins=int(np.count_nonzero(better > 0)),
+        losses=int(np.count_nonzero(better < 0)),
         p_t=_p_t(known, 1e-12 * size),
         p_flip=_p_flip(known),
     )

@@ -4,12 +4,14 @@ Cells of a study often differ in what a method does and not in the city, its
 outbreak or who was tested. What was simulated last is kept for them.
 """
 
+import logging
+import shutil
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from epifalcon import store
-from epifalcon.errors import DataError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.studies.comparison_plan import KIND, RESULT, Plan, begun_with
@@ -20,8 +22,9 @@ from epifalcon.studies.pipeline import (
     prepare,
     run_epidemics,
 )
-from epifalcon.studies.run_folder import SETTINGS, Begun, begin
+from epifalcon.studies.run_folder import METHODS, SETTINGS, Begun, begin
 
+_log = logging.getLogger(__name__)
 _GROWS = ["seed-", "figures/", f"{RESULT}.", f".{RESULT}.", ".seed-"]
 _CITY: Final = ("city",)
 _OUTBREAK: Final = ("city", "pathogen", "outbreak", "labels")
@@ -82,7 +85,8 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
 
     The number of threads decides last bits, so it stays as it was begun. The first
     run is made before the folder: what is impossible leaves nothing. Of a folder
-    that is there already, every byte of every run is checked.
+    that is there already, every byte of every run is checked, and a damaged one is
+    made again: settings and seed say what was in it.
     """
     begun = begun_with(plan.folder)
     if begun is None:
@@ -91,9 +95,28 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
         begin(made)
         return threads
     for seed in plan.seeds:
-        if is_begun(plan, seed):
+        if not is_begun(plan, seed):
+            continue
+        try:
             store.verify(plan.run_folder(seed))
+        except CorruptFileError as error:
+            _log.warning("%s; made again", error)
+            _remake(simulated.begun(plan, seed, int(begun["meta"]["threads"])))
     return int(begun["meta"]["threads"])
+
+
+def _remake(made: Begun) -> None:
+    """Put a run's inputs in place of damaged ones; what methods left there stays."""
+    folder, methods = made.folder, made.folder / METHODS
+    aside = folder.with_name(f".{folder.name}.{METHODS}")
+    with store.writing(folder, aside):
+        if methods.is_dir():
+            methods.rename(aside)
+        shutil.rmtree(folder)
+    begin(made)
+    with store.writing(folder, aside):
+        if aside.is_dir():
+            aside.rename(methods)
 
 
 def is_begun(plan: Plan, seed: int) -> bool:

@@ -5,7 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from epifalcon.errors import DataError, EpifalconError, WriteError
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    WriteError,
+)
 from epifalcon.machine import cores
 from epifalcon.progress import Progress
 from epifalcon.studies.beginning import Simulations, begin_run, is_begun
@@ -92,6 +97,8 @@ class _Team:
             work = opened(plan, crew, self.simulated, held)
         except WriteError:
             raise
+        except CorruptFileError as error:
+            return Failed(f"{error}; delete {plan.folder} to measure it again")
         except (EpifalconError, MemoryError) as error:
             return _failed(error)
         city = plan.experiment.city

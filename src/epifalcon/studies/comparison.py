@@ -15,7 +15,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry
-from epifalcon.evaluation.uncertainty import Summary, holm, over_seeds, paired
+from epifalcon.evaluation.uncertainty import Paired, Summary, holm, over_seeds, paired
 from epifalcon.studies.comparing import Found
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.measurements import (
@@ -26,6 +26,7 @@ from epifalcon.studies.measurements import (
     Measured,
 )
 from epifalcon.studies.published_tables import OVERALL
+from epifalcon.types import Plain
 
 METRICS: Final = (
     "auc",
@@ -39,6 +40,8 @@ METRICS: Final = (
     "ece",
     "precision_at_budget",
 )
+LOWER_WINS: Final = ("brier", "log_loss", "ece")
+"""Metrics of which less is better."""
 REFERENCES: Final = ("hbp", "hgnn")
 """Whom all methods are held against: nothing learnt, and nothing private."""
 LEVEL: Final = 0.95
@@ -170,6 +173,12 @@ def _add_differences(rows: Sequence[dict[str, Any]], reference: str) -> None:
             held["p_holm"] = adjusted.get(row["method"])
 
 
+def pair_up(name: str, pairs: Sequence[tuple[Plain, Plain]]) -> Paired:
+    """The metric ``name`` of one row minus that of another, seed by seed."""
+    ours, theirs = [a[name] for a, _ in pairs], [b[name] for _, b in pairs]
+    return paired(ours, theirs, LEVEL, lower_wins=name in LOWER_WINS)
+
+
 def _difference(row: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """Ours minus theirs on the seeds that both have."""
     other = {one["seed"]: one for one in theirs["by_seed"]}
@@ -178,7 +187,7 @@ def _difference(row: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     ]
     found = {}
     for name in METRICS:
-        held = paired([a[name] for a, _ in pairs], [b[name] for _, b in pairs], LEVEL)
+        held = pair_up(name, pairs)
         found[name] = {
             **interval(held.difference),
             "seeds": held.difference.count,

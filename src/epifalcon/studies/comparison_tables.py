@@ -36,7 +36,8 @@ _CAPTIONS = {
     "precision-recall": "Precision against recall on hidden people. The dotted "
     "line is the recall that would end the epidemic; the precision there is DEP.",
     "differences": "Each method's AUC minus that of HGNN and of HBP on the same "
-    "seeds, with 95 % intervals. A hollow dot is the ceiling, which is no method.",
+    "seeds; with several seeds, 95 % intervals that are not adjusted, where the p "
+    "values of the table are, by Holm. A hollow dot is the ceiling, which is no method.",
     "reliability": "Infected share of hidden people against the risk they were "
     "told, as told and after recalibration on masked people.",
 }
@@ -136,7 +137,9 @@ def _pictures(folder: Path, result: Plain, curves: Plain) -> list[Picture]:
             old.unlink(missing_ok=True)
         if figure is not None:
             figures.save(figure, path)
-            pictures.append(Picture(path, _CAPTIONS[name]))
+            pictures.append(
+                Picture(path, _CAPTIONS[name], wide=figures.is_wide(figure))
+            )
     return pictures
 
 

@@ -10,6 +10,7 @@ from epifalcon.settings import json_text
 from epifalcon.studies import figures
 from epifalcon.studies.explaining import Explanation
 from epifalcon.studies.report import Page, Part, Picture, Section, Table, Words
+from epifalcon.studies.run_folder import Begun
 from epifalcon.studies.run_pictures import write_rows
 
 TOP = 10
@@ -20,19 +21,37 @@ CAUTION = (
     "No other person is named. But a place where only two people were points at the "
     "other one: show an explanation to the person it is about, and to nobody else."
 )
+_MADE_UP = (
+    "City and outbreak are made up, so that this person is nobody. Of real people an "
+    "explanation is shown to the person it is about, and to nobody else: it tells "
+    "where somebody was and when, and a place where only two people were points at the "
+    "other one."
+)
 
 
-def sentences(found: Explanation) -> list[str]:
-    """What the explanation says, in words."""
-    aside = (
-        "with the person's own tests counted"
-        if found.tests
-        else "with the person's own tests left aside"
-    )
+def nobody_real(begun: Begun) -> bool:
+    """Whether both the people's traces and their disease are simulated.
+
+    Only then may a report show where one of them was, and when. A city that was
+    imported knows no settings of an outbreak.
+    """
+    made = begun.prepared.city_origin.settings
+    return begun.epidemic is not None and "outbreak" in made
+
+
+def sentences(found: Explanation, *, tested: bool = True) -> list[str]:
+    """What the explanation says, in words.
+
+    Of a person who is known not to be ``tested`` they say nothing of own tests.
+    """
     risks = (
         f"Risk of having been infected: {found.risk:.1%}; of being infected at the end "
-        f"of the last day: {found.now:.1%}, {aside}."
+        f"of the last day: {found.now:.1%}"
     )
+    if tested:
+        risks += ", with the person's own tests, if there are any, "
+        risks += "counted" if found.tests else "left aside"
+    risks += "."
     if found.risk == 0:
         return [risks, "There is no risk to explain: the tests rule it out."]
     day = int(np.argmax(found.by_day))
@@ -104,13 +123,27 @@ def write_picture(folder: Path, found: Explanation) -> Picture:
 
 
 def parts(found: Explanation, picture: Picture | None, top: int = TOP) -> list[Part]:
-    """What stands in a report under one heading."""
-    shown: list[Part] = [Words(sentences(found), "found")]
+    """What stands under one heading on the person's own page."""
+    return [*_shown(found, picture, sentences(found), top), Words([CAUTION], "note")]
+
+
+def made_up_parts(
+    found: Explanation, picture: Picture | None, *, tested: bool
+) -> list[Part]:
+    """The same in a report for everybody, of a run in which nobody is real."""
+    told = sentences(found, tested=tested)
+    return [*_shown(found, picture, told, TOP), Words([_MADE_UP], "note")]
+
+
+def _shown(
+    found: Explanation, picture: Picture | None, told: list[str], top: int
+) -> list[Part]:
+    shown: list[Part] = [Words(told, "found")]
     if picture is not None:
         shown.append(picture)
     if found.risk > 0:
         shown.append(exposure_table(found, top))
-    return [*shown, Words([CAUTION], "note")]
+    return shown
 
 
 def write_page(folder: Path, found: Explanation, made_by: str, top: int = TOP) -> None:

@@ -39,8 +39,13 @@ STATE_COLOURS = {
     "recovered": GREEN,
 }
 _TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
-_HEAT = colormaps["RdYlBu_r"].with_extremes(bad="#e6e8ea")
-_RISK = colormaps["cividis"].with_extremes(bad="#e6e8ea")
+_HEAT = colormaps["RdYlBu_r"]
+_RISK = colormaps["cividis"]
+_QUIET = "#8b969f"
+_MARKERS = ("o", "s", "^", "D")
+"""Of the states in the epidemic curve, beside colours and dashes."""
+_MARKED_DAYS = 14
+"""About as many days of a curve carry a mark."""
 _LINES = (ORANGE, BLUE, GREEN, PINK, YELLOW, SKY, INK)
 _DASHES = (
     *("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (9, 1.5))),
@@ -50,7 +55,7 @@ _DASHES = (
 _CALLED = 10
 """People from whom on a precision is drawn: that of one or two says nothing."""
 _PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
-_DRAWN_CURVES = (
+DRAWN_CURVES = (
     "radius_of_gyration",
     "distinct",
     "zipf",
@@ -60,6 +65,9 @@ _DRAWN_CURVES = (
     "occupancy",
     "at_home",
 )
+
+_WIDE = 8.0
+"""Inches."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -71,6 +79,11 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path.with_suffix(".svg"), metadata=nobody)
 
 
+def is_wide(figure: Figure) -> bool:
+    """Whether the figure has several panels and takes the whole width of a page."""
+    return bool(figure.get_figwidth() > _WIDE)
+
+
 def epidemic_curve(
     counts: NDArray[np.int64], new_cases: NDArray[np.int64], title: str
 ) -> Figure:
@@ -78,20 +91,22 @@ def epidemic_curve(
 
     ``counts`` (runs, days, 5) in the order of the states, ``new_cases`` (runs,
     days). The median run is drawn, with the band of the middle 80 % of runs
-    where there are several.
+    where there are several. People not infected yet are not drawn: beside so
+    many the others could not be told apart.
     """
     figure = Figure(figsize=(6.8, 5.4), layout="constrained")
     grid = figure.add_gridspec(2, 1, height_ratios=(3, 1.3))
     above = _dress(figure.add_subplot(grid[0]))
     below = _dress(figure.add_subplot(grid[1]))
     days = np.arange(1, counts.shape[1] + 1)
-    for index, (name, colour) in enumerate(STATE_COLOURS.items(), start=1):
-        _band(above, days, counts[:, :, index], colour, name)
+    for index, (name, look) in enumerate(_state_looks(len(days)), start=1):
+        _band(above, days, counts[:, :, index], label=name, **look)
     people = counts[0, 0].sum()
     ever = 1 - np.median(counts[:, -1, 0]) / people
     above.set_title(f"{title}: {ever:.1%} infected by day {days[-1]}", **_TITLE)
     above.set_ylabel("people at the end of the day")
-    above.legend(frameon=False, loc="upper left")
+    # Dashes shorter than the handle would look like a whole line.
+    above.legend(frameon=False, loc="upper left", handlelength=4)
     below.bar(days, np.median(new_cases, axis=0), color=INK, alpha=0.75, width=0.8)
     if len(new_cases) > 1:
         low, high = np.quantile(new_cases, [0.1, 0.9], axis=0)
@@ -110,7 +125,7 @@ def attack_map(regions: Regions, rate: Floats, residents: Floats, title: str) ->
 
     Yellow is the city's mean, red above, blue below. Points are sized by
     ``residents`` (regions,); areas with outlines are filled. Regions without
-    people stay grey.
+    people look as ``empty_look`` says.
     """
     figure = Figure(figsize=(8.2, 7.4), layout="constrained")
     axes = _dress(figure.add_subplot())
@@ -119,8 +134,8 @@ def attack_map(regions: Regions, rate: Floats, residents: Floats, title: str) ->
     spread = np.abs(rate[lived_in] - mean)
     half = float(np.quantile(spread, 0.98)) if spread.size else 0.0
     norm = CenteredNorm(mean, max(half, 1e-3))
-    shade = _fill_areas if regions.outline_km is not None else _scatter_points
-    drawn = shade(axes, regions, np.where(lived_in, rate, np.nan), residents, norm)
+    held = np.where(lived_in, rate, np.nan)
+    drawn = _shade(axes, regions, held, residents, norm)
     bar = figure.colorbar(drawn, ax=axes, shrink=0.7, extend="both", pad=0.02)
     bar.set_label("attack rate (share of residents infected, shrunk to the mean)")
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -137,8 +152,8 @@ def risk_maps(
 ) -> Figure:
     """One map a rate, by its title, side by side on one scale: dark low, bright high.
 
-    Each rate (regions,) is of the ``people`` (regions,) of a region; where there
-    are none it stays grey. ``label`` names what the colours mean.
+    Each rate (regions,) is of the ``people`` (regions,) of a region; one without
+    any looks as ``empty_look`` says. ``label`` names what the colours mean.
     """
     room = ConstrainedLayoutEngine(h_pad=0.12)
     figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
@@ -147,10 +162,9 @@ def risk_maps(
     shown = np.concatenate([rate[lived_in] for rate in rates.values()])
     ends = np.quantile(shown, [0.01, 0.99]) if shown.size else np.zeros(2)
     norm = Normalize(float(ends[0]), float(max(ends[1], ends[0] + 1e-3)))
-    shade = _fill_areas if regions.outline_km is not None else _scatter_points
     for axes, (title, rate) in zip(panels, rates.items(), strict=True):
         held = np.where(lived_in, rate, np.nan)
-        drawn = shade(_dress(axes), regions, held, people, norm)
+        drawn = _shade(_dress(axes), regions, held, people, norm)
         drawn.set_cmap(_RISK)
         axes.set_title(title, **_TITLE)
         axes.set_aspect("equal")
@@ -161,6 +175,11 @@ def risk_maps(
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     bar.outline.set_visible(False)
     return figure
+
+
+def empty_look(regions: Regions) -> str:
+    """How a map shows a region in which nobody is, in words."""
+    return "white with stripes" if regions.outline_km is not None else "a small cross"
 
 
 def precision_recall(curves: Mapping[str, Curve], extinction_recall: float) -> Figure:
@@ -223,7 +242,7 @@ def mobility(statistics: MobilityStatistics, title: str) -> Figure:
     figure = Figure(figsize=(13, 9.5), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontweight="bold", color=INK)
     grid = figure.add_gridspec(4, 3, width_ratios=(1, 1, 1.5))
-    for index, name in enumerate(_DRAWN_CURVES):
+    for index, name in enumerate(DRAWN_CURVES):
         curve = statistics.curve(name)
         axes = _dress(figure.add_subplot(grid[index // 2, index % 2]))
         axes.plot(curve.x, curve.y, color=STATE_COLOURS["recovered"], lw=2)
@@ -276,14 +295,26 @@ def _dress(axes: Axes) -> Axes:
     return axes
 
 
+def _state_looks(days: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each state that is drawn, with its colour, dashes and marks."""
+    for (name, colour), dashes, marker in zip(
+        STATE_COLOURS.items(), _DASHES, _MARKERS, strict=False
+    ):
+        every = max(1, days // _MARKED_DAYS)
+        look = {"linestyle": dashes, "marker": marker, "markevery": every}
+        yield name, {"color": colour, "markersize": 5, "lw": 2, **look}
+
+
 def _band(
-    axes: Axes, days: NDArray[np.int64], values: NDArray[np.int64], *look: str
+    axes: Axes,
+    days: NDArray[np.int64],
+    values: NDArray[np.int64],
+    **look: Any,  # noqa: ANN401
 ) -> None:
-    colour, name = look
-    axes.plot(days, np.median(values, axis=0), color=colour, lw=2.4, label=name)
+    axes.plot(days, np.median(values, axis=0), **look)
     if len(values) > 1:
         low, high = np.quantile(values, [0.1, 0.9], axis=0)
-        axes.fill_between(days, low, high, color=colour, alpha=0.18, lw=0)
+        axes.fill_between(days, low, high, color=look["color"], alpha=0.18, lw=0)
 
 
 def _runs_note(runs: int) -> str:
@@ -294,22 +325,41 @@ def _thousands(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
+def _shade(
+    axes: Axes, regions: Regions, rate: Floats, residents: Floats, norm: Normalize
+) -> PolyCollection:
+    """Draw ``rate`` (regions,), NaN where nobody is; what holds the colours."""
+    shade = _scatter_points if regions.outline_km is None else _fill_areas
+    return shade(axes, regions, rate, residents, norm)
+
+
 def _fill_areas(
     axes: Axes, regions: Regions, rate: Floats, residents: Floats, norm: Normalize
 ) -> PolyCollection:
     del residents
     outlines = [regions.outline(region) for region in range(len(regions))]
-    shapes = PolyCollection(
-        [np.zeros((0, 2)) if outline is None else outline for outline in outlines],
-        array=np.ma.masked_invalid(rate),
+    shapes = [np.zeros((0, 2)) if one is None else one for one in outlines]
+    # Stripes: the middle of cividis is grey already.
+    nobody = PolyCollection(
+        [shapes[region] for region in np.flatnonzero(np.isnan(rate))],
+        facecolors="white",
+        edgecolors=_QUIET,
+        hatch="/////",
+        linewidths=0.3,
+    )
+    lived_in = np.flatnonzero(~np.isnan(rate))
+    filled = PolyCollection(
+        [shapes[region] for region in lived_in],
+        array=rate[lived_in],
         norm=norm,
         cmap=_HEAT,
         edgecolors="white",
         linewidths=0.15,
     )
-    axes.add_collection(shapes)
+    for one in (nobody, filled):
+        axes.add_collection(one)
     axes.autoscale_view()
-    return shapes
+    return filled
 
 
 def _scatter_points(
@@ -319,7 +369,7 @@ def _scatter_points(
     size = 4 + 60 * np.sqrt(residents / max(float(residents.max()), 1.0))
     x, y = regions.centre_km[order].T
     empty = np.isnan(rate[order])
-    axes.scatter(x[empty], y[empty], s=3, color="#d5d9dc", lw=0)
+    axes.scatter(x[empty], y[empty], s=6, marker="x", color=_QUIET, lw=0.6)
     x, y, shown = x[~empty], y[~empty], order[~empty]
     return axes.scatter(  # type: ignore[return-value]
         x, y, c=rate[shown], s=size[shown], norm=norm, cmap=_HEAT, lw=0, alpha=0.9

@@ -17,7 +17,7 @@ from epifalcon.settings import json_text
 from epifalcon.studies import figures, run_pictures
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.explaining import Explanation, explain_person
-from epifalcon.studies.explanation_page import write_picture
+from epifalcon.studies.explanation_page import nobody_real, write_picture
 from epifalcon.studies.judged import Judged, judge_all
 from epifalcon.studies.method_folder import FIELD_FOLDER, PREDICTION
 from epifalcon.studies.methods import FIELD
@@ -38,6 +38,7 @@ from epifalcon.studies.run_report import RunResults, run_page
 from epifalcon.studies.summaries import outbreak_table, shrunk_attack_rate
 from epifalcon.studies.tables import (
     FEW_METRICS,
+    STATISTICS,
     forecast_table,
     methods_table,
     privacy_table,
@@ -59,12 +60,18 @@ class Kept:
     """What a terminal shows; the report has more."""
 
 
-def validity_table(statistics: Sequence[dict[str, Any]]) -> Table:
-    """Each statistic of the city, from ``plain_statistics``, beside its band."""
+def validity_table(
+    statistics: Sequence[dict[str, Any]], *, explained: bool = False
+) -> Table:
+    """Each statistic of the city, from ``plain_statistics``, beside its band.
+
+    ``explained`` says in plain words what each is; a terminal has no room for it.
+    """
     words = {True: "yes", False: "NO", None: "-"}
     rows = [
         [
             item["name"],
+            *([STATISTICS.get(item["name"], "")] if explained else []),
             _number(item["value"]),
             f"{_number(item['low'])} to {_number(item['high'])}",
             item["unit"],
@@ -72,9 +79,9 @@ def validity_table(statistics: Sequence[dict[str, Any]]) -> Table:
         ]
         for item in statistics
     ]
-    return Table(
-        "Mobility statistics", ["statistic", "value", "band", "unit", "holds"], rows
-    )
+    named = ["statistic", *(["what it is"] if explained else [])]
+    columns = [*named, "value", "band", "unit", "holds"]
+    return Table("Mobility statistics", columns, rows)
 
 
 def plain_statistics(statistics: MobilityStatistics) -> list[dict[str, Any]]:
@@ -112,10 +119,21 @@ def write_figures(
 def write_mobility_figure(
     folder: Path, statistics: MobilityStatistics, title: str
 ) -> Picture:
-    """Write the picture of the mobility statistics against their bands."""
+    """Write the picture of the mobility statistics against their bands.
+
+    The points of its curves stand beside it as CSV.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "mobility.png"
     figures.save(figures.mobility(statistics, title), path)
+    rows = [
+        [name, curve.x_label, x, curve.y_label, y]
+        for name in figures.DRAWN_CURVES
+        for curve in [statistics.curve(name)]
+        for x, y in zip(curve.x.tolist(), curve.y.tolist(), strict=True)
+    ]
+    columns = ["curve", "x_is", "x", "y_is", "y"]
+    run_pictures.write_rows(path.with_suffix(".csv"), columns, rows)
     inside = sum(bool(item.holds) for item in statistics.statistics)
     return Picture(
         path,
@@ -183,7 +201,7 @@ def _pictures(
         run_pictures.write_precision_recall(folder, judged),
         run_pictures.write_reliability(folder, judged),
         run_pictures.write_risk_map(folder, begun, outcomes[0], own),
-        run_pictures.write_training(folder, outcomes),
+        run_pictures.write_training(folder, outcomes, begun.known),
         write_mobility_figure(folder, statistics, name),
     ]
     if begun.epidemic is not None:
@@ -194,7 +212,12 @@ def _pictures(
 def _explained(
     begun: Begun, outcomes: Sequence[Outcome], pictures: dict[str, Picture]
 ) -> Explanation | None:
-    """The highest risk of somebody not tested, taken apart and drawn."""
+    """The highest risk of somebody not tested, taken apart and drawn.
+
+    None where people are real: a report is read by others than the person.
+    """
+    if not nobody_real(begun):
+        return None
     place = begun.method_folder(FIELD) / PREDICTION
     told = [one for one in outcomes if one.method == FIELD]
     if not told or not (place / FIELD_FOLDER).is_dir():
@@ -222,7 +245,7 @@ def _write_tables(folder: Path, results: RunResults) -> None:
         "in-plain-words": plain_table(results.judged),
         "privacy": privacy_table(results.outcomes),
         "forecast": forecast_table(results.outcomes),
-        "city": validity_table(results.summary["statistics"]),
+        "city": validity_table(results.summary["statistics"], explained=True),
     }
     for name, table in shown_as_told.items():
         if table.rows:
@@ -247,7 +270,7 @@ def _tables(
 
 
 def _city_tables(summary: dict[str, Any]) -> list[Table]:
-    tables = [validity_table(summary["statistics"])]
+    tables = [validity_table(summary["statistics"], explained=True)]
     if "outbreak" in summary:
         tables.insert(0, outbreak_table(summary["outbreak"]))
     return tables

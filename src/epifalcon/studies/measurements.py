@@ -24,6 +24,7 @@ from epifalcon.evaluation import calibration
 from epifalcon.evaluation.curves import Curve
 from epifalcon.evaluation.metrics import dep
 from epifalcon.settings import json_text
+from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.types import Floats
 
 _log = logging.getLogger(__name__)
@@ -110,14 +111,21 @@ class Measured:
 
     @classmethod
     def sound(cls, folder: Path) -> "Measured | None":
-        """The same; a damaged record is thrown away, so that it is made again."""
+        """The same; a damaged record is thrown away, so that it is made again.
+
+        So is one whose prediction is damaged: risks and epsilons are read from there.
+        """
         try:
-            return cls.load(folder)
+            found = cls.load(folder)
+            if found is not None and (folder / PREDICTION).is_dir():
+                store.verify(folder / PREDICTION)
         except CorruptFileError as error:
             _log.warning("%s; measured again", error)
             with store.writing(folder):
-                shutil.rmtree(folder / MEASURED)
+                for damaged in (MEASURED, PREDICTION):
+                    shutil.rmtree(folder / damaged, ignore_errors=True)
             return None
+        return found
 
 
 _ARRAYS = ("precision", "reliability")

@@ -54,8 +54,19 @@ figcaption { color: var(--soft); font-size: .92rem; margin-top: .6rem; }
 .figures > figure { flex: 1 1 min(100%, 26rem); min-width: 0; }
 .figures > figure.wide { flex-basis: 100%; }
 .wide { overflow-x: auto; }
+/* A shadow at either side tells that there is more: it is covered at the end. */
+div.wide { background:
+    linear-gradient(to right, var(--card) 30%, transparent) left / 2.5rem 100%,
+    linear-gradient(to left, var(--card) 30%, transparent) right / 2.5rem 100%,
+    radial-gradient(farthest-side at 0 50%, rgb(0 0 0 / 32%), transparent)
+      left / .9rem 100%,
+    radial-gradient(farthest-side at 100% 50%, rgb(0 0 0 / 32%), transparent)
+      right / .9rem 100%,
+    var(--card);
+    background-repeat: no-repeat;
+    background-attachment: local, local, scroll, scroll, local; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums;
-        background: var(--card); font-size: .95rem; }
+        font-size: .95rem; }
 th, td { padding: .4rem .6rem; text-align: right;
          border-bottom: 1px solid var(--line); }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--ink); }
@@ -75,6 +86,12 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   .cards { grid-template-columns: repeat(2, 1fr); }
   figure { padding: .4rem; }
   table { font-size: .88rem; }
+  th, td { padding: .35rem .45rem; }
+  /* Names stay in sight while numbers pass by. */
+  th:first-child, td:first-child { position: sticky; left: 0; white-space: normal;
+                                   min-width: 6rem; max-width: 8.5rem;
+                                   background: var(--card);
+                                   border-right: 1px solid var(--line); }
 }
 @media print {
   @page { size: A4; margin: 14mm 13mm; }
@@ -92,9 +109,10 @@ pre { overflow-x: auto; background: var(--card); border: 1px solid var(--line);
   .figures > figure:not(.wide) img { max-width: 11cm; }
   h2, h3 { break-after: avoid; }
   h2 { margin-top: 1.4rem; }
-  table { font-size: 7.6pt; }
-  th, td { padding: .15rem .3rem; }
-  td, th:first-child, td:first-child { white-space: normal; }
+  div.wide { background: none; }
+  table { font-size: 7.2pt; }
+  th, td { padding: .12rem .22rem; }
+  td.words, th:first-child, td:first-child { white-space: normal; }
   td.long:not(:first-child) { min-width: 0; }
   pre { white-space: pre-wrap; font-size: 7pt; }
   #settings + pre { columns: 2; }

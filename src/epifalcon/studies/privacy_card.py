@@ -108,10 +108,7 @@ class PrivacyCard:
     @property
     def bare(self) -> list[tuple[str, str]]:
         """Each channel that leaves without any bound, and what leaves."""
-        found = [(one["channel"], one["what"]) for one in self.spent["unprotected"]]
-        if self.spent["mode"] == "off" or self.method == FIELD:
-            return found
-        return [*found, words.DOWNLOADS]
+        return words.bare_channels(self.spent, self.method)
 
     @property
     def unprotected(self) -> list[str]:

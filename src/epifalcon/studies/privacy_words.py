@@ -1,7 +1,10 @@
 """The words of a privacy card: what its figures mean, and what they leave out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from epifalcon.studies.methods import FIELD
 
 NEIGHBOURS = {
     "zero-out": "that a row was sent at all, against a pseudo place's zero row",
@@ -29,7 +32,20 @@ UNPROTECTED_FIELD = (
     "person shows its places, its test and its result."
 )
 _TUNED = "The gradients by which tested people tuned the correction were clipped and "
-DOWNLOADS = ("downloads", "the places asked for are those claimed")
+_DOWNLOADS = ("downloads", "the places asked for are those claimed")
+
+
+def bare_channels(spent: Mapping[str, Any], method: str) -> list[tuple[str, str]]:
+    """Each channel that leaves without any bound, and what leaves.
+
+    The one list, for cards, reports, tables and the terminal; ``spent`` is of
+    ``spending.spent_figures``.
+    """
+    found = [(one["channel"], one["what"]) for one in spent["unprotected"]]
+    # Without protection places leave anyway; the field tells everybody the same.
+    if spent["mode"] == "off" or method == FIELD:
+        return found
+    return [*found, _DOWNLOADS]
 
 
 def listed(names: str, words: dict[str, str]) -> str:

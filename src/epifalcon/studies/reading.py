@@ -1,15 +1,26 @@
 """What the figures of a run say, in sentences that need no glossary."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from epifalcon.baselines.catalogue import entry
 from epifalcon.evaluation.uncertainty import auc_difference, auc_interval
 from epifalcon.studies.judged import Judged
 from epifalcon.studies.report import Table
+from epifalcon.types import Floats
 
 _MANY, _FEW = 100, 10
 _ENOUGH_PEOPLE = 500
 """Hidden people from which on the highest hundred are a small part."""
+_CLOSE = 0.1
+"""Risks that lie closer together are told with a digit more."""
+_DOUBT = 2.0
+"""Standard errors by which told and true differ before it is called a difference."""
+_ROUGH_SPREAD, _ROUGH_LEVEL = 2.0, 0.2
+"""How far risks may be off and still be rough probabilities: their spread by this
+factor, their mean by this share of the infected."""
 _MISSING = {
     "oracle": "the forward oracle, told the true history of everybody else, which is "
     "the ceiling (add `--beside oracle`)",
@@ -171,18 +182,80 @@ def _extinction(own: Judged) -> str:
 
 
 def _level(own: Judged) -> str:
+    """Whether the risks can be read as probabilities, by what they told and what is."""
     metrics = own.metrics
     if metrics.mean_risk is None:
         return f"The scores of {_name(own)} rank people and are no probabilities."
-    gap = metrics.mean_risk - metrics.prevalence
-    said = "about right" if abs(gap) < 0.02 else "too high" if gap > 0 else "too low"
+    risk = np.sort(own.risk)
+    low, high = float(risk[0]), float(risk[-1])
+    digits = 1 if high - low < _CLOSE else 0
+    span = f"lie between {low:.{digits}%} and {high:.{digits}%}"
     told = (
-        f"The risks are {said} on the whole: their mean is {metrics.mean_risk:.0%}; "
-        f"{metrics.prevalence:.0%} are infected."
+        f"The risks of {_name(own)} {'are all alike' if low == high else span}; their "
+        f"mean is {metrics.mean_risk:.{digits}%}, and {metrics.prevalence:.0%} of the "
+        "hidden people are infected. "
     )
+    told += _ends(own, risk, digits)
     if own.left_raw is None:
         return f"{told} How they read after recalibration is in the figure below."
     return f"{told} They were not recalibrated: {own.left_raw}."
+
+
+def _ends(own: Judged, risk: Floats, digits: int) -> str:
+    """What the highest and the lowest tenth were told, what is true, what follows.
+
+    ``risk`` (hidden people,) in rising order.
+    """
+    tenth, ranked = len(risk) // 10, own.ranked["raw"]
+    if not tenth or risk[0] == risk[-1]:
+        return _verdict(own, _level_fault(own, risk))
+    above = float(ranked.found(tenth))
+    below = float(ranked.infected - ranked.found(len(risk) - tenth))
+    top, low = risk[-tenth:], risk[:tenth]
+    (over, over_doubt), (under, under_doubt) = _excess(top, above), _excess(low, below)
+    apart = (over - under) / math.hypot(over_doubt, under_doubt)
+    faults = _level_fault(own, risk)
+    if abs(apart) > _DOUBT:
+        told, true = float(top.mean() - low.mean()), (above - below) / tenth
+        rough = told / _ROUGH_SPREAD <= true <= told * _ROUGH_SPREAD
+        much = "less" if apart > 0 else "more"
+        faults = {f"differ {much} than the people do": rough, **faults}
+    return (
+        f"Of the tenth with the highest risks, told {top.mean():.{digits}%} in the "
+        f"mean, {above / tenth:.0%} are infected; of the tenth with the lowest, told "
+        f"{low.mean():.{digits}%}, {below / tenth:.0%}. {_verdict(own, faults)}"
+    )
+
+
+def _excess(risk: Floats, infected: float) -> tuple[float, float]:
+    """Infected share minus mean risk, and its standard error were the risks true."""
+    error = math.sqrt(float((risk * (1 - risk)).sum())) / len(risk)
+    return infected / len(risk) - float(risk.mean()), max(error, 1e-9)
+
+
+def _level_fault(own: Judged, risk: Floats) -> dict[str, bool]:
+    """That the risks are too high or too low, and whether only roughly so."""
+    gap, doubt = _excess(risk, own.metrics.infected)
+    if abs(gap) <= _DOUBT * doubt:
+        return {}
+    rough = abs(gap) <= _ROUGH_LEVEL * own.metrics.prevalence
+    return {f"are too {'low' if gap > 0 else 'high'} on the whole": rough}
+
+
+def _verdict(own: Judged, faults: Mapping[str, bool]) -> str:
+    """What to do with the risks, by their faults and whether each is slight."""
+    if not faults:
+        return "That is no more apart than chance can put it."
+    why = f"They {' and '.join(faults)}"
+    if all(faults.values()):
+        return f"{why}: take them as rough probabilities."
+    low = auc_interval(own.ranked["raw"]).low
+    if low is not None and low > 0.5:
+        return f"{why}: use them to rank, not as probabilities."
+    return (
+        f"{why}: they are no probabilities, and that they rank people better than "
+        "chance is not shown."
+    )
 
 
 def _within(one: Judged) -> str:

@@ -11,12 +11,11 @@ from typing import Any
 from epifalcon.baselines.catalogue import entry
 from epifalcon.baselines.method import INTERVAL_WIDTH
 from epifalcon.epidemic.concerns import concerns
-from epifalcon.federation.field.settings import TUNING
-from epifalcon.studies import explanation_page, privacy_words
+from epifalcon.studies import explanation_page, run_privacy
 from epifalcon.studies.explaining import Explanation
 from epifalcon.studies.judged import Judged
+from epifalcon.studies.methods import FIELD
 from epifalcon.studies.outcomes import Outcome
-from epifalcon.studies.privacy_card import PrivacyCard
 from epifalcon.studies.reading import findings, plain_table
 from epifalcon.studies.report import (
     Page,
@@ -30,8 +29,8 @@ from epifalcon.studies.report import (
 from epifalcon.studies.run_folder import Begun
 from epifalcon.studies.tables import (
     forecast_table,
+    meanings_table,
     methods_table,
-    privacy_table,
     shown,
 )
 
@@ -42,20 +41,8 @@ _MODES = {
     "local": "Privacy in local mode: the noise is set so that everything noised keeps "
     "the epsilon that was asked for.",
 }
-_MEANINGS = {
-    "hidden": "Not tested; no method was told anything of their state.",
-    "AUC": "Share of pairs, an infected and a healthy person, ranked rightly; 0.5 is a "
-    "coin.",
-    "DEP": "Precision where the recall would end the epidemic; the paper's measure.",
-    "F1": "Balance of precision and recall at the best threshold, an upper end.",
-    "accuracy": "Share told rightly at the best threshold; 'nobody' counts as one.",
-    "BEP": "Precision when as many people are called as are infected.",
-    "AP": "Mean precision over all recalls.",
-    "Brier, log loss, ECE": "Errors of the risks as probabilities; lower is better.",
-    "epsilon": "Bound on what noised channels tell of one person; beyond 10 next to "
-    "nothing is ruled out.",
-    "s": "Seconds of training or computing.",
-}
+_GIVEN_RATES = ("mean-field", "hbp", "falcon-field")
+"""Methods that compute with the disease's rates, which others do not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +78,8 @@ def run_page(results: RunResults) -> Page:
         Section("Where and when", _where(results)),
         Section("One risk taken apart", _explained(results)),
         Section("Training", _training(results)),
-        Section("Privacy card", _privacy(results)),
-        Section("The city", [*results.city_tables, *results.shown("mobility")]),
+        Section("Privacy card", run_privacy.parts(begun, results.outcomes)),
+        Section("The city", _city(results)),
     ]
     return Page(
         title=f"epifalcon run: {prepared.name}",
@@ -107,8 +94,8 @@ def run_page(results: RunResults) -> Page:
         f"--seed {begun.seed} --out again",
         sections=[section for section in sections if section.parts],
         closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
-        "and SVG, its numbers as CSV), tables/ (CSV), summary.json (every number), "
-        "settings.toml.",
+        "and SVG, what it draws as CSV; the statistics of the city are in "
+        "tables/city.csv), tables/ (CSV), summary.json (every number), settings.toml.",
     )
 
 
@@ -151,8 +138,7 @@ def _what(results: RunResults) -> list[Part]:
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
     tests = (
         f"{tested:,} people ({tested / max(traces.people, 1):.0%}) were tested, "
-        f"{positive:,} of them positive. Methods learn from these results and from "
-        "where people have been, and from nothing else."
+        f"{positive:,} of them positive. {_given(results.outcomes)}"
     )
     told = [city, _disease(results), tests, _mode(results)]
     rows = [
@@ -168,6 +154,35 @@ def _what(results: RunResults) -> list[Part]:
     return [Words([one for one in told if one]), *warned, table]
 
 
+def _given(outcomes: Sequence[Outcome]) -> str:
+    """What the methods of the run were told, each kind by name."""
+    kinds = {one.title: entry(one.method).kind for one in outcomes}
+    cases = [
+        one.title
+        for one in outcomes
+        if one.method == "falcon" and one.settings and one.settings.macro_cases == "all"
+    ]
+    more = {
+        "the disease's rates and the way it passes on": [
+            one.title for one in outcomes if one.method in _GIVEN_RATES
+        ],
+        "everybody's cases, which hold the answers": cases,
+        "the disease's rates, if it reads them": [
+            title for title, kind in kinds.items() if kind == "own"
+        ],
+        "something of the truth, as a ceiling": [
+            title for title, kind in kinds.items() if kind == "ceiling"
+        ],
+    }
+    told = [f"{' and '.join(who)} {what}" for what, who in more.items() if who]
+    base = "Methods learn from these results and from where people have been"
+    if not told:
+        return f"{base}, and from nothing else."
+    rest = sum(map(len, more.values())) < len(outcomes)
+    end = " The rest is given nothing else." if rest else ""
+    return f"{base}. Some are given more: {'; '.join(told)}.{end}"
+
+
 def _disease(results: RunResults) -> str:
     begun, pathogen = results.begun, results.begun.prepared.experiment.pathogen
     if begun.epidemic is None:
@@ -175,10 +190,13 @@ def _disease(results: RunResults) -> str:
             "The tests are of real people. Nothing was simulated, and nobody knows who "
             "else is infected."
         )
-    share = begun.epidemic.outbreak.infected_share
+    outbreak = begun.epidemic.outbreak
+    first = int(outbreak.seeds.sum())
+    ever = int(outbreak.ever_infected().sum())
     return (
         f"An outbreak of {pathogen.name} (R0 {pathogen.r0:.1f}) was simulated in it: "
-        f"{share:.1%} of people were infected by the end. The "
+        f"{ever:,} people ({outbreak.infected_share:.1%}) were infected by the end, "
+        f"the {first:,} with whom it began and {ever - first:,} by others. The "
         f"{len(begun.epidemic.labels.hidden):,} people not tested are hidden; their "
         "true state judges the methods afterwards."
     )
@@ -214,8 +232,7 @@ def _results(results: RunResults) -> list[Part]:
     parts.append(Words([*said, *_now(results), *_sure(results)], "found"))
     parts += [plain_table(results.judged), methods_table(results.outcomes)]
     parts += results.shown("precision-recall", "reliability")
-    meanings = [list(one) for one in _MEANINGS.items()]
-    return [*parts, Table("What the words mean", ["word", "meaning"], meanings)]
+    return [*parts, meanings_table()]
 
 
 def _now(results: RunResults) -> list[str]:
@@ -275,14 +292,33 @@ def _where(results: RunResults) -> list[Part]:
 
 
 def _explained(results: RunResults) -> list[Part]:
+    command = f"epifalcon explain {results.begun.folder.name} PERSON"
+    # Without a name the command asks the run's own method.
+    if results.outcomes[0].method != FIELD:
+        command += f" --method {FIELD}"
     if results.explained is None:
-        return []
+        if not _withheld(results):
+            return []
+        told = (
+            "Left out: the people are real, and where somebody was, and when, is shown "
+            f"to that person alone: `{command}`"
+        )
+        return [Words([told], "note")]
+    tested = bool(results.begun.known.tested.all())
+    who = "one person" if tested else "one person not tested"
     lead = (
-        "By Falcon Field, of one person not tested: the one with the highest risk. Of "
-        f"anybody: `epifalcon explain {results.begun.folder.name} PERSON`"
+        f"By Falcon Field, of {who}: the one with the highest risk. Of anybody: "
+        f"`{command}`"
     )
     picture = results.pictures.get("explanation")
-    return [Words([lead]), *explanation_page.parts(results.explained, picture)]
+    shown = explanation_page.made_up_parts(results.explained, picture, tested=tested)
+    return [Words([lead]), *shown]
+
+
+def _withheld(results: RunResults) -> bool:
+    """Whether there is a risk to take apart that must not be shown here."""
+    field = any(one.method == FIELD for one in results.outcomes)
+    return field and not explanation_page.nobody_real(results.begun)
 
 
 def _training(results: RunResults) -> list[Part]:
@@ -313,55 +349,13 @@ def _forecast_words(results: RunResults) -> Words:
     return Words(["The region model forecasts each region's cases."])
 
 
-def _privacy(results: RunResults) -> list[Part]:
+def _city(results: RunResults) -> list[Part]:
     parts: list[Part] = []
-    bare = [
-        one.title
-        for one in results.outcomes
-        if one.trained is None or one.trained.spent["mode"] == "off"
-    ]
-    for one in results.outcomes:
-        if one.title not in bare and one.trained is not None:
-            parts += _promise(results, one)
-    if bare:
-        told = f"{'; '.join(bare)}: nothing is protected. Whoever runs it sees places, "
-        parts.append(Words([told + "rows and test results as they are."], "note"))
-    for one in results.outcomes:
-        if (cost := one.told.get(TUNING)) is not None:
-            told = privacy_words.tuning_words(cost["epsilon"], cost["delta"])
-            parts.append(Words([f"{one.title}: {told}"], "note"))
-    return parts
-
-
-def _promise(results: RunResults, outcome: Outcome) -> list[Part]:
-    assert outcome.trained is not None
-    spent = outcome.trained.spent
-    card = PrivacyCard(
-        run=results.begun.folder.name,
-        method=outcome.method,
-        seed=results.begun.seed,
-        people=0,
-        rounds=outcome.trained.looks[-1].round,
-        spent=spent,
-        attacks=(),
-        releases=(),
-        settings_toml="",
-    )
-    channels = [channel for channel, _ in card.bare]
-    caveats = privacy_words.protection_caveats(spent["relation"], channels)
-    rows = [list(one) for one in caveats if one[0] != "canaries"]
-    promise, open_channels = card.promised_tables()
-    table = privacy_table([outcome])
-    noised = [row for row in table.rows if not row[1].startswith("none")]
-    told = (
-        "No attack was tried here. To try them: `epifalcon run` with "
-        f"`--record-view 100`, then `epifalcon audit {results.begun.folder.name}`."
-    )
-    return [
-        Words([f"{outcome.title}: {card.sentence()}"], "found"),
-        promise,
-        Table("Noised channels: epsilon by unit", table.columns, noised),
-        open_channels,
-        Table("To be read with it", ["of", "note"], rows),
-        Words([told]),
-    ]
+    if results.begun.epidemic is not None:
+        first = int(results.begun.epidemic.outbreak.seeds.sum())
+        told = (
+            f"Infections are those passed on in the city: the {first:,} people with "
+            "whom the outbreak began count in the infected share, and not among them."
+        )
+        parts.append(Words([told]))
+    return [*parts, *results.city_tables, *results.shown("mobility")]

@@ -53,7 +53,8 @@ class Cell:
     methods: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     group: str = ""
-    """Cells of one group stand in one table and share Holm's adjustment."""
+    """Cells of one group stand in one table. Rows held against a reference of one
+    group share Holm's adjustment."""
     facts: Plain = field(default_factory=dict)
     """What sets the cell apart, by name: a figure's axis, a column of the CSV."""
     titles: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +76,13 @@ class Column:
     digits: int = 3
     on_screen: bool = True
     """Whether a terminal shows it too, which has room for few."""
+    apart: str = ""
+    """The caption of a table of such columns alone, turned round: where they are many,
+    each has a line there and each setting a column."""
+
+
+EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
+"""The true epsilon, of methods that noise what leaves a device."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,8 @@ class Study:
     metrics: tuple[str, ...] = ACCURACY
     """Shown and held against others, in this order."""
     columns: tuple[Column, ...] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+    """What words mean that only this study's tables have."""
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
     """How many, unless told."""
     first_seed: int = 0

@@ -11,12 +11,19 @@ from epifalcon.studies.study_running import Ran
 from epifalcon.types import Plain
 
 _CURVE = (
-    "{group}: precision against recall on hidden people. The dotted line is the "
-    "recall that would end the epidemic; the precision there is DEP."
+    "{group}: precision against recall on hidden people, {seeds}. The dotted upright "
+    "line is the recall that would end the epidemic; the precision there is DEP. Black "
+    "is the ceiling, which is no method."
 )
 _GAPS = (
-    "{group}: each method's AUC minus that of HGNN and of HBP on the same seeds, "
-    "with 95 % intervals. A hollow dot is the ceiling, which is no method."
+    "{group}: each method's AUC minus that of HGNN and of HBP on the same seeds, with "
+    "95 % intervals, which are not adjusted for several comparisons; the verdict "
+    "“larger than chance” in the tables is, by Holm. A hollow dot is the ceiling, "
+    "which is no method."
+)
+_GAPS_OF_ONE = (
+    "{group}: each method's AUC minus that of HGNN and of HBP, of one seed: no "
+    "interval, nothing may be claimed. A hollow dot is the ceiling, which is no method."
 )
 
 
@@ -58,15 +65,23 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
             "prevalence": shares[0] if shares else None,
             "extinction_recall": kept["extinction_recall"],
         }
+        several = len(told["seeds"]) > 1
+        words = {
+            "group": group,
+            "seeds": f"mean of {len(told['seeds'])} seeds" if several else "one seed",
+        }
         pictures = {
             "precision-recall": (
                 comparison_figures.precision_recall(told, kept),
                 _CURVE,
             ),
-            "differences": (comparison_figures.differences(told), _GAPS),
+            "differences": (
+                comparison_figures.differences(told),
+                _GAPS if several else _GAPS_OF_ONE,
+            ),
         }
         ending = f"-{number + 1}" if len(result["curves"]) > 1 else ""
         for name, (figure, caption) in pictures.items():
             if figure is not None:
-                drawn[f"{name}{ending}"] = Drawn(figure, caption.format(group=group))
+                drawn[f"{name}{ending}"] = Drawn(figure, caption.format(**words))
     return drawn

@@ -15,7 +15,7 @@ from epifalcon.studies import figures
 from epifalcon.studies.report import Page, Picture, Section, Table, Words
 from epifalcon.studies.study import KIND, TABLE, Study
 from epifalcon.studies.study_plan import Planned
-from epifalcon.studies.study_reading import MEANINGS, reading
+from epifalcon.studies.study_reading import meanings, reading
 from epifalcon.studies.study_tables import (
     as_csv,
     as_markdown,
@@ -25,6 +25,7 @@ from epifalcon.studies.study_tables import (
     headline,
     lead,
     shown,
+    sources,
 )
 from epifalcon.types import Plain
 
@@ -33,8 +34,8 @@ PICTURES: Final = "pictures"
 """In ``table.json``: caption and width of each picture by its name."""
 REPORT: Final = "report.html"
 COMMAND: Final = "command.txt"
-_WIDE: Final = 8.0
-"""Inches from which on a picture has several panels and takes the whole width."""
+_LISTED: Final = 4
+"""Settings that a line of the table of towns names."""
 
 
 def require_free(out: Path, planned: Planned) -> None:
@@ -56,7 +57,21 @@ def require_free(out: Path, planned: Planned) -> None:
             f"{out}: holds study {meta['study']} at scale {meta['scale']}, not "
             f"{wanted[0]} at {wanted[1]}; choose another folder"
         )
+    _refuse_fewer_seeds(out, planned)
     store.refuse_occupied(out, overwrite=True)
+
+
+def _refuse_fewer_seeds(out: Path, planned: Planned) -> None:
+    """At full size seeds are hours: a table of more is not replaced by one of fewer."""
+    if planned.scale != "full":
+        return
+    kept = json.loads((out / f"{TABLE}.json").read_text(encoding="utf-8"))
+    there, asked = len(kept["seeds"]), len(planned.seeds)
+    if asked < there:
+        raise WriteError(
+            f"{out}: holds {there} seeds, {asked} are asked for; choose another folder "
+            f"with --out, or --seeds {there}"
+        )
 
 
 def _try_writing(out: Path) -> None:
@@ -86,12 +101,11 @@ def keep_study(out: Path, planned: Planned, result: Plain) -> None:
             one.path.stem: {"caption": one.caption, "wide": one.wide}
             for one in pictures
         }
-        kept = {**result, PICTURES: shown_below}
+        said = reading(study, result)
+        kept = {**result, "reading": said, PICTURES: shown_below}
         _write(scratch / f"{TABLE}.json", json_text(kept, indent=1) + "\n")
         _write(scratch / f"{TABLE}.csv", as_csv(study, result))
-        _write(
-            scratch / f"{TABLE}.md", as_markdown(study, result, reading(study, result))
-        )
+        _write(scratch / f"{TABLE}.md", as_markdown(study, result, said))
         _write(scratch / COMMAND, _command(result))
         page = _page(planned, result, pictures)
         _write(scratch / REPORT, page.to_html())
@@ -127,26 +141,28 @@ def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
     for name, drawn in study.draw(result).items():
         path = folder / f"{name}.png"
         figures.save(drawn.figure, path)
-        wide = bool(drawn.figure.get_figwidth() > _WIDE)
+        wide = figures.is_wide(drawn.figure)
         pictures.append(Picture(path, drawn.caption, wide=wide))
     return pictures
 
 
 def _command(result: Plain) -> str:
     versions = ", ".join(f"{name} {one}" for name, one in result["versions"].items())
-    return (
-        f"{result['made_by']}\n"
-        f"seeds {', '.join(map(str, result['seeds']))}\n"
-        f"CPU-hours {result['cpu_hours']:.2f}\n"
-        f"{versions}\n"
-    )
+    lines = [
+        result["made_by"],
+        f"seeds {', '.join(map(str, result['seeds']))}",
+        f"CPU-hours {result['cpu_hours']:.2f}",
+        versions,
+        *sources(result),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
-    rows = result["rows"]
+    rows, seeds = result["rows"], len(result["seeds"])
     cards = [
-        (str(len(rows)), "rows"),
-        (str(len(result["seeds"])), "seeds"),
+        (str(len(rows)), "row" if len(rows) == 1 else "rows"),
+        (str(seeds), "seed" if seeds == 1 else "seeds"),
         (f"{result['cpu_hours']:.2g}", "CPU-hours"),
     ]
     judged = [row for row in rows if row["seeds"] and row["kind"] != "ceiling"]
@@ -154,7 +170,8 @@ def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
     if judged:
         best = max(judged, key=lambda row: row["metrics"]["auc"]["mean"] or 0.0)
         auc = shown(best["metrics"]["auc"]["mean"])
-        cards.append((auc, f"highest AUC: {best['title']}, {best['cell']}"))
+        where = "" if best["cell"] in best["title"] else f", {best['cell']}"
+        cards.append((auc, f"highest AUC: {best['title']}{where}"))
     return Page(
         title=headline(result),
         lead=lead(result),
@@ -163,24 +180,28 @@ def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
         tables=[],
         settings_toml=_settings(planned),
         made_by=_command(result),
-        sections=_sections(planned.study, result, pictures),
+        sections=_sections(planned, result, pictures),
         closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
         "and SVG), table.csv and table.json (every number), command.txt.",
     )
 
 
 def _sections(
-    study: Study, result: Plain, pictures: Sequence[Picture]
+    planned: Planned, result: Plain, pictures: Sequence[Picture]
 ) -> list[Section]:
     """What came out in words, tables, pictures; then how sure, and at what cost."""
-    said = reading(study, result)
-    meanings = [list(one) for one in MEANINGS.items()]
+    study, said = planned.study, reading(planned.study, result)
     results = [Words(said, "found")] if said else []
+    figured, differing = figure_tables(study, result), difference_tables(result)
+    heads = [name for table in (*figured, *differing) for name in table.columns]
+    words = meanings(study, heads, several=len(result["seeds"]) > 1)
+    listed = [list(one) for one in words.items()]
     made = [
-        Section("Results", [*results, *figure_tables(study, result)]),
+        Section("Results", [*results, *figured]),
         Section("Figures", pictures),
-        Section("Differences", difference_tables(result)),
-        Section("What the words mean", [Table("", ["word", "meaning"], meanings)]),
+        Section("Differences", differing),
+        Section("What the words mean", [Table("", ["word", "meaning"], listed)]),
+        Section("What was run", [_towns(planned)]),
         Section("Cost", [cost_table(result)]),
     ]
     return [
@@ -188,6 +209,34 @@ def _sections(
         for section in made
         if any(not isinstance(part, Table) or part.rows for part in section.parts)
     ]
+
+
+def _towns(planned: Planned) -> Table:
+    """Who lived where, with which disease, and what of it was told to methods."""
+    named: dict[tuple[str, ...], list[str]] = {}
+    for cell in planned.cells:
+        one = planned.plans[cell.label].experiment
+        city, disease = one.city, one.pathogen
+        told = (
+            f"{city.people:,}",
+            f"{city.regions:,}",
+            str(city.clock.days),
+            f"{disease.name}, R0 {disease.r0:.3g}",
+            f"{one.labels.label_share:.0%}",
+            f"{one.reporting.trace_share:.0%}",
+        )
+        named.setdefault(told, []).append(cell.label)
+    rows = [[*told, _some(labels)] for told, labels in named.items()]
+    columns = ["people", "regions", "days", "disease", "tested", "of traces reported"]
+    seeds = "1 seed" if len(planned.seeds) == 1 else f"{len(planned.seeds)} seeds"
+    caption = f"Each of {seeds} is a synthetic city with its outbreak and tests"
+    return Table(caption, [*columns, "settings"], rows)
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f"; {len(labels) - _LISTED} more" if len(labels) > _LISTED else ""
+    return "; ".join(labels[:_LISTED]) + more
 
 
 def _settings(planned: Planned) -> str:

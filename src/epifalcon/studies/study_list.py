@@ -61,4 +61,5 @@ def _told_scale(study: Study, scale: Any) -> dict[str, Any]:  # noqa: ANN401
         "first_seed": planned.seeds[0],
         "runs": planned.runs,
         "cpu_hours": round(planned.cpu_hours, 2),
+        "cells": {cell.label: list(cell.methods) for cell in planned.cells},
     }

@@ -9,7 +9,7 @@ from typing import Final
 
 from epifalcon.studies.study import Study
 from epifalcon.studies.study_rows import CHANCE
-from epifalcon.studies.study_tables import reference_title
+from epifalcon.studies.study_tables import reference_title, signed
 from epifalcon.types import Plain
 
 MEANINGS: Final = {
@@ -20,19 +20,45 @@ MEANINGS: Final = {
     "of methods compares, the level does not.",
     "±": "Half width of the 95 % interval of the mean over seeds (Student's t).",
     "larger than chance": "On the same seeds, p below .05 after Holm's adjustment for "
-    "all rows held against that reference.",
+    "all rows held against that reference, as many as the table's head says. Intervals "
+    "are not adjusted: one may leave 0 out where the verdict is no.",
     "won": "Seeds in which the row is better than what it is held against.",
     "AUC": "Share of pairs, an infected and a healthy person, ranked rightly; 0.5 is a "
     "coin.",
     "DEP": "Precision where the recall would end the epidemic; the paper's measure.",
     "F1": "Balance of precision and recall at the best threshold, an upper end.",
-    "epsilon": "True bound on what noised channels tell; beyond 10 next to nothing is "
-    "ruled out.",
+    "accuracy": "Share of people called rightly at the best threshold, an upper end; "
+    "to call nobody infected is often nearly as good.",
+    "BEP": "Precision at the threshold where it equals the recall.",
+    "log loss": "How far risks are from what came true; lower is better, and what "
+    "everybody's mean risk would have is the most that a useful method has.",
+    "ECE": "Mean gap between risks told and shares infected, over ten bins of equal "
+    "width; where all risks are much alike it is small whatever they are worth.",
+    "prec. at 5 %": "Share of infected people among the twentieth with the highest "
+    "risk.",
+    "epsilon": "True bound on what noised channels tell, at delta 1e-6, with the 95 % "
+    "interval of its mean; beyond 10 next to nothing is ruled out.",
 }
 _NAMED = 4
 """Rows that a sentence names at most."""
 _FEW_GROUPS = 3
 """Up to so many groups it is also told what cannot be told from chance."""
+
+
+def meanings(study: Study, columns: Iterable[str], *, several: bool) -> dict[str, str]:
+    """What the words of a study's tables mean, of those that ``columns`` hold.
+
+    ``several``: whether there is more than one seed.
+    """
+    there = list(columns)
+    shown = {
+        word: told
+        for word, told in MEANINGS.items()
+        if word in there
+        or (word == "±" and several)
+        or (word == "epsilon" and any(one.startswith(word) for one in there))
+    }
+    return {**shown, **study.words}
 
 
 def reading(study: Study, result: Plain) -> list[str]:
@@ -125,7 +151,7 @@ def _differences(rows: Sequence[Plain], *, tell_none: bool) -> list[str]:
             for row in fair
             if "auc" in row["differences"].get(name, {})
         ]
-        sure = [(row, gap) for row, gap in gaps if _is_sure(gap)]
+        sure = [(row, gap) for row, gap in gaps if is_sure(gap)]
         if len(gaps) == 1:
             told.append(_one(rows, *gaps[0], reference_title(name)))
             continue
@@ -154,38 +180,72 @@ def _differences(rows: Sequence[Plain], *, tell_none: bool) -> list[str]:
 
 def _one(rows: Sequence[Plain], row: Plain, gap: Plain, reference: str) -> str:
     low, high = gap["low"], gap["high"]
-    within = "" if low is None else f" [{low:+.3f}, {high:+.3f}]"
-    sure = "more than chance" if _is_sure(gap) else "which can be chance"
+    within = "" if low is None else f" [{signed(low)}, {signed(high)}]"
+    sure = ", more than chance" if is_sure(gap) else ", which can be chance"
+    if gap["p_holm"] is None:
+        # Of one seed chance cannot be told.
+        sure = ""
     return (
         f"{_name(rows, row)} minus {reference} on the same seeds: "
-        f"{gap['mean']:+.3f}{within} AUC, {sure}."
+        f"{signed(gap['mean'])}{within} AUC{sure}."
     )
 
 
-def _is_sure(gap: Plain) -> bool:
+def is_sure(gap: Plain) -> bool:
+    """Whether a difference is larger than chance."""
     return gap["p_holm"] is not None and gap["p_holm"] < CHANCE
 
 
 def _listed(rows: Sequence[Plain], held: Sequence[tuple[Plain, Plain]]) -> str:
     largest = sorted(held, key=lambda one: -abs(one[1]["mean"]))
-    named = [f"{_name(rows, row)} ({gap['mean']:+.3f})" for row, gap in largest]
+    named = [f"{_name(rows, row)} ({signed(gap['mean'])})" for row, gap in largest]
     more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
     return ", ".join(named[:_NAMED]) + more
 
 
 def _paper(rows: Sequence[Plain]) -> list[str]:
-    """How the AUCs lie to those that the paper prints, and where Falcon stands."""
+    """How the AUCs lie to those that the paper prints, and where Falcon stands.
+
+    The paper's Falcon saw everybody's cases: ours is told apart by whether it did.
+    """
     held = [row for row in rows if (row["published"] or {}).get("auc") is not None]
-    fair = _fair(held)
-    if not fair:
+    falcons = [row for row in held if row["method"] == "falcon"]
+    told = []
+    for whose, some in (
+        ("rows that are not Falcon", [row for row in held if row not in falcons]),
+        (
+            "Falcon that sees everybody's cases, as the paper's did",
+            [row for row in falcons if _leaks(row)],
+        ),
+        (
+            "Falcon that sees reported cases alone, which the paper's did not",
+            [row for row in falcons if not _leaks(row)],
+        ),
+    ):
+        gaps = sorted((_auc(row) or 0.0) - row["published"]["auc"] for row in some)
+        if gaps:
+            told.append(f"{whose}: {_gaps(gaps)}")
+    if not told:
         return []
-    gaps = sorted((_auc(row) or 0.0) - row["published"]["auc"] for row in fair)
+    said = f"Our AUC minus the one that the paper prints. {_capital('; '.join(told))}."
+    return [said, *_falcons_place(_fair(held))]
+
+
+def _gaps(gaps: Sequence[float]) -> str:
+    if len(gaps) == 1:
+        return signed(gaps[0])
     lower = sum(gap < 0 for gap in gaps)
-    told = (
-        f"The paper prints an AUC for {len(fair)} of these rows: ours is lower in "
-        f"{lower}, higher in {len(gaps) - lower}, by {gaps[0]:+.3f} to {gaps[-1]:+.3f}."
+    return (
+        f"{signed(gaps[0])} to {signed(gaps[-1])}, lower in {lower} of {len(gaps)} rows"
     )
-    return [told, *_falcons_place(fair)]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _leaks(row: Plain) -> bool:
+    return bool(row["protocol"] == "all cases")
 
 
 def _falcons_place(fair: Sequence[Plain]) -> list[str]:
@@ -207,17 +267,37 @@ def _falcons_place(fair: Sequence[Plain]) -> list[str]:
 
 
 def _leak(rows: Sequence[Plain]) -> list[str]:
-    leaking = [row for row in rows if row["protocol"] == "all cases"]
+    """What everybody's cases are worth: each row that saw them beside its twin."""
+    leaking = [row for row in rows if _leaks(row)]
     if not leaking:
         return []
-    most = max(_auc(row) or 0.0 for row in leaking)
+    told, several = [], len({row["group"] for row in leaking}) > 1
+    for row in leaking:
+        twin = next((one for one in rows if _is_twin(one, row)), None)
+        beside = "" if twin is None else f" (reported cases alone: {_auc(twin):.3f})"
+        group = f"{row['group']}, " if several else ""
+        told.append(f"{group}{_bare(row['title'])}: AUC {_auc(row):.3f}{beside}")
     return [
         (
             "What stands under `all cases` was shown the cases of hidden people too, "
-            f"as the paper's region model was, and reaches AUC {most:.3f}: a part of "
-            "the answer was in its input, and other rows are not to be measured by it."
+            "as the paper's region model was: a part of the answer was in its input, "
+            f"and other rows are not to be measured by it. {'; '.join(told)}."
         )
     ]
+
+
+def _is_twin(one: Plain, leaking: Plain) -> bool:
+    """Whether the row is the same one with reported cases."""
+    return bool(
+        one["protocol"] == "reported"
+        and one["group"] == leaking["group"]
+        and one["title"] == _bare(leaking["title"])
+    )
+
+
+def _bare(title: str) -> str:
+    """The title of a row that saw everybody's cases, without what says so."""
+    return title.removesuffix(" (ALL CASES)").removesuffix(", everybody's cases")
 
 
 def _sure(counts: Mapping[str, int]) -> list[str]:

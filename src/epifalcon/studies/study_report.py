@@ -38,7 +38,8 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
     found = [one for one in finished_studies(results) if one[1]["study"] in order]
     if not found:
         raise DataError(
-            f"{results}: holds no finished study; make one with: epifalcon study run"
+            f"{results}: holds no finished study; make one with: epifalcon study run "
+            "NAME, or name the folder that has some: --results runs/studies"
         )
     if out.is_dir():
         raise WriteError(f"{out}: is a folder, expected a file to write")

@@ -2,29 +2,31 @@
 
 Plain values throughout, as ``table.json`` holds them, in the form of
 ``studies.comparison``: t intervals over seeds, differences on the same seeds,
-p values adjusted by Holm for all rows of a group that one reference is held
-against. A ceiling is no method and takes no part in that adjustment.
+p values adjusted by Holm for all rows that are held against one reference, in
+whatever table they stand. A ceiling is no method and takes no part in that adjustment.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry
 from epifalcon.errors import EpifalconError
-from epifalcon.evaluation.uncertainty import holm, over_seeds, paired
+from epifalcon.evaluation.uncertainty import holm, over_seeds
 from epifalcon.studies.comparison import (
     LEVEL,
     METRICS,
     interval,
+    pair_up,
     told_adoptions,
     told_failures,
 )
+from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.follow_ups import Followed
 from epifalcon.studies.kept_runs import ADOPTED, AFTER_CPU, UNITS
 from epifalcon.studies.measurements import Failed, Measured
 from epifalcon.studies.method_folder import PREDICTION
+from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.study import Against, Cell
 from epifalcon.studies.study_plan import Planned
 from epifalcon.studies.study_running import Ran, runs_of
@@ -32,6 +34,7 @@ from epifalcon.types import Plain
 
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
+_EPSILONS: Final = tuple(f"epsilon_{unit}" for unit in UNITS)
 
 
 def study_result(ran: Ran) -> dict[str, Any]:
@@ -57,8 +60,9 @@ def study_result(ran: Ran) -> dict[str, Any]:
         "level": LEVEL,
         "metrics": list(study.metrics),
         "rows": rows,
-        "notes": [*study.notes(planned.scale), *_failures(rows), *_adoptions(ran)],
+        "notes": [*study.notes(planned.scale), *_failures(rows)],
         "made_by": planned.command,
+        "adopted": _adoptions(ran),
         "cpu_hours": ran.cpu_hours,
         "versions": store.installed_versions(),
         **study.more(ran, rows),
@@ -74,7 +78,7 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
             "seed": seed,
             **{name: one.metrics[name] for name in METRICS},
             **_cost(one),
-            **_spent(one, plan.place(seed, method)),
+            **_spent(one, plan, seed, method),
             **_after(ran.followed(cell, method, seed)),
             **_adopted(one),
         }
@@ -130,12 +134,16 @@ def _cost(one: Measured) -> dict[str, float | None]:
     }
 
 
-def _spent(one: Measured, place: Path) -> dict[str, float | None]:
+def _spent(
+    one: Measured, plan: Plan, seed: int, method: str
+) -> dict[str, float | None]:
     """Rounds and the true epsilon by unit, of methods that tell them."""
     if one.adopted is not None:
-        return dict(one.adopted.spent)
+        bare = method in FALCONS and plan.experiment.privacy.mode == "off"
+        # A comparison keeps no epsilons; without noise there is none to keep.
+        return {**(dict.fromkeys(_EPSILONS) if bare else {}), **one.adopted.spent}
     try:
-        meta = store.read_manifest(place / PREDICTION)["meta"]
+        meta = store.read_manifest(plan.place(seed, method) / PREDICTION)["meta"]
     except EpifalconError:
         return {}
     told = {**meta, **meta.get("told", {})}
@@ -178,13 +186,13 @@ def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
                 continue
             row["differences"][against.name] = _difference(planned, row, other)
             if row["kind"] != "ceiling":
-                families.setdefault((row["group"], against.name), []).append(row)
+                families.setdefault((other["group"], against.name), []).append(row)
     for (_, name), family in families.items():
         for metric in planned.study.metrics:
             held = [row["differences"][name][metric] for row in family]
             adjusted = holm({str(place): one["p"] for place, one in enumerate(held)})
             for place, one in enumerate(held):
-                one["p_holm"] = adjusted[str(place)]
+                one |= {"p_holm": adjusted[str(place)], "compared": len(held)}
 
 
 def _reference(row: Plain, against: Against) -> tuple[str, str]:
@@ -199,7 +207,7 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
     ]
     found = {}
     for name in planned.study.metrics:
-        held = paired([a[name] for a, _ in pairs], [b[name] for _, b in pairs], LEVEL)
+        held = pair_up(name, pairs)
         found[name] = {
             **interval(held.difference),
             "seeds": held.difference.count,
@@ -208,6 +216,7 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
             "p": held.p_t,
             "p_flip": held.p_flip,
             "p_holm": None,
+            "compared": None,
         }
     return found
 

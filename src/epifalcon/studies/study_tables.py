@@ -38,20 +38,32 @@ def result_tables(study: Study, result: Plain) -> list[Table]:
 
 
 def difference_tables(result: Plain) -> list[Table]:
-    """The differences of each group that has some."""
-    tables = [_differences_table(rows) for rows in _by_group(result)]
+    """The differences of each group that has some.
+
+    Of a group of one seed nothing can be told from chance: its differences are in the
+    CSV alone.
+    """
+    several = [
+        rows for rows in _by_group(result) if max(len(row["seeds"]) for row in rows) > 1
+    ]
+    tables = [_differences_table(rows) for rows in several]
     return [table for table in tables if table.rows]
 
 
 def figure_tables(study: Study, result: Plain) -> list[Table]:
     """The figures of each group, every column of them."""
-    return [_figures_table(study, result, rows) for rows in _by_group(result)]
+    captions = dict.fromkeys(one.apart for one in study.columns if one.apart)
+    tables = []
+    for rows in _by_group(result):
+        tables.append(_figures_table(study, result, rows))
+        tables += [_turned_table(study, caption, rows) for caption in captions]
+    return [table for table in tables if table.rows]
 
 
 def screen_tables(study: Study, result: Plain) -> list[Table]:
     """The same for a terminal, which has no room for all columns."""
-    few = tuple(column for column in study.columns if column.on_screen)
-    return figure_tables(replace(study, columns=few), result)
+    few = [replace(one, apart="") for one in study.columns if one.on_screen]
+    return figure_tables(replace(study, columns=tuple(few)), result)
 
 
 def as_csv(study: Study, result: Plain) -> str:
@@ -92,6 +104,7 @@ def as_markdown(study: Study, result: Plain, said: Sequence[str] = ()) -> str:
     """What is ``said`` of the result, all tables, and the command that made them."""
     parts = [f"# {headline(result)}", lead(result)]
     parts.append(f"```console\n$ {result['made_by']}\n```")
+    parts += [f"{one}." for one in sources(result)]
     parts += ["\n".join(f"- {one}" for one in said)] if said else []
     for table in result_tables(study, result):
         lines = [table.columns, ["---"] * len(table.columns), *table.rows]
@@ -115,6 +128,11 @@ def lead(result: Plain) -> str:
     return " ".join([told, *(f"{one}." for one in result["notes"])])
 
 
+def sources(result: Plain) -> list[str]:
+    """Which runs were adopted from where; older tables tell it in their notes."""
+    return list(result.get("adopted", ()))
+
+
 def reference_title(name: str) -> str:
     """What others are held against, as people call it."""
     return entry(name).title if name in names() else name
@@ -123,6 +141,13 @@ def reference_title(name: str) -> str:
 def shown(value: float | None, digits: int = 3) -> str:
     """A number with so many digits after the point, or a dash."""
     return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def signed(value: float | None) -> str:
+    """A difference with its sign; with a fourth digit where three show none."""
+    if value is None:
+        return "-"
+    return f"{value:+.{3 if value == 0 or abs(value) >= 0.0005 else 4}f}"
 
 
 def spread(interval: Plain, digits: int = 3) -> str:
@@ -136,23 +161,59 @@ def spread(interval: Plain, digits: int = 3) -> str:
 def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
     """Metrics, the paper's beside them where it has some, and further columns."""
     printed = {name for row in rows for name in row["published"] or {}}
-    several = len({row["cell"] for row in rows}) > 1
-    columns = [*(["setting"] if several else []), "method", "protocol"]
+    further = [column for column in study.columns if not column.apart]
+    columns = [*_names(rows), "protocol"]
     for name in study.metrics:
         columns += [TITLES[name], *(["paper's"] if name in printed else [])]
-    for column in study.columns:
+    for column in further:
         columns += [column.title, *(["paper's"] if column.key in printed else [])]
     made = []
     for row in rows:
-        cells = [*([row["cell"]] if several else []), _name(row), row["protocol"]]
+        cells = [*_names(rows, row), row["protocol"]]
         for name in study.metrics:
             cells.append(spread(row["metrics"][name]))
             cells += [_paper(row, name)] if name in printed else []
-        for column in study.columns:
+        for column in further:
             cells.append(_figure(row, column))
             cells += [_paper(row, column.key)] if column.key in printed else []
         made.append(cells)
     return Table(_caption(result, rows), columns, made)
+
+
+def _turned_table(study: Study, caption: str, rows: Sequence[Plain]) -> Table:
+    """One line for each column of ``caption``, the rows of the result side by side."""
+    held = [column for column in study.columns if column.apart == caption]
+    keys = {column.key for column in held}
+    rows = [row for row in rows if keys & set(row["figures"])]
+    made = []
+    for column in held:
+        made.append([column.title, *(_figure(row, column) for row in rows)])
+        if any(column.key in (row["published"] or {}) for row in rows):
+            papers = [_paper(row, column.key) for row in rows]
+            made.append([f"{column.title}, paper's", *papers])
+    return Table(
+        caption, ["", *(_place(row, rows) for row in rows)], made if rows else []
+    )
+
+
+def _names(rows: Sequence[Plain], row: Plain | None = None) -> list[str]:
+    """What a row is called in a table of ``rows``; without one, the columns' heads.
+
+    By its setting too where titles do not tell all rows apart.
+    """
+    titles = [one["title"] for one in rows]
+    several = len(set(titles)) < len(titles)
+    if row is None:
+        return ["setting", "method"] if several else ["method"]
+    return [row["cell"], _name(row)] if several else [_name(row)]
+
+
+def _place(row: Plain, rows: Sequence[Plain]) -> str:
+    """What sets a row apart from others: its setting, its method, or both."""
+    cells, titles = {one["cell"] for one in rows}, {one["title"] for one in rows}
+    parts = [row["cell"]] if len(cells) > 1 else []
+    parts += [_name(row)] if len(titles) > 1 or not parts else []
+    return ", ".join(parts)
 
 
 def _by_group(result: Plain) -> list[list[Plain]]:
@@ -167,8 +228,16 @@ def _figure(row: Plain, column: Column) -> str:
     if found is None:
         return "-"
     if column.key.startswith("epsilon_"):
-        return shown_epsilon(found["mean"])
+        return _epsilon(found)
     return spread(found, column.digits)
+
+
+def _epsilon(found: Plain) -> str:
+    """The mean, and the interval of the mean where the seeds differ."""
+    mean, ends = shown_epsilon(found["mean"]), (found["low"], found["high"])
+    if found["mean"] is None or None in ends or ends[0] == ends[1]:
+        return mean
+    return f"{mean} ({shown_epsilon(max(ends[0], 0.0))} to {shown_epsilon(ends[1])})"
 
 
 def _paper(row: Plain, name: str) -> str:
@@ -182,15 +251,35 @@ def _differences_table(rows: Sequence[Plain]) -> Table:
         for name, gaps in row["differences"].items():
             for metric in (one for one in _JUDGED if one in gaps):
                 gap = gaps[metric]
-                ends = [_signed(gap[end]) for end in _ENDS]
-                titled = reference_title(name)
+                ends = [signed(gap[end]) for end in _ENDS]
                 won = f"{gap['wins']} of {gap['seeds']}"
-                cells = [row["cell"], _name(row), titled, TITLES[metric], *ends, won]
-                made.append([*cells, shown(gap["p_holm"]), _verdict(row, gap)])
-    columns = ["setting", "method", "minus", "in", "mean", "low", "high", "won"]
+                cells = [reference_title(name), TITLES[metric], *ends, won]
+                judged = [_chance(gap["p_holm"]), _verdict(row, gap)]
+                made.append([*_names(rows, row), *cells, *judged])
+    columns = ["minus", "in", "mean", "low", "high", "won"]
     group = rows[0]["group"] if rows else ""
     caption = "Differences on the same seeds" + (f": {group}" if group else "")
-    return Table(caption, [*columns, "p (Holm)", "larger than chance"], made)
+    heads = [*_names(rows), *columns, "p (Holm)", "larger than chance"]
+    return Table(caption + _adjusted(rows), heads, made)
+
+
+def _chance(p: float | None) -> str:
+    return "<0.001" if p is not None and p < 0.001 else shown(p)
+
+
+def _adjusted(rows: Sequence[Plain]) -> str:
+    """For how many rows p values of each reference are adjusted, as words."""
+    counts = {
+        name: gap["compared"]
+        for row in rows
+        for name, gaps in row["differences"].items()
+        for gap in gaps.values()
+        if gap.get("compared")
+    }
+    if not counts:
+        return ""
+    told = [f"{count} with {reference_title(name)}" for name, count in counts.items()]
+    return f"; p adjusted for {', '.join(told)}"
 
 
 def _verdict(row: Plain, gap: Plain) -> str:
@@ -212,8 +301,9 @@ def cost_table(result: Plain) -> Table:
         ]
         peak = shown(figures["peak_rss_mb"]["mean"], 0) if figures else "-"
         seeds = str(len(row["seeds"]))
-        made.append([row["cell"], _name(row), *cost, peak, seeds, row["failed"] or ""])
-    columns = ["setting", "method", "seconds", "CPU seconds", "peak MB", "seeds"]
+        names = _names(result["rows"], row)
+        made.append([*names, *cost, peak, seeds, row["failed"] or ""])
+    columns = [*_names(result["rows"]), "seconds", "CPU seconds", "peak MB", "seeds"]
     return Table("Cost of one seed", [*columns, "failed"], made)
 
 
@@ -232,10 +322,6 @@ def _caption(result: Plain, rows: Sequence[Plain]) -> str:
 def _name(row: Plain) -> str:
     mark = " (failed)" if row["failed"] and not row["seeds"] else ""
     return f"{row['title']}{mark or (' (in part)' if row['failed'] else '')}"
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.3f}"
 
 
 def _keys(parts: Any) -> list[str]:  # noqa: ANN401

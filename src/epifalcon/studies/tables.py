@@ -1,10 +1,11 @@
-"""Figures and tables of a run: methods, privacy, forecast."""
+"""Figures and tables of a run: methods, privacy, forecast, and what words mean."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from epifalcon.machine import peak_rss_mb
 from epifalcon.studies.outcomes import Outcome
+from epifalcon.studies.privacy_words import bare_channels
 from epifalcon.studies.report import Table, shown_epsilon
 from epifalcon.studies.run_folder import Begun
 from epifalcon.studies.summaries import outbreak_figures
@@ -18,7 +19,7 @@ _METRICS = {
     "average_precision": "AP",
     "brier": "Brier",
     "log_loss": "log loss",
-    "ece": "ECE",
+    "ece_mass": "ECE, equal groups",
 }
 FEW_METRICS = ("auc", "dep", "f1", "bep", "log_loss")
 """As many as a terminal of 80 columns can show."""
@@ -31,6 +32,54 @@ _FORECASTS = {
     "city": "trend of the city",
 }
 _UNITS = ("visit", "day", "person")
+_MEANINGS = {
+    "hidden": "Not tested; no method was told anything of their state.",
+    "masked": "Tested, but the method told their risk without knowing their result.",
+    "AUC": "Share of pairs, an infected and a healthy person, ranked rightly; 0.5 is a "
+    "coin.",
+    "DEP": "Precision where the recall would end the epidemic; the paper's measure.",
+    "F1": "Balance of precision and recall at the best threshold, an upper end.",
+    "accuracy": "Share told rightly at the best threshold; 'nobody' counts as one.",
+    "BEP": "Precision when as many people are called as are infected.",
+    "AP": "Mean precision over all recalls.",
+    "Brier, log loss": "Errors of the risks as probabilities; lower is better.",
+    "ECE, equal groups": "Calibration error: how far mean risk and infected share lie "
+    "apart, in the mean over 15 groups of equally many people, from the lowest risks "
+    "to the highest; lower is better.",
+    "Platt, isotonic": "Two ways to recalibrate risks on masked people: by one "
+    "S-shaped curve, and by a rising staircase.",
+    "epsilon": "Bound on what noised channels tell of one person; beyond 10 next to "
+    "nothing is ruled out.",
+    "s": "Seconds of training or computing.",
+}
+STATISTICS: Final = {
+    "radius_of_gyration_q10": "how far around the middle of its places a person is; a "
+    "tenth of people is less",
+    "radius_of_gyration_median": "the same; half of people is less",
+    "radius_of_gyration_q90": "the same; a tenth of people is more",
+    "distinct_1d": "different regions a person is in within 1 day, mean",
+    "distinct_7d": "the same within 7 days",
+    "distinct_14d": "the same within 14 days",
+    "distinct_exponent": "how fast that number grows with time: 1 is ever new places",
+    "zipf_exponent": "how steeply time falls from one's first place to the tenth",
+    "jump_exponent": "how steeply moves become rarer the longer they are",
+    "stay_exponent": "how steeply stays away from home become rarer the longer they "
+    "are",
+    "stay_away_mean": "length of a stay away from home, mean",
+    "entropy": "disorder of a person's places, mean; 1 bit is two places by coin",
+    "predictability": "how often the next place could be guessed at best, mean",
+    "commute_q10": "from home to work; a tenth of people who work is nearer",
+    "commute_median": "the same; half is nearer",
+    "commute_q90": "the same; a tenth is farther",
+    "copresence": "1 divided by the people in one's region, oneself among them, mean",
+    "share_alone": "share of people's time with nobody else in the region",
+    "occupancy_gini": "how unevenly people are spread over regions: 0 evenly, 1 all in "
+    "one",
+    "occupancy_top_1pct": "share of people in the fullest hundredth of regions",
+    "at_home_night": "share of people at home from 2 to 5 o'clock",
+    "at_home_midday": "share of people at home from 11 to 16 o'clock",
+}
+"""What each statistic of a city is, in plain words."""
 
 
 def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -96,9 +145,11 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
         for channel, units in spent["channels"].items():
             cells = [shown_epsilon(units[unit]) for unit in _UNITS]
             rows.append([channel, "noise", *cells])
+        # A channel that lost its bound stands above already, with its epsilons.
         rows += [
-            [one["channel"], f"none: {one['what']}", *["no bound"] * 3]
-            for one in _bare(spent)
+            [channel, f"none: {what}", *["no bound"] * 3]
+            for channel, what in bare_channels(spent, item.method)
+            if channel not in spent["channels"]
         ]
         if spent["channels"]:
             total = [shown_epsilon(spent["epsilon"][unit]) for unit in _UNITS]
@@ -132,6 +183,12 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
     return Table(caption, ["forecast", *columns], rows)
 
 
+def meanings_table() -> Table:
+    """What the words and numbers of a run's results mean."""
+    rows = [list(one) for one in _MEANINGS.items()]
+    return Table("What the words mean", ["word", "meaning"], rows)
+
+
 def shown(value: float | None, digits: int = 3) -> str:
     """A number with so many digits after the point, or a dash."""
     return "-" if value is None else f"{value:.{digits}f}"
@@ -153,10 +210,3 @@ def _epsilon(item: Outcome) -> str:
     if item.spent is None:
         return shown_epsilon(None)
     return shown_epsilon(item.spent["epsilon"]["person"])
-
-
-def _bare(spent: dict[str, Any]) -> list[dict[str, Any]]:
-    """Unprotected channels that are not listed with an epsilon already."""
-    return [
-        one for one in spent["unprotected"] if one["channel"] not in spent["channels"]
-    ]

@@ -11,6 +11,8 @@ from epifalcon.types import Plain
 _PAPERS = "The paper's rows"
 _FURTHER = "Further rows"
 _NO_REGION = "region.macro_cases=none"
+_HGNN, _WHOLE = "HGNN", "Falcon whole"
+_LEAKING = ", everybody's cases"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "without pseudo traces": (*PAPER, "pseudo.pseudo_copies=0"),
     "without perturbation": (*PAPER, "privacy.upload_sigma=0"),
@@ -29,6 +31,7 @@ def _sigma(value: float) -> tuple[str, ...]:
 FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "soft contact tracing": ("soft-dct-ratio", ()),
     "HBP": ("hbp", ()),
+    "oracle": ("oracle", ()),
     "HGNN, status input": ("hgnn", _STATUS),
     "without privacy, status input": ("falcon", _STATUS),
     "σ .1": ("falcon", _sigma(0.1)),
@@ -42,7 +45,7 @@ FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 def _cells(scale: Scale) -> list[Cell]:
     named: list[tuple[str, str, tuple[str, ...], str, str]] = [
-        ("HGNN", "hgnn", (), _PAPERS, "hgnn"),
+        (_HGNN, "hgnn", (), _PAPERS, "hgnn"),
         (
             "without region model",
             "falcon",
@@ -52,8 +55,8 @@ def _cells(scale: Scale) -> list[Cell]:
         ),
     ]
     for title, words in PARTS.items():
-        shown = "Falcon whole" if title == "falcon" else title
-        leaking = f"{shown}, everybody's cases"
+        shown = _WHOLE if title == "falcon" else title
+        leaking = shown + _LEAKING
         named.append((shown, "falcon", words, _PAPERS, title))
         named.append((leaking, "falcon", (*words, *EVERYBODYS), _PAPERS, title))
     for shown, (method, words) in FURTHER.items():
@@ -67,6 +70,12 @@ def _cell(
     group, printed = place
     town = SARS[scale]
     row = ABLATION.get(printed)
+    against = [Against("hgnn", _HGNN, "hgnn")]
+    twin = label.removesuffix(_LEAKING)
+    if twin != label:
+        against.append(Against("the same with reported cases", twin, method))
+    elif group == _PAPERS and label not in (_WHOLE, _HGNN):
+        against.append(Against(_WHOLE, _WHOLE, "falcon"))
     return Cell(
         label=label,
         preset=town.preset,
@@ -74,7 +83,7 @@ def _cell(
         methods=(method,),
         group=group,
         titles={method: label},
-        against=(Against("HGNN", "HGNN", "hgnn"),),
+        against=tuple(against),
         published={} if row is None else {method: figures_of(row)},
     )
 

@@ -1,7 +1,7 @@
 """The same methods with Omicron's rates: the paper's second precision-recall figure."""
 
 from epifalcon.studies.paper.overall import BASIC, ONE_BASIC, cells_of
-from epifalcon.studies.study import Cell, Scale, Study
+from epifalcon.studies.study import EPSILON, Cell, Scale, Study
 from epifalcon.studies.study_curves import curves_by_group, draw_comparison
 from epifalcon.studies.towns import OMICRON, Town
 
@@ -35,6 +35,7 @@ STUDY = Study(
     cells=_cells,
     draw=draw_comparison,
     seeds={"hamlet": 2, "full": 3},
+    columns=(EPSILON,),
     ranked=True,
     notes=_notes,
     more=curves_by_group,

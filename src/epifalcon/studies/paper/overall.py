@@ -1,7 +1,7 @@
 """Every method on the paper's two scenarios: table 4 and its curves."""
 
 from epifalcon.studies.published_tables import OVERALL
-from epifalcon.studies.study import Against, Cell, Scale, Study
+from epifalcon.studies.study import EPSILON, Against, Cell, Scale, Study
 from epifalcon.studies.study_curves import curves_by_group, draw_comparison
 from epifalcon.studies.towns import (
     EVERYBODYS,
@@ -84,6 +84,7 @@ STUDY = Study(
     shows="table 4 and the figure of precision and recall",
     cells=_cells,
     draw=draw_comparison,
+    columns=(EPSILON,),
     ranked=True,
     notes=_notes,
     more=curves_by_group,

@@ -7,6 +7,7 @@ import numpy as np
 
 from epifalcon.epidemic.outbreak import (
     ASYMPTOMATIC,
+    EXPOSED,
     RECOVERED,
     SUSCEPTIBLE,
     SYMPTOMATIC,
@@ -15,7 +16,7 @@ from epifalcon.epidemic.outbreak import (
 from epifalcon.studies import study_figures
 from epifalcon.studies.methods import FIELD
 from epifalcon.studies.published_tables import STAGE_DAYS, STAGES
-from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study
+from epifalcon.studies.study import EPSILON, Against, Cell, Drawn, Scale, Study
 from epifalcon.studies.study_running import Ran
 from epifalcon.studies.towns import (
     EVERYBODYS,
@@ -26,7 +27,7 @@ from epifalcon.studies.towns import (
 )
 from epifalcon.types import Plain
 
-_RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD)
+_RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
 _LAST = "after"
 """The stage whose outbreak is drawn: it holds the days before."""
 
@@ -50,7 +51,7 @@ def _cells(scale: Scale) -> list[Cell]:
                     methods=methods,
                     group=f"{stage.capitalize()} the outbreak, day {day}",
                     facts={"day": day},
-                    against=(Against("hgnn", stage, "hgnn"),),
+                    against=tuple(Against(one, stage, one) for one in ("hgnn", "hbp")),
                     published=figures,
                 )
             )
@@ -71,6 +72,7 @@ def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
         ill = counts[:, ASYMPTOMATIC] + counts[:, SYMPTOMATIC]
         for name, values in (
             ("susceptible", counts[:, SUSCEPTIBLE]),
+            ("exposed", counts[:, EXPOSED]),
             ("infectious", ill),
             ("recovered", counts[:, RECOVERED]),
             ("new", outbreak.new_cases_by_day()),
@@ -81,11 +83,22 @@ def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
 
 def _draw(result: Plain) -> dict[str, Drawn]:
     drawn = {}
-    if result["epidemic"]:
+    if counts := result["epidemic"]:
+        days = {day: stage for stage, day in STAGE_DAYS.items()}
+        seeds, exposed = len(counts["new"]), "exposed" in counts
         drawn["epidemic"] = Drawn(
-            study_figures.epidemic(result["epidemic"], "Omicron, day by day"),
-            "Susceptible, infectious and recovered people at the end of each day and "
-            "new infections: mean over seeds, with the least and the most.",
+            study_figures.epidemic(counts, "Omicron, day by day", days),
+            f"Susceptible, {'exposed, ' * exposed}infectious and recovered people at "
+            "the end of each day, and new infections on it: "
+            + (
+                f"mean of {seeds} seeds, with the least and the most of them. "
+                if seeds > 1
+                else "one seed. "
+            )
+            # Results that were kept before have no such count.
+            + "Exposed people are not drawn: the others are fewer than all. "
+            * (not exposed)
+            + "Dotted lines are the days on which the two stages end.",
         )
     names = {"auc": "AUC", "dep": "DEP", "f1": "F1"}
     figure = study_figures.dots(result["rows"], names, "Before and after the outbreak")
@@ -103,7 +116,8 @@ def _notes(scale: Scale) -> tuple[str, ...]:
         OTHER_DATA,
         (
             "A stage is an outbreak that is followed until its day: traces, tests and "
-            "truth end there"
+            "truth end there; before and after the outbreak are the paper's names for "
+            "day 10 and day 14, and by day 10 people are infected already"
         ),
     )
     started = "The town's outbreak starts from 10 people"
@@ -118,6 +132,8 @@ STUDY = Study(
     cells=_cells,
     draw=_draw,
     metrics=("dep", "f1", "auc"),
+    columns=(EPSILON,),
+    ranked=True,
     notes=_notes,
     more=_more,
 )
