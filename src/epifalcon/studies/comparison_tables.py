@@ -37,7 +37,8 @@ _CAPTIONS = {
     "line is the recall that would end the epidemic; the precision there is DEP.",
     "differences": "Each method's AUC minus that of HGNN and of HBP on the same "
     "seeds; with several seeds, 95 % intervals that are not adjusted, where the p "
-    "values of the table are, by Holm. A hollow dot is the ceiling, which is no method.",
+    "values of the table are, by Holm. A hollow dot is the ceiling, which is no "
+    "method.",
     "reliability": "Infected share of hidden people against the risk they were "
     "told, as told and after recalibration on masked people.",
 }
