@@ -32,7 +32,7 @@ MEANINGS: Final = {
     "BEP": "Precision at the threshold where it equals the recall.",
     "log loss": "How far risks are from what came true; lower is better, and what "
     "everybody's mean risk would have is the most that a useful method has.",
-    "ECE": "Mean gap between risks told and shares infected, over ten bins of equal "
+    "ECE": "Mean gap between risks told and shares infected, over 15 bins of equal "
     "width; where all risks are much alike it is small whatever they are worth.",
     "prec. at 5 %": "Share of infected people among the twentieth with the highest "
     "risk.",
