@@ -329,3 +329,16 @@ def test_what_cannot_be_written_stops_all(base, compare, tmp_path):
     said = compare("--methods", "dct", "--seeds", 1)
     assert (base.code, said.code) == (0, 6)
     assert "methods/dct" in said.err
+
+
+def test_a_run_of_ones_own_method_tells_its_mistake_and_the_next_command(
+    epifalcon, quick, own, tmp_path
+):
+    run = ("run", *quick, "--with", own, "--out", tmp_path / "my run", "--method")
+    said = epifalcon(*run, "broken")
+    assert said.code == 2
+    assert "method 'broken', your own, failed: RuntimeError: boom" in said.err
+    assert "Traceback" not in said.err
+    said = epifalcon(*run, "fine", "--overwrite")
+    assert said.code == 0
+    assert f"epifalcon predict '{tmp_path}/my run' --out risks.csv --with" in said.out

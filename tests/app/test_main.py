@@ -44,6 +44,14 @@ def test_every_command_with_figures_has_json_and_quiet(epifalcon, command):
     assert "--quiet" in said.out
 
 
+@pytest.mark.parametrize("group", ["study", "federate"])
+def test_a_group_without_a_command_shows_its_help_and_nothing_else(epifalcon, group):
+    said = epifalcon(group)
+    assert said.code == 2
+    assert "Usage:" in said.out
+    assert said.err == ""
+
+
 def test_version(epifalcon):
     assert epifalcon("--version").out.startswith("epifalcon ")
 

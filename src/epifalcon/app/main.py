@@ -177,5 +177,7 @@ def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
 
 
 def _fail(told: str, code: int) -> NoReturn:
-    sys.stderr.write(f"epifalcon: {told}\n")
+    # A group of commands without one of them has shown its help, and says no more.
+    if told:
+        sys.stderr.write(f"epifalcon: {told}\n")
     sys.exit(code)

@@ -325,6 +325,20 @@ def _refuse_other_data(begun: "Begun", words: _Words) -> None:
             raise SettingsError(f"{begun.folder}: was begun with another --known")
 
 
+@contextlib.contextmanager
+def _own_mistakes(method: str) -> Iterator[None]:
+    """Tell what a user's own method raises in one line, by its name."""
+    from epifalcon.baselines.catalogue import entry
+
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, EpifalconError) or entry(method).kind != "own":
+            raise
+        told = f"{type(error).__name__}: {error}"
+        raise SettingsError(f"method {method!r}, your own, failed: {told}") from error
+
+
 def _finish(
     begun: "Begun", progress: "Progress", checkpoint_seconds: float, log: bool
 ) -> "Kept":
@@ -337,7 +351,8 @@ def _finish(
     listeners = Listeners(
         progress=progress, checkpoint_seconds=checkpoint_seconds, log=log
     )
-    outcomes, failed = [run_method(begun, experiment.method, listeners)], {}
+    with _own_mistakes(experiment.method):
+        outcomes, failed = [run_method(begun, experiment.method, listeners)], {}
     for method in experiment.beside:
         found = run_guest(begun, method, listeners)
         if isinstance(found, Failed):
