@@ -116,7 +116,7 @@ def test_the_bar_tells_what_runs_and_how_long_is_left(work):
     running = [Running(jobs[0, name], 10.0, "") for name in ("dct", "hbp")]
     words = told_by(made, running)
     assert words[1:3] == (1, 6)
-    assert words[3] == "dct (seed 0); hbp (seed 0); about 2 min left"
+    assert words[3] == "about 2 min left; dct (seed 0); hbp (seed 0)"
     crowd = [Running(job, 1.0, "") for one, job in jobs.items() if one != (0, "gcn")]
     assert "; 2 more; about " in told_by(made, crowd)[3]
 

@@ -121,7 +121,7 @@ def test_what_one_took_is_known_for_the_other(plans):
     team.tell(lambda *words: said.append(words), 4, [Running(jobs[0], 10.0, "")])
     # 20 s are left of the first, and 30 s each for three others.
     assert said == [
-        ("methods and seeds", 0, 4, "fine, one (seed 0); about 2 min left"),
+        ("methods and seeds", 0, 4, "about 2 min left; fine, one (seed 0)"),
     ]  # fmt: skip
 
 

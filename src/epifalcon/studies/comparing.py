@@ -254,7 +254,8 @@ def tell(
     if len(running) > _SHOWN:
         words.append(f"{len(running) - _SHOWN} more")
     if left is not None and running:
-        words.append(f"about {duration(left / len(running))} left")
+        # First: of what a narrow terminal cuts it would be missed most.
+        words.insert(0, f"about {duration(left / len(running))} left")
     progress("methods and seeds", *done, "; ".join(words))
 
 
