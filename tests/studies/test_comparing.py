@@ -118,7 +118,9 @@ def test_the_bar_tells_what_runs_and_how_long_is_left(work):
     assert words[1:3] == (1, 6)
     assert words[3] == "about 2 min left; dct (seed 0); hbp (seed 0)"
     crowd = [Running(job, 1.0, "") for one, job in jobs.items() if one != (0, "gcn")]
-    assert "; 2 more; about " in told_by(made, crowd)[3]
+    told = told_by(made, crowd)[3]
+    assert told.startswith("about ")
+    assert told.endswith("; 2 more")
 
 
 def test_as_many_at_once_as_asked_or_as_cores():
