@@ -71,6 +71,13 @@ def test_a_table_without_room_comes_in_parts_with_whole_numbers(capsys):
     assert [cell for line in cells for cell in line[1:]] == numbers[1:]
 
 
+def test_rows_that_two_columns_name_have_both_in_every_part(capsys):
+    rows = [["same", name, *["0.123456789"] * 12] for name in ("one", "two")]
+    Screen().table("Title", [f"column {place}" for place in range(14)], rows)
+    out = capsys.readouterr().out
+    assert out.count("Title") == out.count("one") == out.count("two") > 1
+
+
 def test_a_few_columns_of_words_are_folded_and_stay_one_table(capsys):
     words = " ".join(["word"] * 40)
     Screen().table("Title", ["name", "told"], [["a", words]])

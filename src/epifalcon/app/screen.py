@@ -59,7 +59,7 @@ class Screen:
         """Print a table for people; columns after the first are set to the right.
 
         What is wider than the terminal comes in parts below each other, each with the
-        first column.
+        columns that name its rows.
         """
         if self.json or self.quiet:
             return
@@ -137,9 +137,10 @@ def _bars() -> Iterator["ProgressColumn"]:
 def _parts(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> list[list[int]]:
-    """Columns that fit beside each other, as often as needed; all have the first.
+    """Columns that fit beside each other, as often as needed.
 
-    A cell with words may be folded, so that a table of few words stays one.
+    All parts have the first column, and the second where only both tell rows apart. A
+    cell with words may be folded, so that a table of few words stays one.
     """
     needed = [
         _FRAME + max(len(name), *(len(row[index]) for row in rows), 0)
@@ -148,11 +149,13 @@ def _parts(
     words = any(" " in row[index] for row in rows for index in range(1, len(columns)))
     if not rows or sum(needed) + 1 <= width or (words and len(columns) <= _FEW):
         return [list(range(len(columns)))]
-    parts, room = [[0]], width - 1 - needed[0]
-    for index in range(1, len(columns)):
-        if needed[index] > room and len(parts[-1]) > 1:
-            parts.append([0])
-            room = width - 1 - needed[0]
+    named = 1 if len({row[0] for row in rows}) == len(rows) else 2
+    empty = width - 1 - sum(needed[:named])
+    parts, room = [list(range(named))], empty
+    for index in range(named, len(columns)):
+        if needed[index] > room and len(parts[-1]) > named:
+            parts.append(list(range(named)))
+            room = empty
         parts[-1].append(index)
         room -= needed[index]
     return parts
