@@ -301,16 +301,27 @@ def test_a_folder_of_something_else_is_left_alone(compare, epifalcon, tiny, tmp_
     assert content(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "place", ["seed-0/city/by_slot.npy", "seed-1/known/positive.npy", "settings.toml"]
-)
-def test_a_changed_input_is_told(base, compare, tmp_path, place):
-    path = tmp_path / "out" / place
+def test_changed_settings_are_told(base, compare, tmp_path):
+    path = tmp_path / "out" / "settings.toml"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     said = compare(*BASE)
     assert base.code == 0
     assert said.code == 5
     assert path.name in said.err
+
+
+@pytest.mark.parametrize(
+    "place", ["seed-0/city/by_slot.npy", "seed-1/known/positive.npy"]
+)
+def test_a_changed_input_is_told_and_made_again(base, compare, tmp_path, place, caplog):
+    path = tmp_path / "out" / place
+    before = path.read_bytes()
+    path.write_bytes(before[:-1] + b"?")
+    said = compare(*BASE)
+    assert (base.code, said.code) == (0, 0)
+    assert path.name in caplog.text
+    assert "made again" in caplog.text
+    assert path.read_bytes() == before
 
 
 def test_a_changed_result_is_told_and_measured_again(base, compare, tmp_path, caplog):

@@ -78,6 +78,19 @@ def test_rows_that_two_columns_name_have_both_in_every_part(capsys):
     assert out.count("Title") == out.count("one") == out.count("two") > 1
 
 
+def test_the_papers_figure_is_not_parted_from_ours(capsys):
+    columns = ["method", *["AUC", "paper's"] * 7]
+    Screen().table("Title", columns, [[*["0.123456789"] * 15]])
+    lines = capsys.readouterr().out.splitlines()
+    heads = [
+        [cell.strip() for cell in line.split("┃")[2:-1]]
+        for line in lines
+        if line.startswith("┃")
+    ]
+    assert len(heads) > 1
+    assert all(head == ["AUC", "paper's"] * (len(head) // 2) for head in heads)
+
+
 def test_a_few_columns_of_words_are_folded_and_stay_one_table(capsys):
     words = " ".join(["word"] * 40)
     Screen().table("Title", ["name", "told"], [["a", words]])

@@ -20,6 +20,8 @@ _PIPED = 120
 """Columns of what is not printed on a terminal."""
 _FRAME = 3
 """What stands between two cells."""
+_BESIDE = "paper's"
+"""A column that belongs to the one before it."""
 _FEW = 6
 """Columns of a table whose cells are folded rather than parted."""
 
@@ -152,10 +154,22 @@ def _parts(
     named = 1 if len({row[0] for row in rows}) == len(rows) else 2
     empty = width - 1 - sum(needed[:named])
     parts, room = [list(range(named))], empty
-    for index in range(named, len(columns)):
-        if needed[index] > room and len(parts[-1]) > named:
+    for some in _bound(columns, named):
+        wanted = sum(needed[index] for index in some)
+        if wanted > room and len(parts[-1]) > named:
             parts.append(list(range(named)))
             room = empty
-        parts[-1].append(index)
-        room -= needed[index]
+        parts[-1] += some
+        room -= wanted
     return parts
+
+
+def _bound(columns: Sequence[str], named: int) -> list[list[int]]:
+    """Columns that must not be parted: a figure and the paper's beside it."""
+    found: list[list[int]] = []
+    for index in range(named, len(columns)):
+        if columns[index] == _BESIDE and found:
+            found[-1].append(index)
+        else:
+            found.append([index])
+    return found

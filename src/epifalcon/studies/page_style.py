@@ -54,7 +54,7 @@ figcaption { color: var(--soft); font-size: .92rem; margin-top: .6rem; }
 .figures > figure { flex: 1 1 min(100%, 26rem); min-width: 0; }
 .figures > figure.wide { flex-basis: 100%; }
 .wide { overflow-x: auto; }
-/* A shadow at either side tells that there is more: it is covered at the end. */
+/* A shadow at either side tells that the box scrolls on; it is covered at the end. */
 div.wide { background:
     linear-gradient(to right, var(--card) 30%, transparent) left / 2.5rem 100%,
     linear-gradient(to left, var(--card) 30%, transparent) right / 2.5rem 100%,
