@@ -165,6 +165,17 @@ def test_ends_are_of_the_first_and_the_last_setting():
     assert found == {"HBP": (0.7, 0.6)}
 
 
+def test_a_sweep_calls_no_ceiling_the_best():
+    def at(share, *rows):
+        return [{**one, "facts": {"label_share": share}} for one in rows]
+
+    rows = at(0.6, row("HBP", 0.7), row("DCT", 0.5), row("Oracle", 0.8, **CEILING))
+    rows += at(0.1, row("HBP", 0.6), row("DCT", 0.55), row("Oracle", 0.3, **CEILING))
+    text = " ".join(find_study("label-share").read({"rows": rows}))
+    assert "HBP ranks best where 60% of people are tested (AUC 0.700)" in text
+    assert "by -0.100 (HBP) to +0.050 (DCT)." in text
+
+
 @pytest.mark.parametrize("name", study_names())
 def test_every_study_can_be_read(name, tmp_path):
     study = find_study(name)

@@ -26,7 +26,7 @@ def sweep_cells(
     for share in shares:
         label = f"{symbol} {share:g}"
         words = (*town.overrides, f"{setting}={share}")
-        rivals = (*REPRESENTATIVE, FIELD)
+        rivals = (*REPRESENTATIVE, FIELD, "oracle")
         for ending, more, methods in (
             ("", (), rivals),
             (", Falcon", PAPER, ("falcon",)),
@@ -67,8 +67,9 @@ def read_sweep(result: Plain, fact: str, what: str) -> list[str]:
 
     ``what`` is a share in words, as "{:.0%} of people are tested".
     """
-    found = ends(result["rows"], fact, lambda row: mean(row, "metrics", "auc"))
-    shares = [row["facts"][fact] for row in result["rows"] if row["seeds"]]
+    rows = [row for row in result["rows"] if row["kind"] != "ceiling"]
+    found = ends(rows, fact, lambda row: mean(row, "metrics", "auc"))
+    shares = [row["facts"][fact] for row in rows if row["seeds"]]
     if len(found) < 2:
         return []
     best = [max(found, key=lambda title: found[title][place]) for place in (0, 1)]
