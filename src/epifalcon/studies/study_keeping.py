@@ -65,8 +65,13 @@ def _refuse_fewer_seeds(out: Path, planned: Planned) -> None:
     """At full size seeds are hours: a table of more is not replaced by one of fewer."""
     if planned.scale != "full":
         return
-    kept = json.loads((out / f"{TABLE}.json").read_text(encoding="utf-8"))
-    there, asked = len(kept["seeds"]), len(planned.seeds)
+    asked = len(planned.seeds)
+    try:
+        text = (out / f"{TABLE}.json").read_text(encoding="utf-8")
+        there = len(json.loads(text)["seeds"])
+    except (OSError, ValueError, KeyError):
+        # Damaged: there is nothing to be kept.
+        return
     if asked < there:
         raise WriteError(
             f"{out}: holds {there} seeds, {asked} are asked for; choose another folder "
