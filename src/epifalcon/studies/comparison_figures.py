@@ -266,7 +266,7 @@ def _diagram(axes: Axes, row: Plain, sums_by_scaling: Sequence[Any]) -> None:
     if row["left_raw"] is not None:
         axes.text(
             *(0.02, 0.98),
-            "not recalibrated:\ntoo few masked people",
+            fill(f"not recalibrated: {row['left_raw']}", 26),
             transform=axes.transAxes,
             va="top",
             fontsize=_SMALL - 1,
