@@ -86,6 +86,20 @@ def test_a_study_runs_resumes_and_is_reported(study, town):
     assert (town / "runs" / "studies" / "studies.html").is_file()
 
 
+def test_tables_without_a_figure_do_not_replace_others(study, town):
+    words = ("run", "tiny", "--scale", "hamlet", "--seeds", 1, "--methods", "dct")
+    assert study(*words).code == 0
+    table = town / "runs/studies/tiny-hamlet-part/table.json"
+    before = table.read_bytes()
+    for settings in town.glob("runs/studies/*/settings.toml"):
+        settings.write_text("damaged")
+    said = study(*words, "--quiet")
+    assert said.code == 1
+    assert "runs of 2 rows failed" in said.err
+    assert "no method has a result" in said.err
+    assert table.read_bytes() == before
+
+
 def test_the_list_names_the_eleven(study):
     told = study("list", "--json").json["studies"]
     assert [one["name"] for one in told][:11] == [

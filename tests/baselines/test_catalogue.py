@@ -93,6 +93,14 @@ def test_a_file_of_the_users_registers_a_method(tmp_path):
     assert catalogue.names().count("half") == 1
 
 
+def test_what_such_a_file_prints_stays_out_of_standard_output(tmp_path, capsys):
+    path = tmp_path / "own method.py"
+    path.write_text(f"print('hello')\n{OWN}")
+    catalogue.load_file(path)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "hello\n")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
