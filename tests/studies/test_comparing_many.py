@@ -140,11 +140,15 @@ def test_a_damaged_city_is_made_again_and_what_was_measured_stays(plans, caplog)
     ]
 
 
-def test_a_damaged_prediction_is_measured_again(plans, caplog):
+@pytest.mark.parametrize("left", [100, None])
+def test_a_damaged_prediction_is_measured_again(plans, caplog, left):
     one = replace(plans[0], methods=("fine",))
     (first,) = compare_all([one], Crew(jobs=1), silent)
     manifest = one.place(0, "fine") / "prediction" / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes()[:100])
+    if left is None:
+        manifest.unlink()
+    else:
+        manifest.write_bytes(manifest.read_bytes()[:left])
     (again,) = compare_all([one], Crew(jobs=1), silent)
     assert "measured again" in caplog.text
     assert calls(plans) == ["fine", "fine"]

@@ -19,7 +19,7 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.baselines.catalogue import entry, names
-from epifalcon.errors import CorruptFileError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.evaluation import calibration
 from epifalcon.evaluation.curves import Curve
 from epifalcon.evaluation.metrics import dep
@@ -113,12 +113,12 @@ class Measured:
     def sound(cls, folder: Path) -> "Measured | None":
         """The same; a damaged record is thrown away, so that it is made again.
 
-        So is one whose prediction is damaged: risks and epsilons are read from there.
+        So is one whose prediction has a damaged manifest: epsilons are read from there.
         """
         try:
             found = cls.load(folder)
-            if found is not None and (folder / PREDICTION).is_dir():
-                store.verify(folder / PREDICTION)
+            if found is not None:
+                _require_manifest(folder / PREDICTION)
         except CorruptFileError as error:
             _log.warning("%s; measured again", error)
             with store.writing(folder):
@@ -126,6 +126,19 @@ class Measured:
                     shutil.rmtree(folder / damaged, ignore_errors=True)
             return None
         return found
+
+
+def _require_manifest(prediction: Path) -> None:
+    """Raise ``CorruptFileError`` for a prediction whose manifest cannot be read.
+
+    Its files are left to those who read them: of a million people they are gigabytes.
+    """
+    if not prediction.is_dir():
+        return
+    try:
+        store.read_manifest(prediction)
+    except DataError as error:
+        raise CorruptFileError(str(error)) from None
 
 
 _ARRAYS = ("precision", "reliability")
