@@ -19,7 +19,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, PersonIds, RegionIds, Slots
 
 CaseSource = Literal["reported", "all"]
-CaseMeasure = Literal["count", "share"]
+CaseMeasure = Literal["count", "share", "presence"]
 
 _LABELS = {
     "reported": "reported cases, tested people only",
@@ -33,7 +33,8 @@ class CaseSettings:
 
     measure: CaseMeasure = "share"
     """``count``: cases. ``share``: of 100 tested visitors, how many are cases;
-    negative results count too, and a full region is no hotter for being full."""
+    negative results count too, and a full region is no hotter for being full.
+    ``presence``: slots that cases spent there, as in the authors' program."""
     window_days: int = 14
     """A result speaks of where the person was in so many days, the last of them
     the day of the test."""
@@ -109,7 +110,8 @@ class CaseTally:
             counts = _per_hundred(self.cases, self.visits, prior)
             return Cases(counts, "reported", self.unplaced, "share")
         scale = 1.0 if everybody is None else everybody / max(self.tested, 1)
-        return Cases(self.cases * scale, "reported", self.unplaced, "count")
+        counts = self.cases * scale
+        return Cases(counts, "reported", self.unplaced, settings.measure)
 
 
 def reported_cases(
@@ -131,6 +133,9 @@ def reported_cases(
     towards the city's share of that day, which is also what a region has that
     no tested person visited; on days of which no test speaks it is drawn
     between those of the nearest days. A result of nobody else enters.
+
+    As ``presence``, each person has as much to spread as for a share, and nothing
+    is divided: without ``growth``, the slots that cases spent in each region.
     """
     tally = tally_cases(known, traces, settings)
     return tally.told(traces.clock.slots_per_day, settings)
@@ -145,10 +150,10 @@ def tally_cases(
     case = np.flatnonzero(known.status == 1).astype(np.int32)
     window = _window(known.first_positive_slot[case], traces, settings)
     curve = _curve(traces, settings.growth)
-    by_visit = settings.measure == "share"
+    by_visit = settings.measure != "count"
     unplaced = _spread(traces.by_slot, case, window, (curve, by_visit), counts)
     visits = np.zeros(counts.shape)
-    if by_visit:
+    if settings.measure == "share":
         visits = _visits(known, traces, settings)
     return CaseTally(counts, visits, int(unplaced), int(known.tested.sum()))
 
@@ -177,15 +182,27 @@ def cases_without_folds(
     return tuple(made)
 
 
-def all_cases(outbreak: Outbreak, traces: Traces) -> Cases:
-    """Mean number of infectious people in each region on each day, hidden or not.
+def all_cases(
+    outbreak: Outbreak, traces: Traces, measure: CaseMeasure = "count"
+) -> Cases:
+    """Return the infectious people of each region and day, hidden people included.
 
-    This is what the authors' program gave its region model. It holds the
-    answers that a method is asked for, so results made with it may only stand
+    As ``presence``, the slots that they spent there: what the authors' program gave
+    its region model. As a ``count``, their mean number. As a ``share``, how many of
+    100 people present were infectious; 0 where nobody was. This input holds the
+    labels that a method is evaluated on, so results made with it may only stand
     beside the paper's table, marked by ``Cases.label``.
     """
-    person_slots = outbreak.infectious_by_region_and_day(traces)
-    return Cases(person_slots / traces.clock.slots_per_day, "all")
+    found = outbreak.infectious_by_region_and_day(traces).astype(np.float64)
+    if measure == "count":
+        found /= traces.clock.slots_per_day
+    elif measure == "share":
+        everybody = np.arange(traces.people, dtype=np.int32)
+        window = np.zeros_like(everybody), np.full_like(everybody, traces.slots - 1)
+        visits = np.zeros(found.shape)
+        _spread(traces.by_slot, everybody, window, (np.ones(traces.slots), True), visits)
+        found *= 100 / np.maximum(visits, 1)
+    return Cases(found, "all", measure=measure)
 
 
 def _require_fit(known: Known, traces: Traces) -> None:

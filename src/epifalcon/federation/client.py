@@ -39,6 +39,7 @@ from epifalcon.models.micro import (
     status_inputs,
 )
 from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.clipping import clip_rows
 from epifalcon.privacy.dpsgd import LinearTape, clipped_sum, private_mean
 from epifalcon.privacy.events import ONE_VECTOR, Terms
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, add_keyed, keyed_normals
@@ -352,6 +353,14 @@ def gradient_upload(
     mean = private_mean(clipped, plan.gradient, terms, generator).value
     sums = {name: value * people for name, value in mean.items()}
     return GradientUpload(number, sums, people, None)
+
+
+def clip_step(before: Home, after: Home, clip: float) -> Home:
+    """Bound how far each person's embedding moved in a round, in L2."""
+    if before.rows is None or after.rows is None:
+        return after
+    change = clip_rows(after.rows - before.rows, clip)
+    return replace(after, rows=before.rows + change)
 
 
 def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import client, server
 from epifalcon.federation.client import Cohort, Home, Surroundings
 from epifalcon.federation.engine import (
@@ -70,6 +70,11 @@ class CohortEngine:
         view: ServerView | None = None,
     ) -> None:
         self._place = _places(cohorts)
+        if not plan.is_federable:
+            raise SettingsError(
+                "clip and noise of the authors' program run in one process only: the "
+                "program is central, and no client could carry them out"
+            )
         for cohort in cohorts:
             require_plan(cohort.incidence, settings, plan, len(cohort.pseudo))
         self.settings, self.plan, self.view = settings, plan, view

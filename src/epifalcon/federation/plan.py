@@ -17,7 +17,7 @@ from torch import Tensor
 from epifalcon.errors import SettingsError
 from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.micro import Way
+from epifalcon.models.micro import UNCHANGED, Part, Way
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import mu_for, paper_sigma
 from epifalcon.privacy.clipping import clip_rows
@@ -111,6 +111,9 @@ class PrivacyPlan:
     """Pseudo traces of each person."""
     upload: UploadMechanism | None = None
     gradient: GradientMechanism | None = None
+    weight_sigma: float | None = None
+    """Noise on the weights after a step, over the learning rate, in place of DPSGD:
+    the authors' program."""
     presence: UploadMechanism | None = None
     """How counts leave; without it they leave as they are."""
     budget: Budget = field(default_factory=Budget)
@@ -141,19 +144,38 @@ class PrivacyPlan:
             )
         find = _paper_sigmas if wish.mode == "paper" else _exact_sigmas
         upload, gradient, presence = find(wish, settings, releases, exchanged)
-        returned = ClippedReturn(wish.upload_clip, float(releases.person))
+        uploads = UploadMechanism(
+            wish.upload_clip,
+            upload,
+            clips_rows=wish.clipped == "row",
+            one_value=wish.upload_noise == "place",
+        )
+        dpsgd = wish.gradient_noise == "gradient"
         return cls(
             mode=wish.mode,
-            way=Way(Clipped(wish.upload_clip), returned, exchanged),
+            way=_way(uploads, releases, exchanged),
             layers=settings.layers,
             releases=releases,
             relation=wish.relation,
             copies=copies,
-            upload=UploadMechanism(wish.upload_clip, upload),
-            gradient=GradientMechanism(wish.gradient_clip, gradient),
+            upload=uploads,
+            gradient=GradientMechanism(wish.gradient_clip, gradient) if dpsgd else None,
+            weight_sigma=None if dpsgd else gradient,
             presence=None if presence is None else UploadMechanism(1.0, presence),
             budget=_budget(wish),
         )
+
+    @property
+    def step_clip(self) -> float | None:
+        """Bound on the change of an embedding in one round; None for no bound."""
+        upload = self.upload
+        return None if upload is None or upload.clips_rows else upload.clip
+
+    @property
+    def is_federable(self) -> bool:
+        """Whether clients could carry it out; the authors' program is central."""
+        central = self.upload is not None and self.upload.one_value
+        return not central and self.step_clip is None and self.weight_sigma is None
 
     def terms(self, channel: str, round_number: int) -> Terms:
         """The terms of uploads at places."""
@@ -187,11 +209,14 @@ class PrivacyPlan:
         """Receipts of one training round."""
         kinds = ("upload", "return") if self.way.exchanged else ("upload",)
         rows = [self._at_places(kind, round_number) for kind in kinds]
-        if self.gradient is None:
-            return *sum(rows, ()), UnprotectedRelease(
-                terms=self.gradient_terms(round_number), what="gradients as they are"
-            )
-        receipt = self.gradient.receipt(self.gradient_terms(round_number))
+        terms = self.gradient_terms(round_number)
+        receipt: Release
+        if self.gradient is not None:
+            receipt = self.gradient.receipt(terms)
+        elif self.weight_sigma is not None:
+            receipt = GaussianRelease(terms=terms, clip=1.0, sigma=0.0)
+        else:
+            receipt = UnprotectedRelease(terms=terms, what="gradients as they are")
         return *sum(rows, ()), receipt
 
     def scoring_receipts(self, round_number: int) -> tuple[Release, ...]:
@@ -275,6 +300,15 @@ class RunSeeds:
         """256 bits of the secret for one purpose."""
         text = f"epifalcon secret\0{self.secret}\0{name}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+def _way(upload: UploadMechanism, releases: Releases, exchanged: bool) -> Way:
+    """How rows travel; without a clip of rows, and in the program, as they are."""
+    out: Part = Clipped(upload.clip) if upload.clips_rows else UNCHANGED
+    if upload.one_value:
+        return Way(out, UNCHANGED, exchanged)
+    back = ClippedReturn(upload.clip, float(releases.person))
+    return Way(out, back, exchanged)
 
 
 def releases_of(clock: Clock) -> Releases:

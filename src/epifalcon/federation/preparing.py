@@ -114,6 +114,11 @@ class StateScaling:
         return cls(centre, np.where(varies, 1 / length, 0.0).astype(np.float32))
 
     @classmethod
+    def identity(cls, width: int) -> "StateScaling":
+        """Return the scaling that changes nothing."""
+        return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
+
+    @classmethod
     def of_moments(cls, moments: StateMoments) -> "StateScaling":
         """The same, from sums over people that may be anywhere."""
         count = max(moments.people, 1)

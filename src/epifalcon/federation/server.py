@@ -22,6 +22,7 @@ from epifalcon.federation.messages import (
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.models.micro import Moments, adam_step
 from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.gaussian import NormalSource, normals
 from epifalcon.types import Floats
 
 Places = NDArray[np.int64]
@@ -136,6 +137,15 @@ def step(
             value, gradient, model.moments[name], number + 1, settings
         )
     return Model(parameters, moments), Closing(number, scale)
+
+
+def noised(model: Model, sigma: float, source: NormalSource) -> Model:
+    """Add N(0, sigma^2) to every weight, as the authors' program does after a step."""
+    parameters = {
+        name: value + sigma * normals(value.shape, source, value.dtype)
+        for name, value in model.parameters.items()
+    }
+    return Model(parameters, model.moments)
 
 
 def _places(keys: EdgeKeys, known: EdgeKeys) -> Places:

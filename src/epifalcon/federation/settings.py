@@ -15,6 +15,10 @@ from epifalcon.privacy.pseudo.record import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
 PaperFormula = Literal["per-round", "printed"]
+Clipped = Literal["row", "change"]
+UploadNoise = Literal["upload", "place"]
+GradientNoise = Literal["gradient", "weights"]
+SelectedOn = Literal["validation", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,19 @@ class PrivacySettings:
     """Where sigma is not given: ``per-round``, C sqrt(2 ln(1.25/delta)) / epsilon,
     as the authors' program computes it; ``printed``, the same times the number
     of rounds, as in the paper's text, which leaves nothing of the signal."""
+    clipped: Clipped = "row"
+    """``row``: each uploaded row is clipped to ``upload_clip``. ``change``: only the
+    change of a person's embedding in one round is, as in the authors' program, where
+    this clip never acts. A row then has no bound, and no epsilon exists."""
+    upload_noise: UploadNoise = "upload"
+    """``upload``: fresh noise for each upload and coordinate. ``place``: one value
+    for each place and all coordinates, of standard deviation
+    ``upload_sigma / sqrt(uploads)``, none in round 0, as in the authors' program,
+    where pseudo uploads only make this noise smaller. No epsilon exists."""
+    gradient_noise: GradientNoise = "gradient"
+    """``gradient``: DPSGD. ``weights``: no gradient is clipped; noise of standard
+    deviation ``learning_rate * gradient_sigma / sqrt(people)`` is added to the
+    weights after each step, as in the authors' program. No epsilon exists."""
     epsilon: float = 8.0
     delta: float = DELTA
     unit: Unit = "person"
@@ -54,6 +71,7 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         one_of(get_args(Mode), mode=self.mode)
         one_of(get_args(PaperFormula), paper_formula=self.paper_formula)
+        self._check_mechanisms()
         one_of(UNITS, unit=self.unit)
         one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
         positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
@@ -79,10 +97,34 @@ class PrivacySettings:
                 )
 
 
+    def _check_mechanisms(self) -> None:
+        one_of(get_args(Clipped), clipped=self.clipped)
+        one_of(get_args(UploadNoise), upload_noise=self.upload_noise)
+        one_of(get_args(GradientNoise), gradient_noise=self.gradient_noise)
+        if self.mode == "local" and not self.is_published:
+            raise SettingsError(
+                "mode='local' needs clipped='row', upload_noise='upload' and "
+                f"gradient_noise='gradient', not {self.clipped!r}, "
+                f"{self.upload_noise!r} and {self.gradient_noise!r}: with the "
+                "mechanisms of the authors' program no epsilon exists"
+            )
+
+    @property
+    def is_published(self) -> bool:
+        """Whether clip and noise are the paper's, not those of its program."""
+        mechanisms = self.clipped, self.upload_noise, self.gradient_noise
+        return mechanisms == ("row", "upload", "gradient")
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoppingSettings:
     """When training ends: at the best validation AUC, looked for now and then."""
 
+    selected_on: SelectedOn = "validation"
+    """Whose results choose the round: tested people who are held back, or ``test``,
+    the people on whom the method is evaluated, as in the authors' program. The
+    latter needs a simulated outbreak, flatters the method, and is marked in every
+    output. Nobody is held back then, and all rounds are run."""
     validation_share: float = 0.1
     """Share of the tested people held back."""
     check_every: int = 10
@@ -95,6 +137,7 @@ class StoppingSettings:
     and averages the fresh noise of many rounds. 0 takes the last round alone."""
 
     def __post_init__(self) -> None:
+        one_of(get_args(SelectedOn), selected_on=self.selected_on)
         unit_interval(
             validation_share=self.validation_share, score_memory=self.score_memory
         )

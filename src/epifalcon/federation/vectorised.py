@@ -83,6 +83,9 @@ class Passage:
     person_sigma: Floats
     """(people,) noise on what a person gets from edges of its own."""
     layers: int
+    one_value: bool = False
+    """Whether all columns share one noise value for each edge, and only uploads
+    after round 0 have noise: the authors' program."""
 
     @classmethod
     def of(cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan) -> "Passage":
@@ -101,24 +104,35 @@ class Passage:
         empty = np.zeros(0)
         group_sigma, person_sigma = empty, empty
         if noisy and plan.upload is not None:
-            variance = _by_group(operator, cohort.uploads / divisor**2)
+            uploads = cohort.uploads
+            # In the program the mean of an edge has the noise of a mean of uploads,
+            # pseudo uploads included, although these never enter the mean.
+            squared = 1 / uploads if plan.upload.one_value else uploads / divisor**2
+            variance = _by_group(operator, squared)
             group_sigma, person_sigma = (
                 plan.upload.sigma * np.sqrt(one) for one in variance
             )
-        return cls(operator, group_sigma, person_sigma, plan.layers)
+        one_value = plan.upload is not None and plan.upload.one_value
+        return cls(operator, group_sigma, person_sigma, plan.layers, one_value)
 
     def carry(self, exchange: Exchange, seed: int, turn: tuple[str, int]) -> Tensor:
         """What comes back for the rows; ``turn`` is the kind of pass and the round."""
         rows = exchange.rows
         require_rows(rows, self.operator.people, "people")
-        if len(self.group_sigma) == len(self.person_sigma) == 0:
-            noise = SILENT
-        else:
-            place = _KINDS.index(turn[0]) * self.layers + exchange.layer
+        place = _KINDS.index(turn[0]) * self.layers + exchange.layer
+        noise = SILENT
+        if len(self.group_sigma) or len(self.person_sigma):
             key = Draw(seed, turn[1], place).key
             noise = Noise(self.group_sigma, self.person_sigma, key)
         after = self.operator.share if exchange.kind == "upload" else None
-        passed = self.operator.symmetric(view(rows), None, after, noise)
+        if self.one_value:
+            passed = self.operator.symmetric(view(rows), None, after, SILENT)
+            if exchange.kind == "upload" and turn[1] > 0 and noise is not SILENT:
+                zero = np.zeros((len(rows), 1), view(rows).dtype)
+                alone = self.operator.symmetric(zero, None, after, noise)
+                np.add(passed.rows, alone.rows, out=passed.rows)
+        else:
+            passed = self.operator.symmetric(view(rows), None, after, noise)
         if not passed.finite:
             raise DataError(
                 f"{exchange.channel} in round {turn[1]}: an upload holds NaN or "
@@ -207,8 +221,15 @@ class VectorisedEngine:
         if self._shown is not None:
             self._shown.gradients([uses], number)
         model, closing = server.step(self._model, [upload], settings)
+        if self.plan.weight_sigma is not None:
+            sigma = self.plan.weight_sigma * len(self._cohort.people) ** -0.5
+            sigma *= settings.learning_rate_at(number + 1)
+            source = self._seeds.gradient(self.plan.gradient_terms(number), 0)
+            model = server.noised(model, sigma, source)
         end = settings, self._seeds, self.plan.way.exchanged
         kept = client.close_round(self._cohort, self._home, result, closing, end)
+        if self.plan.step_clip is not None:
+            kept = client.clip_step(self._home, kept, self.plan.step_clip)
         self._model, self._home, self._round = model, kept, number + 1
         return loss
 

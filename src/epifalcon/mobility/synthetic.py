@@ -19,7 +19,7 @@ from epifalcon.mobility.city import destinations as destinations_module
 from epifalcon.mobility.city import diary as diary_module
 from epifalcon.mobility.city import draws as draws_module
 from epifalcon.mobility.city.borrow import borrow
-from epifalcon.mobility.city.coverage import Coverage, coverage, cut_gaps
+from epifalcon.mobility.city.coverage import Coverage, coverage, cut_gaps, fill_gaps
 from epifalcon.mobility.city.destinations import (
     Kernel,
     borrow_destinations,
@@ -82,6 +82,7 @@ def build_city(
         settings.observed_share,
         settings.observed_sigma,
         min(1.0, settings.slot_hours / settings.gap_hours),
+        settings.fill_gaps,
     )
     clock = settings.clock
     by_slot = np.empty((clock.slots, settings.people), dtype=np.int32)
@@ -181,6 +182,8 @@ def _compile(digest: int) -> Callable[..., int]:
                 live_day(shared, life, person, day)
                 record_day(life, slot_minutes, row[day * per_day : (day + 1) * per_day])
             cut_gaps(plan, life.state, seed, number, row)
+            if plan.filled:
+                fill_gaps(row)
         by_slot[:, begin:end] = rows.T
         # Named last, so that the borrowed memory lives until here.
         return digest + 0 * int(owner.size[0])

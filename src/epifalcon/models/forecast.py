@@ -35,7 +35,8 @@ class ForecastReport:
     source: str
     """"reported" or "all": which cases were given and foretold."""
     measure: str
-    """"count" or "share": the errors are in cases, or in cases per 100 visitors."""
+    """Unit of the errors: "count", cases; "share", cases per 100 visitors;
+    "presence", slots spent by cases."""
     days: tuple[int, int]
     """First and last day foretold; none of them was trained on."""
     regions: int

@@ -4,7 +4,8 @@ h0 is a free row of each person, or the embedding of its known status. Then, for
 each layer, a = P h and h' = dropout(relu(W [a || s] + b)), with the operator
 P = Dv^-1 H De^-1 H' (paper, "Detached Hypergraph Propagation") and s the region
 state of the person's places; last a linear head, softmax and cross-entropy
-("Prediction and Optimization").
+("Prediction and Optimization"). ``head="lstm"`` puts the LSTM cell of the authors'
+program before the linear head.
 
 P joins people, so nobody can compute it alone. ``training_pass`` is therefore a
 generator: it yields the rows that must go to the edges and is sent what comes
@@ -29,6 +30,8 @@ Parameters = Mapping[str, Tensor]
 CLASSES = 2
 STATUSES = 3
 """Negative, positive, unknown: the columns of a status input."""
+CELL_WIDTH = 16
+"""Of the LSTM cell."""
 _BLOCK = 256
 
 
@@ -167,6 +170,10 @@ def initial_parameters(
         for number in range(settings.layers)
     }
     shapes["head"] = (CLASSES, settings.width)
+    if settings.head == "lstm":
+        # Without a state before it a cell has no use for its forget gate.
+        shapes["cell"] = (3 * CELL_WIDTH, settings.width)
+        shapes["head"] = (CLASSES, CELL_WIDTH)
     made: dict[str, Tensor] = {}
     for name, (outputs, inputs) in shapes.items():
         bound = inputs**-0.5
@@ -197,11 +204,15 @@ def training_pass(
         read.append(beside(way.upload.read(received), home.state))
         rows = layer_forward(parameters, layer, read[layer], keep)
         entered.append(rows)
-    loss, weight, gradient = loss_and_gradient(
-        head(parameters, rows), home.target, weights
-    )
-    uses.append(LinearUse("head.weight", "head.bias", rows, gradient))
+    top, gates = cell_forward(parameters, rows)
+    logits = torch.addmm(parameters["head.bias"], top, parameters["head.weight"].T)
+    loss, weight, gradient = loss_and_gradient(logits, home.target, weights)
+    uses.append(LinearUse("head.weight", "head.bias", top, gradient))
     gradient = gradient @ parameters["head.weight"]
+    if gates is not None:
+        gradient = _cell_gradient(gates, gradient)
+        uses.append(LinearUse("cell.weight", "cell.bias", rows, gradient))
+        gradient = gradient @ parameters["cell.weight"]
     for layer in reversed(range(len(home.keep))):
         name, opened = f"layer{layer}", entered[layer + 1]
         outward = elementwise.through_opened(gradient, opened, home.keep[layer])
@@ -257,7 +268,36 @@ def layer_forward(
 
 def head(parameters: Parameters, rows: Tensor) -> Tensor:
     """The two logits of each person, (people, 2)."""
-    return torch.addmm(parameters["head.bias"], rows, parameters["head.weight"].T)
+    top, _ = cell_forward(parameters, rows)
+    return torch.addmm(parameters["head.bias"], top, parameters["head.weight"].T)
+
+
+def cell_forward(
+    parameters: Parameters, rows: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Return what the linear head reads, and the gates of an LSTM cell if any.
+
+    With a cell, (people, 16) and the gates (people, 48) before their nonlinearities;
+    without one, the rows and None.
+    """
+    if "cell.weight" not in parameters:
+        return rows, None
+    gates = torch.addmm(parameters["cell.bias"], rows, parameters["cell.weight"].T)
+    return _cell_output(gates), gates
+
+
+def _cell_output(gates: Tensor) -> Tensor:
+    """One step of an LSTM from a zero state: o * tanh(i * g)."""
+    enter, candidate, leave = gates.chunk(3, dim=1)
+    return leave.sigmoid() * (enter.sigmoid() * candidate.tanh()).tanh()
+
+
+def _cell_gradient(gates: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of the gates from that of the cell's output."""
+    with torch.enable_grad():
+        leaf = gates.detach().requires_grad_()
+        (found,) = torch.autograd.grad(_cell_output(leaf), leaf, gradient)
+    return found
 
 
 def loss_and_gradient(
@@ -317,7 +357,7 @@ def adam_step(
     Elementwise, so an embedding updated at home moves as in one central Adam.
     The step is that of ``gradient`` times ``scale``.
     """
-    size = rule.learning_rate / (1 - 0.9**step)
+    size = rule.learning_rate_at(step) / (1 - 0.9**step)
     rates = scale, rule.weight_decay, size, (1 - 0.999**step) ** -0.5
     before = value, moments.first, moments.second
     new, first, second = elementwise.adam(before, gradient, rates)

@@ -29,7 +29,7 @@ from epifalcon.types import Floats, Plain
 SOURCES = ("reported", "all")
 """Where case counts come from: from test results alone, or from everybody."""
 
-MEASURES = ("count", "share")
+MEASURES = ("count", "share", "presence")
 """What the cases of a region and day are measured in."""
 
 # No region has e^20 cases; without a ceiling a bad step would tell infinity.
@@ -51,7 +51,8 @@ class RegionHistory:
     source: str = "reported"
     """"reported" (tested people alone) or "all" (hidden people included)."""
     measure: str = "count"
-    """What a number is: "count" for cases, "share" for cases in 100 visitors."""
+    """What a number is: "count" for cases, "share" for cases in 100 visitors,
+    "presence" for slots that cases spent there."""
 
     def __post_init__(self) -> None:
         require_source(self.source)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 InputKind = Literal["embedding", "status"]
 GradientPath = Literal["auto", "local", "exchanged"]
 MacroCases = Literal["auto", "reported", "all", "none"]
+Head = Literal["linear", "lstm"]
+RegionKind = Literal["dcrnn", "gru"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,9 @@ class FalconSettings:
     input_dropout: float = 0.0
     """The same for the input rows."""
     learning_rate: float = 0.001
+    learning_rate_milestones: tuple[int, ...] = ()
+    """Rounds at which the learning rate is multiplied by ``learning_rate_gamma``."""
+    learning_rate_gamma: float = 0.7
     weight_decay: float = 0.0005
     rounds: int = 500
     window_slots: int = 1
@@ -47,6 +52,9 @@ class FalconSettings:
     """``local``: others' rows are constants, as in algorithm 2. ``exchanged``:
     gradient rows travel like rows, which gives the exact gradient. ``auto``:
     exchanged without privacy, where it costs nothing, otherwise local."""
+    head: Head = "linear"
+    """``lstm``: an LSTM cell of width 16, applied once, before the linear head, as in
+    the authors' program."""
     class_weights: tuple[float, float] | None = None
     """Weight of a negative and of a positive person in the loss."""
     precision: Literal["single", "double"] = "single"
@@ -63,10 +71,19 @@ class FalconSettings:
                 raise SettingsError(f"{name}=1 would leave nothing: choose less")
         one_of(get_args(InputKind), input=self.input)
         one_of(get_args(GradientPath), gradient_path=self.gradient_path)
+        one_of(get_args(Head), head=self.head)
+        for milestone in self.learning_rate_milestones:
+            whole(1, learning_rate_milestones=milestone)
+        positive(learning_rate_gamma=self.learning_rate_gamma)
         one_of(("single", "double"), precision=self.precision)
         if self.class_weights is not None:
             negative, infected = self.class_weights
             positive(class_weight_0=negative, class_weight_1=infected)
+
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of step ``step``, counted from 1."""
+        passed = sum(step > milestone for milestone in self.learning_rate_milestones)
+        return self.learning_rate * self.learning_rate_gamma**passed
 
     @property
     def dtype(self) -> "torch.dtype":
@@ -78,14 +95,19 @@ class FalconSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DcrnnSettings:
-    """Size of the network and what it looks at."""
+    """Kind and size of the region network."""
 
+    kind: RegionKind = "dcrnn"
+    """``dcrnn``: the paper's network on each day's flows. ``gru``: that of the
+    authors' program, which has no graph (see ``models.region_gru``); it reads
+    ``hidden_width``, ``training.steps`` and ``training.learning_rate`` alone."""
     hidden_width: int = 32
     """Numbers kept for each region and day: the width of E_m."""
     diffusion_steps: int = 2
     """How many steps of each random walk a convolution sees (K)."""
 
     def __post_init__(self) -> None:
+        one_of(get_args(RegionKind), kind=self.kind)
         whole(1, hidden_width=self.hidden_width)
         whole(0, diffusion_steps=self.diffusion_steps)
 
@@ -138,13 +160,21 @@ class RegionSettings:
     ``none``: no region model. ``auto``: reported, but none in mode ``local``,
     since cases by region and day would leave without protection."""
     cases: CaseSettings = field(default_factory=CaseSettings)
-    """How reported results become numbers of regions and days; ``all`` does not
-    look here."""
+    """How cases become numbers of regions and days. Of everybody's cases only
+    ``measure`` is used."""
     folds: int = 4
     """Parts of the tested people for cross-fitting the states."""
     network: DcrnnSettings = field(default_factory=DcrnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    scale_states: bool = True
+    """Centre and scale people's mean region states before the person model reads
+    them. The authors' program uses them as they are."""
 
     def __post_init__(self) -> None:
         one_of(get_args(MacroCases), macro_cases=self.macro_cases)
         whole(2, folds=self.folds)
+
+    @property
+    def is_published(self) -> bool:
+        """Whether network and coupling are the paper's, not those of its program."""
+        return self.network.kind == "dcrnn" and self.scale_states

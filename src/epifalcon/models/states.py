@@ -27,6 +27,7 @@ from epifalcon.mobility.flows import Flows, count_flows
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.forecast import ForecastReport, judge
 from epifalcon.models.macro import Dcrnn
+from epifalcon.models.region_gru import GruRegionModel
 from epifalcon.models.region_training import FitRecord
 from epifalcon.models.regional import (
     NetworkRegionModel,
@@ -41,13 +42,21 @@ from epifalcon.settings import as_plain, fingerprint
 _KIND = "region-states"
 
 
+def region_model(settings: RegionSettings) -> NetworkRegionModel | GruRegionModel:
+    """Return the region model of ``settings.network.kind``, not fitted yet."""
+    if settings.network.kind == "gru":
+        return GruRegionModel(settings)
+    return dcrnn_model(settings)
+
+
 def dcrnn_model(settings: RegionSettings) -> NetworkRegionModel:
     """The paper's region model, not fitted yet."""
 
     def build(channels: int, generator: torch.Generator) -> Dcrnn:
         return Dcrnn(channels, settings.network, generator)
 
-    named = {"name": "dcrnn", **as_plain(settings.network)}
+    size = as_plain(settings.network)
+    named = {"name": size.pop("kind"), **size}
     return NetworkRegionModel(build, settings.training, named)
 
 

@@ -163,7 +163,7 @@ def unprotected(release: Release) -> str | None:
     """What leaves without protection, in words; None where noise covers it."""
     if not isinstance(release, GaussianRelease):
         return release.what
-    return None if release.protected else "a clipped value without noise"
+    return None if release.protected else "a value without noise that bounds it"
 
 
 def _named(**texts: str) -> None:

@@ -34,14 +34,26 @@ class UploadMechanism:
     clip: float
     """The largest L2 norm of an upload before noise."""
     sigma: float
+    clips_rows: bool = True
+    """Whether ``clip`` bounds the uploaded rows. The authors' program clips only how
+    far a row changes in one round."""
+    one_value: bool = False
+    """Whether all coordinates of an upload share one noise value, as in the authors'
+    program."""
 
     def __post_init__(self) -> None:
         positive(clip=self.clip)
         non_negative(sigma=self.sigma)
 
     def receipt(self, terms: Terms) -> GaussianRelease:
-        """What one exchange under these numbers costs."""
-        return GaussianRelease(terms=terms, clip=self.clip, sigma=self.sigma)
+        """Return what one exchange costs; without a real bound it has no noise."""
+        bounded = self.clips_rows and not self.one_value
+        sigma = self.sigma if bounded else 0.0
+        return GaussianRelease(terms=terms, clip=self.clip, sigma=sigma)
+
+    def clipped(self, rows: Tensor) -> Tensor:
+        """Return the rows (people, width) as they leave, before noise."""
+        return clip_rows(rows, self.clip) if self.clips_rows else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +111,11 @@ def perturb(
     if len(rows) != len(claims.people):
         raise DataError(f"{len(rows)} rows must be {len(claims.people)}, one a person")
     claims.refuse_more_than(key.terms.releases)
-    sent = clip_rows(rows.detach(), mechanism.clip)[torch.from_numpy(claims.row)]
+    sent = mechanism.clipped(rows.detach())[torch.from_numpy(claims.row)]
     sent[torch.from_numpy(~claims.true)] = 0
-    noised = add_keyed(sent, mechanism.sigma, claims.noise_rows(), key)
-    return Released(noised, mechanism.receipt(key.terms))
+    if mechanism.one_value:
+        zero = torch.zeros_like(sent[:, :1])
+        sent += add_keyed(zero, mechanism.sigma, claims.noise_rows(), key)
+    else:
+        sent = add_keyed(sent, mechanism.sigma, claims.noise_rows(), key)
+    return Released(sent, mechanism.receipt(key.terms))

@@ -41,8 +41,8 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.regional import NetworkRegionModel, RegionHistory
 from epifalcon.models.states import (
     FoldHistories,
-    dcrnn_model,
     fit_states,
+    region_model,
     states_by_fold,
 )
 from epifalcon.privacy.pseudo.catalogue import generate
@@ -50,10 +50,18 @@ from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, PersonIds
+from epifalcon.types import Floats, Mask, PersonIds
 
 _KIND = "features"
 _TESTS = ("person", "positive", "slot")
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """People whose results choose the round: (people,) each."""
+
+    people: PersonIds
+    infected: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +75,8 @@ class Task:
     seed: int
     all_cases: Floats | None = None
     """(regions, days) of everybody; only for ``macro_cases="all"``."""
+    test_people: Selection | None = None
+    """Of untested people; only for ``stopping.selected_on="test"``."""
 
     def __post_init__(self) -> None:
         if self.known.people != self.traces.people:
@@ -85,6 +95,8 @@ class Task:
         }
         if self.all_cases is not None:
             arrays["all_cases"] = self.all_cases
+        if self.test_people is not None:
+            arrays["test_people"] = self.test_people.infected
         data = {"clock": as_plain(self.traces.clock), "arrays": _digest(arrays)}
         told = {**as_plain(self.settings), "data_sha256": fingerprint(data)}
         return store.Origin.now(told, self.seed)
@@ -149,12 +161,31 @@ def make_features(
     fit = _leaking_states if task.settings.macro_cases == "all" else _honest_states
     found = fit(task, incidence, training, progress)
     scaling = StateScaling.of(found.state)
+    if not task.settings.region.scale_states:
+        scaling = StateScaling.identity(found.state.shape[1])
     state = scaling.apply(found.state)
     return Features(held_back, state, found.forecast, scaling, found.model)
 
 
+def selection(task: Task, held_back: PersonIds) -> Selection:
+    """Return the people whose results choose the round."""
+    if task.settings.stopping.selected_on == "validation":
+        return Selection(held_back, task.known.status[held_back] == 1)
+    if task.test_people is None or not len(task.test_people.people):
+        raise SettingsError(
+            "stopping.selected_on='test' needs a simulated outbreak: of these people "
+            "only the tests are known"
+        )
+    return task.test_people
+
+
 def validation_people(task: Task) -> PersonIds:
-    """Whom training never sees, for the choice of the best round."""
+    """Return the tested people whom training never sees; they choose the round.
+
+    None where the round is chosen on test people.
+    """
+    if task.settings.stopping.selected_on == "test":
+        return np.zeros(0, np.int32)
     rng = Streams(task.seed).numpy("validation people")
     try:
         return hold_back(task.known, task.settings.stopping.validation_share, rng)
@@ -220,14 +251,15 @@ def _honest_states(
     streams = Streams(task.seed)
     fold = even_folds(training, region.folds, streams.numpy("region folds"))
     told = FoldHistories.of(training, task.traces, fold, region.cases)
-    model = dcrnn_model(region)
+    model = region_model(region)
     fitted = states_by_fold(
         model, told.whole, told.others, _generator(streams), progress=progress
     )
     own = [states.hidden for states in fitted.folds]
     whole = fitted.whole.states.hidden
     state = state_by_fold(whole, own, fold, incidence, task.traces)
-    return _Found(state, fitted.whole.forecast.as_plain(), model)
+    kept = model if isinstance(model, NetworkRegionModel) else None
+    return _Found(state, fitted.whole.forecast.as_plain(), kept)
 
 
 def _leaking_states(
@@ -235,8 +267,11 @@ def _leaking_states(
 ) -> _Found:
     """From everybody's cases, hidden people included, as the authors' program."""
     del training
-    history = RegionHistory(count_flows(task.traces), everybodys_cases(task), "all")
-    model = dcrnn_model(task.settings.region)
+    region = task.settings.region
+    history = RegionHistory(
+        count_flows(task.traces), everybodys_cases(task), "all", region.cases.measure
+    )
+    model = region_model(region)
     fitted = fit_states(model, history, _generator(Streams(task.seed)), progress)
     state = state_at_home(fitted.states.hidden, incidence, task.traces)
     return _Found(state, fitted.forecast.as_plain())

@@ -41,6 +41,7 @@ from epifalcon.studies.features import (
     everybodys_cases,
     make_features,
     pseudo_places,
+    selection,
     validation_people,
 )
 from epifalcon.studies.looks import Look, Watch
@@ -134,8 +135,10 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
     if desk.folder is not None:
         resumed = checkpoints.newest(desk.folder, origin)
     engine, taker = _engine(task, incidence, features, desk, resumed)
-    truth = task.known.status[features.held_back] == 1
-    watcher = Watcher(engine, features.held_back, truth, task.settings.stopping)
+    chosen_by = selection(task, features.held_back)
+    watcher = Watcher(
+        engine, chosen_by.people, chosen_by.infected, task.settings.stopping
+    )
     if resumed is not None:
         engine.restore(resumed.engine)
         watcher.restore(resumed)
@@ -158,7 +161,7 @@ def require_possible(task: Task) -> None:
     """Raise now what ``fit`` would raise of tests and settings that do not fit."""
     settings, traces = task.settings, task.traces
     clock = traces.clock
-    validation_people(task)
+    selection(task, validation_people(task))
     # One person shows as well as all whether windows fit the slots.
     first = Traces(traces.by_slot[:, :1], clock, traces.regions)
     one = hypergraph(first, settings)

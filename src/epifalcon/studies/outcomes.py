@@ -21,7 +21,7 @@ from epifalcon.federation.settings import PredictionSettings
 from epifalcon.models.threads import threads
 from epifalcon.progress import Progress
 from epifalcon.studies import fitting, rivals
-from epifalcon.studies.features import Task, validation_people
+from epifalcon.studies.features import Selection, Task, validation_people
 from epifalcon.studies.fitting import Desk, Prediction, fit
 from epifalcon.studies.measurements import FAILED, Failed
 from epifalcon.studies.methods import FALCONS, FIELD
@@ -58,12 +58,12 @@ class Outcome:
         title = entry(self.method).title
         if self.method == FIELD and self.spent is not None:
             title = f"{title}, {self.spent['mode']}"
-        if self.method != "falcon" or self.settings is None:
+        if self.settings is None:
             return title
+        if self.method != "falcon":
+            return title + _marks(self.settings)
         title = f"{title}, {self.settings.privacy.mode}"
-        if self.settings.macro_cases == "all":
-            title += " (ALL CASES)"
-        return title
+        return title + _marks(self.settings)
 
     @property
     def spent(self) -> dict[str, Any] | None:
@@ -84,6 +84,7 @@ class Outcome:
         trained = self.trained
         return plain | {
             "macro_cases": self.settings.macro_cases,
+            "selected_on": self.settings.stopping.selected_on,
             "best_round": trained.best_round,
             "rounds": trained.looks[-1].round,
             "validation_auc": trained.validation_auc,
@@ -91,6 +92,14 @@ class Outcome:
             **trained.spent,
             "forecast": trained.forecast,
         }
+
+
+def _marks(settings: PredictionSettings) -> str:
+    """What a title must say of settings that show a method its test people."""
+    marks = ["ALL CASES"] if settings.macro_cases == "all" else []
+    if settings.stopping.selected_on == "test":
+        marks.append("selected on test people")
+    return f" ({', '.join(marks)})" if marks else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +135,8 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
         trained.seconds,
         task.settings,
         trained,
-        people,
-        trained.probability[people],
+        people if len(people) else None,
+        trained.probability[people] if len(people) else None,
     )
 
 
@@ -176,9 +185,15 @@ def _task(begun: Begun, method: str) -> Task:
         settings = settings.central()
     cases = None
     if settings.macro_cases == "all" and begun.epidemic is not None:
-        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces)
+        measure = settings.region.cases.measure
+        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces, measure)
         cases = found.by_region_and_day[:, -begun.reported.clock.days :]
-    return Task(begun.reported, rivals.known_of(begun), settings, begun.seed, cases)
+    chosen_by = None
+    if settings.stopping.selected_on == "test" and begun.epidemic is not None:
+        truth = begun.epidemic.labels.hidden.open("choosing the round on test people")
+        chosen_by = Selection(truth.person, truth.infected)
+    known = rivals.known_of(begun)
+    return Task(begun.reported, known, settings, begun.seed, cases, chosen_by)
 
 
 def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None:

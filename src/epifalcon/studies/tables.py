@@ -23,7 +23,11 @@ _METRICS = {
 }
 FEW_METRICS = ("auc", "dep", "f1", "bep", "log_loss")
 """As many as a terminal of 80 columns can show."""
-_MEASURES = {"count": "", "share": " in a hundred tested visitors"}
+_MEASURES = {
+    "count": "",
+    "share": " in a hundred tested visitors",
+    "presence": ", as slots that they spent there",
+}
 _FORECASTS = {
     "model": "DCRNN",
     "last": "last value",

@@ -10,7 +10,7 @@ from epifalcon.studies.study import Scale
 
 PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
-EVERYBODYS: Final = ("region.macro_cases=all",)
+EVERYBODYS: Final = ("region.macro_cases=all", "region.cases.measure=count")
 """The region model sees the cases of hidden people too: the paper's leak."""
 REPRESENTATIVE: Final = (
     *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),

@@ -102,6 +102,14 @@ def require_federable(settings: PredictionSettings) -> None:
         raise SettingsError("region.macro_cases='all': no site knows all cases")
     if settings.view.people:
         raise SettingsError("view.people: record a view in one process instead")
+    if settings.stopping.selected_on == "test":
+        raise SettingsError("stopping.selected_on='test': no site knows hidden results")
+    if not settings.privacy.is_published or not settings.region.is_published:
+        raise SettingsError(
+            "settings of the authors' program (privacy.clipped, privacy.upload_noise, "
+            "privacy.gradient_noise, region.network.kind, region.scale_states) run in "
+            "one process only: the program is central"
+        )
 
 
 @dataclass(frozen=True, eq=False)

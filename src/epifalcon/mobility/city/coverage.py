@@ -17,19 +17,23 @@ _SALT = np.uint64(0xC0FFEE5EED)
 class Coverage(NamedTuple):
     """A person's log odds of being observed are normal(``centre``, ``sigma``).
 
-    ``renewal`` is the chance per slot that being observed is drawn anew.
+    ``renewal`` is the chance per slot that being observed is drawn anew;
+    ``filled`` replaces gaps by the last observed region.
     """
 
     everything: bool
     centre: float
     sigma: float
     renewal: float
+    filled: bool
 
 
-def coverage(share: float, sigma: float, renewal: float) -> Coverage:
-    """The coverage whose mean over people is ``share``."""
+def coverage(
+    share: float, sigma: float, renewal: float, filled: bool = False
+) -> Coverage:
+    """Return the coverage whose mean over people is ``share``."""
     if share in (0.0, 1.0):
-        return Coverage(share == 1.0, -700.0, 0.0, renewal)
+        return Coverage(share == 1.0, -700.0, 0.0, renewal, filled)
     nodes, weights = np.polynomial.hermite_e.hermegauss(64)
     weights = weights / weights.sum()
 
@@ -37,7 +41,8 @@ def coverage(share: float, sigma: float, renewal: float) -> Coverage:
         return float(weights @ (1 / (1 + np.exp(-(centre + sigma * nodes))))) - share
 
     reach = 40.0 + 12.0 * sigma
-    return Coverage(False, float(brentq(excess, -reach, reach)), sigma, renewal)
+    centre = float(brentq(excess, -reach, reach))
+    return Coverage(False, centre, sigma, renewal, filled)
 
 
 @njit(cache=True)
@@ -55,3 +60,17 @@ def cut_gaps(
             seen = uniform(state) < share
         if not seen:
             slots[slot] = UNKNOWN
+
+
+@njit(cache=True)
+def fill_gaps(slots: RegionIds) -> None:
+    """Replace each -1 in (slots,) by the last region before it, or else the first."""
+    first = 0
+    while first < slots.size and slots[first] == UNKNOWN:
+        first += 1
+    if first == slots.size:
+        return
+    slots[:first] = slots[first]
+    for slot in range(first + 1, slots.size):
+        if slots[slot] == UNKNOWN:
+            slots[slot] = slots[slot - 1]

@@ -80,6 +80,11 @@ class CitySettings:
     """Spread (of the log odds) of that share between people."""
     gap_hours: float = 6.0
     """Hours over which being observed or not stays alike."""
+    fill_gaps: bool = False
+    """Replace each unobserved slot by the last observed region, and the slots before
+    the first observation by the first. People then seem to stay where they were seen
+    last, and the outbreak spreads along these traces. The authors' Larger data set
+    was made in this way from sparse location records."""
 
     def __post_init__(self) -> None:
         self._check_whole_numbers()
