@@ -188,6 +188,35 @@ def test_all_cases_are_marked_and_count_the_infectious():
     assert reported.label == "reported cases, tested people only"
 
 
+def test_all_cases_honour_their_measure():
+    city = mixing_city()
+    outbreak = simulate(
+        city, FAST, OutbreakSettings(seed_count=4), np.random.default_rng(0)
+    )
+    slots = outbreak.infectious_by_region_and_day(city)
+    visits = np.zeros(slots.shape)
+    for slot, row in enumerate(city.by_slot):
+        for region in row[row >= 0]:
+            visits[region, slot // city.clock.slots_per_day] += 1
+    presence = all_cases(outbreak, city, "presence")
+    share = all_cases(outbreak, city, "share")
+    assert (presence.measure, share.measure) == ("presence", "share")
+    np.testing.assert_array_equal(presence.by_region_and_day, slots)
+    expected = np.where(visits > 0, 100 * slots / np.maximum(visits, 1), 0)
+    np.testing.assert_allclose(share.by_region_and_day, expected)
+
+
+def test_presence_counts_the_slots_that_cases_spent_in_their_window():
+    traces = traces_of([[0, 1], [0, 1], [2, -1], [1, -1]], regions=3)
+    known = known_of(2, [(0, 2, 1), (0, 3, 1), (1, 3, 0)])
+    wanted = CaseSettings(measure="presence", window_days=2)
+    found = reported_cases(known, traces, wanted)
+    expected = np.zeros((3, 4))
+    expected[0, 1] = expected[2, 2] = 1
+    assert found.measure == "presence"
+    np.testing.assert_array_equal(found.by_region_and_day, expected)
+
+
 def test_what_does_not_fit_is_refused():
     city = mixing_city()
     with pytest.raises(DataError, match="tests of 3 people, traces of 40"):

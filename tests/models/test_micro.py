@@ -71,11 +71,29 @@ def by_autograd(parameters, home, operator, weights, local):
             + parameters[f"layer{layer}.bias"]
         )
         rows = out if keep is None else out * keep
+    if "cell.weight" in parameters:
+        rows = lstm_cell(parameters, rows)
     logits = rows @ parameters["head.weight"].T + parameters["head.bias"]
     target = torch.from_numpy(home.target.astype(np.int64))
     return torch.nn.functional.cross_entropy(
         logits, target, weights, ignore_index=-1, reduction="sum"
     )
+
+
+def lstm_cell(parameters, rows):
+    """One step of torch's LSTM cell from a zero state."""
+    cell = torch.nn.LSTMCell(rows.shape[1], micro.CELL_WIDTH, dtype=F64)
+    enter, candidate, leave = parameters["cell.weight"].chunk(3)
+    bias = parameters["cell.bias"].chunk(3)
+    unused, none = torch.zeros_like(enter), torch.zeros_like(bias[0])
+    given = {
+        "weight_ih": torch.cat([enter, unused, candidate, leave]),
+        "bias_ih": torch.cat([bias[0], none, bias[1], bias[2]]),
+        "weight_hh": torch.zeros_like(cell.weight_hh),
+        "bias_hh": torch.zeros_like(cell.bias_hh),
+    }
+    out, _ = torch.func.functional_call(cell, given, rows)
+    return out
 
 
 @quick
@@ -90,7 +108,8 @@ def by_autograd(parameters, home, operator, weights, local):
 def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, local):
     home = home_of(inc, seed, state_width, layers, drop)
     operator = dense_layer(inc)
-    rule = FalconSettings(width=4, layers=layers, precision="double")
+    head = "lstm" if seed % 3 == 0 else "linear"
+    rule = FalconSettings(width=4, layers=layers, precision="double", head=head)
     parameters = micro.initial_parameters(
         rule, state_width, np.random.default_rng(seed)
     )
@@ -160,12 +179,16 @@ def test_scores_are_the_softmax_of_a_pass_without_dropout():
     assert torch.allclose(found, torch.softmax(logits, 1)[:, 1])
 
 
-def test_adam_is_torchs():
+@pytest.mark.parametrize("milestones", [(), (5, 11)])
+def test_adam_is_torchs(milestones):
     rng = np.random.default_rng(2)
-    rule = FalconSettings(learning_rate=0.01, weight_decay=0.1)
+    rule = FalconSettings(
+        learning_rate=0.01, weight_decay=0.1, learning_rate_milestones=milestones
+    )
     value = torch.from_numpy(rng.standard_normal((4, 3)))
     theirs = value.clone().requires_grad_()
     optimiser = torch.optim.Adam([theirs], lr=0.01, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.7)
     moments = micro.Moments.of(value)
     for step in range(1, 30):
         theirs.grad = torch.from_numpy(rng.standard_normal((4, 3)))
@@ -174,6 +197,7 @@ def test_adam_is_torchs():
         assert torch.equal(value, before)
         value = new
         optimiser.step()
+        schedule.step()
         assert torch.allclose(value, theirs, rtol=0, atol=1e-13)
 
 

@@ -201,7 +201,7 @@ def test_methods_are_told_beliefs_and_not_the_truth():
 
 def test_a_layer_is_put_on_a_preset():
     plain, safer = (Experiment.load(name) for name in ("hamlet", "hamlet+safer"))
-    assert set(WORLDS) | {"safer"} == set(layer_names())
+    assert set(WORLDS) | {"safer", "authors"} == set(layer_names())
     assert safer.city == plain.city
     assert (safer.model.input, plain.model.input) == ("status", "embedding")
     assert (safer.privacy.mode, plain.privacy.mode) == ("local", "off")

@@ -33,6 +33,7 @@ MODES = {
     ),
     "paper-recorded": replace(town.with_mode("paper"), view=ViewSettings(people=9)),
     "local": town.with_mode("local"),
+    "two-rates": town.with_mode("off", rounds=3, learning_rate=None),
     "hgnn": town.CENTRAL,
 }
 EVERY = pytest.mark.parametrize("settings", MODES.values(), ids=MODES.keys())
@@ -140,7 +141,35 @@ def test_training_ends_when_no_look_gets_better():
     )
     found = fit(town.task(settings))
     assert found.looks[-1].round == found.best_round + 3 < 60
-    assert max(look.auc for look in found.looks) == found.validation_auc
+    best = min(found.looks, key=lambda look: look.log_loss)
+    assert (best.auc, best.log_loss) == (
+        found.validation_auc,
+        found.validation_log_loss,
+    )
+
+
+def test_of_two_learning_rates_validation_people_choose():
+    settings = MODES["two-rates"]
+    assert settings.learning_rates == (0.01, 0.003)
+    alone = [
+        fit(town.task(settings.with_learning_rate(rate)))
+        for rate in settings.learning_rates
+    ]
+    best = min(alone, key=lambda one: one.validation_log_loss)
+    assert len({one.validation_log_loss for one in alone}) == 2
+    found = fit(town.task(settings))
+    assert found.learning_rate == best.learning_rate
+    np.testing.assert_array_equal(found.probability, best.probability)
+
+
+def test_with_privacy_one_training_is_released_at_the_papers_rate():
+    for mode in ("paper", "local"):
+        settings = town.with_mode(mode, learning_rate=None)
+        assert settings.learning_rates == (0.001,)
+        found = fit(town.task(settings))
+        assert found.learning_rate == 0.001
+        again = fit(town.task(town.with_mode(mode, learning_rate=0.001)))
+        np.testing.assert_array_equal(found.probability, again.probability)
 
 
 def test_the_last_round_is_looked_at_however_seldom_one_looks():

@@ -60,7 +60,7 @@ def outcome(method="falcon", mode="off", person=None, forecast=None):
         probability=SCORES,
         best_round=4,
         validation_auc=0.625,
-        looks=(Look(6, 0.5, 0.625, math.inf),),
+        looks=(Look(6, 0.5, 0.625, math.inf, 0.6),),
         spent=spent(mode, person),
         forecast=forecast,
         seconds=12.34,

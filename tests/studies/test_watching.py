@@ -60,10 +60,23 @@ def test_the_best_look_is_kept_and_the_first_of_equals():
         engine.go(watcher)
         watcher.look(0.5)
     assert [look.auc for look in watcher.looks] == [0.5, 1.0, 0.0, 1.0]
-    assert watcher.best == (2, 1.0)
+    assert watcher.best == watcher.looks[1]
     assert watcher.tensors[PROBABILITY].tolist() == GOOD
     assert watcher.tensors["parameter/w"].tolist() == [2.0, 2.0]
     assert set(watcher.tensors) == {PROBABILITY, "parameter/w", "home/rows"}
+
+
+def test_validation_people_choose_by_log_loss_and_test_people_by_auc():
+    sure, right = [0.999, 0.998, 0.5], [0.6, 0.5, 0.5]
+    for selected_on, best in (("validation", 1), ("test", 0)):
+        engine, watcher = watched([sure, right], selected_on=selected_on)
+        for _ in range(2):
+            engine.go(watcher)
+            watcher.look(0.5)
+        assert watcher.best == watcher.looks[best]
+        losses = [look.log_loss for look in watcher.looks]
+        assert losses[1] == pytest.approx(-(math.log(0.6) + math.log(0.5)) / 2)
+        assert losses[0] > losses[1]
 
 
 def test_it_ends_after_looks_without_a_better_one():

@@ -27,7 +27,7 @@ from epifalcon.studies.run_folder import Begun
 
 SEED = 5
 FALCON = PredictionSettings(
-    model=FalconSettings(rounds=6, width=4),
+    model=FalconSettings(rounds=6, width=4, learning_rate=0.001),
     region=RegionSettings(
         training=TrainingSettings(steps=2), network=DcrnnSettings(hidden_width=4)
     ),

@@ -200,7 +200,9 @@ def all_cases(
         everybody = np.arange(traces.people, dtype=np.int32)
         window = np.zeros_like(everybody), np.full_like(everybody, traces.slots - 1)
         visits = np.zeros(found.shape)
-        _spread(traces.by_slot, everybody, window, (np.ones(traces.slots), True), visits)
+        _spread(
+            traces.by_slot, everybody, window, (np.ones(traces.slots), True), visits
+        )
         found *= 100 / np.maximum(visits, 1)
     return Cases(found, "all", measure=measure)
 

@@ -8,7 +8,12 @@ from typing import Literal, get_args
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
-from epifalcon.models.settings import FalconSettings, RegionSettings
+from epifalcon.models.settings import (
+    PAPER_RATE,
+    TRIED_RATES,
+    FalconSettings,
+    RegionSettings,
+)
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Relation, Unit
 from epifalcon.privacy.pseudo.record import PseudoSettings
@@ -95,7 +100,6 @@ class PrivacySettings:
                 raise SettingsError(
                     f"{name}={sigma} is used by mode='paper' only, not {self.mode!r}"
                 )
-
 
     def _check_mechanisms(self) -> None:
         one_of(get_args(Clipped), clipped=self.clipped)
@@ -209,6 +213,18 @@ class PredictionSettings:
         if wanted != "auto":
             return wanted
         return "none" if self.privacy.mode == "local" else "reported"
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """The learning rates that are tried, one training each."""
+        if self.model.learning_rate is not None:
+            return (self.model.learning_rate,)
+        several = self.privacy.mode == "off" and self.stopping.selected_on != "test"
+        return TRIED_RATES if several else (PAPER_RATE,)
+
+    def with_learning_rate(self, rate: float) -> "PredictionSettings":
+        """Return the settings of the training with ``rate``."""
+        return replace(self, model=replace(self.model, learning_rate=rate))
 
     def central(self) -> "PredictionSettings":
         """The paper's HGNN: the person model in one place, nothing else."""

@@ -272,9 +272,7 @@ def head(parameters: Parameters, rows: Tensor) -> Tensor:
     return torch.addmm(parameters["head.bias"], top, parameters["head.weight"].T)
 
 
-def cell_forward(
-    parameters: Parameters, rows: Tensor
-) -> tuple[Tensor, Tensor | None]:
+def cell_forward(parameters: Parameters, rows: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return what the linear head reads, and the gates of an LSTM cell if any.
 
     With a cell, (people, 16) and the gates (people, 48) before their nonlinearities;

@@ -63,7 +63,9 @@ class GruRegionModel:
         days = range(min(WINDOW_DAYS, first - 1) - 1, first - 1)
         for step in range(settings.steps):
             errors = [
-                functional.mse_loss(self._next(self._state(inputs, day)), inputs[day + 1])
+                functional.mse_loss(
+                    self._next(self._state(inputs, day)), inputs[day + 1]
+                )
                 for day in days
             ]
             loss = torch.stack(errors).mean()

@@ -5,7 +5,7 @@ takes seconds to load.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from epifalcon.checks import one_of, positive, unit_interval, whole
 from epifalcon.epidemic.cases import CaseSettings
@@ -19,6 +19,8 @@ GradientPath = Literal["auto", "local", "exchanged"]
 MacroCases = Literal["auto", "reported", "all", "none"]
 Head = Literal["linear", "lstm"]
 RegionKind = Literal["dcrnn", "gru"]
+PAPER_RATE: Final = 0.001
+TRIED_RATES: Final = (0.01, 0.003)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,10 @@ class FalconSettings:
     """Share of each layer's outputs left out in training."""
     input_dropout: float = 0.0
     """The same for the input rows."""
-    learning_rate: float = 0.001
+    learning_rate: float | None = None
+    """None: without privacy 0.01 and 0.003 are both tried, and validation people
+    choose by log loss, as for every network; with privacy, where each training is a
+    release, and over sites the paper's 0.001."""
     learning_rate_milestones: tuple[int, ...] = ()
     """Rounds at which the learning rate is multiplied by ``learning_rate_gamma``."""
     learning_rate_gamma: float = 0.7
@@ -62,7 +67,9 @@ class FalconSettings:
     def __post_init__(self) -> None:
         whole(1, width=self.width, layers=self.layers, rounds=self.rounds)
         whole(1, window_slots=self.window_slots)
-        positive(learning_rate=self.learning_rate, mask_share=self.mask_share)
+        positive(mask_share=self.mask_share)
+        if self.learning_rate is not None:
+            positive(learning_rate=self.learning_rate)
         positive(embedding_scale=self.embedding_scale)
         unit_interval(mask_share=self.mask_share, weight_decay=self.weight_decay)
         for name in ("dropout", "input_dropout"):
@@ -82,8 +89,9 @@ class FalconSettings:
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of step ``step``, counted from 1."""
+        rate = PAPER_RATE if self.learning_rate is None else self.learning_rate
         passed = sum(step > milestone for milestone in self.learning_rate_milestones)
-        return self.learning_rate * self.learning_rate_gamma**passed
+        return rate * self.learning_rate_gamma**passed
 
     @property
     def dtype(self) -> "torch.dtype":

@@ -33,12 +33,18 @@ _PEOPLE = 2000
 def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """The error of every attack on a recorded run of Falcon, by the attack's name.
 
+    ``strongest`` is the lowest error of all attacks on places.
+
     Those of ``epifalcon audit``, without its canaries: whether noise is what the
     ledger says does not differ from row to row of a table.
     """
     notes = read_notes(run.place)
     found = attacks_on(run, notes, AuditWish().seed, progress)
-    return {one.name: one.error for one in found} | {RANDOM: found[0].random}
+    blind = found[0].random
+    errors = [one.error for one in found if one.random == blind]
+    strongest = min((one for one in errors if one is not None), default=None)
+    named = {one.name: one.error for one in found}
+    return named | {"strongest": strongest, RANDOM: blind}
 
 
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:

@@ -41,7 +41,11 @@ class Falcon(Method):
             masked=people,
             masked_risk=found.probability[people],
             steps=found.looks[-1].round,
-            told={"best_round": found.best_round, **found.spent},
+            told={
+                "learning_rate": found.learning_rate,
+                "best_round": found.best_round,
+                **found.spent,
+            },
         )
 
     def _settings(self) -> PredictionSettings:

@@ -7,8 +7,9 @@ training that is gone on with ends with the same bits.
 """
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -50,10 +51,12 @@ from epifalcon.studies.method_folder import (
     LEDGER,
     MODEL,
     PREDICTION,
+    RATES,
     REGION,
     WEIGHTS,
 )
 from epifalcon.studies.recording import (
+    VIEW,
     checkpointed,
     keep_notes,
     require_room,
@@ -72,8 +75,11 @@ class Prediction:
 
     probability: Probabilities
     """(people,)"""
+    learning_rate: float
     best_round: int
     validation_auc: float
+    """AUC of the people who chose the round: see ``stopping.selected_on``."""
+    validation_log_loss: float
     looks: tuple[Look, ...]
     spent: dict[str, Any]
     """``spent_figures`` of the ledger."""
@@ -84,10 +90,10 @@ class Prediction:
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
         meta = {
-            name: getattr(self, name)
-            for name in ("best_round", "validation_auc", "spent", "forecast")
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name not in ("probability", "looks")
         }
-        meta |= {name: getattr(self, name) for name in ("seconds", "seconds_per_round")}
         meta["looks"] = [asdict(look) for look in self.looks]
         arrays = {"probability": self.probability}
         store.write(folder, PREDICTION, arrays, meta=meta, origin=origin)
@@ -129,8 +135,59 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
     origin = task.origin
     if desk.folder is not None and (desk.folder / PREDICTION).is_dir():
         return _ended(task, desk.folder, origin)
+    features = _features(task, task.incidence, desk, origin)
+    rates = task.settings.learning_rates
+    if len(rates) == 1:
+        settings = task.settings.with_learning_rate(rates[0])
+        return _fit_rate(replace(task, settings=settings), features, desk, origin)
+    tried = {}
+    for rate in rates:
+        settings = task.settings.with_learning_rate(rate)
+        one = replace(task, settings=settings)
+        tried[rate] = _fit_rate(one, features, _desk_of_rate(desk, rate), origin)
+    best = min(rates, key=lambda rate: tried[rate].validation_log_loss)
+    seconds = sum(one.seconds for one in tried.values())
+    found = replace(tried[best], seconds=seconds)
+    if desk.folder is not None:
+        _keep_best_rate(desk.folder, desk.folder / RATES / f"{best:g}", found, origin)
+    return found
+
+
+def _desk_of_rate(desk: Desk, rate: float) -> Desk:
+    """Return where the training with one of several learning rates is kept."""
+    folder = None
+    if desk.folder is not None:
+        folder = desk.folder / RATES / f"{rate:g}"
+        folder.mkdir(parents=True, exist_ok=True)
+        store.clear_scratch(folder)
+
+    def progress(name: str, done: int, total: int, told: str = "") -> None:
+        desk.progress(f"{name}, learning rate {rate:g}", done, total, told)
+
+    return replace(desk, folder=folder, progress=progress, began=perf_counter())
+
+
+def _keep_best_rate(
+    folder: Path, rate: Path, found: Prediction, origin: store.Origin
+) -> None:
+    """Copy what the best training left into the method's folder, the outcome last."""
+    for name in (MODEL, VIEW):
+        if (rate / name).is_dir():
+            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.copytree(rate / name, folder / name)
+    shutil.copyfile(rate / LEDGER, folder / LEDGER)
+    with store.new_directory(folder / PREDICTION) as scratch:
+        found.save(scratch, origin)
+    shutil.rmtree(folder / RATES)
+
+
+def _fit_rate(
+    task: Task, features: Features, desk: Desk, origin: store.Origin
+) -> Prediction:
+    """Train with the one learning rate of the task's settings."""
+    if desk.folder is not None and (desk.folder / PREDICTION).is_dir():
+        return _ended(task, desk.folder, origin)
     incidence = task.incidence
-    features = _features(task, incidence, desk, origin)
     resumed = None
     if desk.folder is not None:
         resumed = checkpoints.newest(desk.folder, origin)
@@ -184,10 +241,15 @@ def _prediction(
     engine: VectorisedEngine, watcher: Watcher, features: Features, seconds: float
 ) -> Prediction:
     """The scores of the best look."""
+    best = watcher.best
+    if best is None:
+        raise SettingsError("model.rounds: no round was run")
     return Prediction(
         probability=watcher.tensors[PROBABILITY].numpy(),
-        best_round=watcher.best[0],
-        validation_auc=watcher.best[1],
+        learning_rate=engine.settings.learning_rate_at(1),
+        best_round=best.round,
+        validation_auc=best.auc,
+        validation_log_loss=best.log_loss,
         looks=tuple(watcher.looks),
         spent=spent_figures(engine.plan.mode, engine.ledger),
         forecast=features.forecast,
@@ -314,6 +376,7 @@ def _ended(task: Task, folder: Path, origin: store.Origin) -> Prediction:
     found, ledger = Prediction.load(place), finished_ledger(folder)
     # A kill may have come between the prediction and the end of the checkpoints.
     checkpoints.remove_all(folder)
+    shutil.rmtree(folder / RATES, ignore_errors=True)
     return replace(found, spent=spent_figures(task.settings.privacy.mode, ledger))
 
 

@@ -17,6 +17,8 @@ class Look:
     auc: float
     epsilon: float
     """Of a person so far; infinite without noise."""
+    log_loss: float
+    """Of the people whose results choose the round."""
 
     @property
     def told(self) -> str:
@@ -30,7 +32,13 @@ class Look:
     def of(cls, values: dict[str, Any]) -> "Look":
         """From JSON, which has no word for infinity."""
         epsilon = np.inf if values["epsilon"] is None else values["epsilon"]
-        return cls(values["round"], values["loss"], values["auc"], epsilon)
+        return cls(
+            values["round"],
+            values["loss"],
+            values["auc"],
+            epsilon,
+            values["log_loss"],
+        )
 
 
 Watch = Callable[[Look], None]

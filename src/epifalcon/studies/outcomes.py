@@ -85,6 +85,7 @@ class Outcome:
         return plain | {
             "macro_cases": self.settings.macro_cases,
             "selected_on": self.settings.stopping.selected_on,
+            "learning_rate": trained.learning_rate,
             "best_round": trained.best_round,
             "rounds": trained.looks[-1].round,
             "validation_auc": trained.validation_auc,

@@ -198,9 +198,9 @@ def write_training(
     return Picture(
         path,
         "Loss on tested people and AUC on validation people, who were tested but held "
-        f"back. The dot is the round whose scores were taken. {sure}. An AUC of few "
-        "people is uncertain: others might have put it anywhere in its interval."
-        + _better_judges(outcomes),
+        "back; where the round was selected on test people, on these. The dot is the "
+        f"round whose scores were taken. {sure}. An AUC of few people is uncertain: "
+        "others might have put it anywhere in its interval." + _better_judges(outcomes),
         f"Training curves. {sure}.",
         wide=True,
     )
@@ -210,8 +210,9 @@ def _validated(outcome: Outcome, known: Known) -> str:
     """The validation AUC of a trained method, on how many people, and how sure."""
     assert outcome.trained is not None
     trained = outcome.trained
-    told = f"{outcome.title}: best at round {trained.best_round} with validation AUC "
-    told += f"{trained.validation_auc:.3f}"
+    told = f"{outcome.title}: best at round {trained.best_round} with "
+    told += "validation " if outcome.masked is not None else ""
+    told += f"AUC {trained.validation_auc:.3f}"
     if outcome.masked is None or outcome.masked_risk is None:
         return told
     positive = known.status[outcome.masked] == 1

@@ -167,6 +167,11 @@ def _given(outcomes: Sequence[Outcome]) -> str:
             one.title for one in outcomes if one.method in _GIVEN_RATES
         ],
         "everybody's cases, which hold the answers": cases,
+        "the choice of its round on the people it is evaluated on": [
+            one.title
+            for one in outcomes
+            if one.settings and one.settings.stopping.selected_on == "test"
+        ],
         "the disease's rates, if it reads them": [
             title for title, kind in kinds.items() if kind == "own"
         ],

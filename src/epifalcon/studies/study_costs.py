@@ -3,6 +3,7 @@
 from typing import Final
 
 from epifalcon.studies.experiment import Experiment
+from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.study import FollowUp
 
 _LARGER_VISITS = 15_738 * 168
@@ -50,11 +51,14 @@ def cpu_seconds(
 ) -> float:
     """About what one seed takes, the follow-up included: linear in visits."""
     clock = experiment.city.clock
-    size = experiment.city.people * clock.slots / _LARGER_VISITS
+    slots = clock.slots
+    if method in FALCONS:
+        slots //= experiment.model.window_slots
+    size = experiment.city.people * slots / _LARGER_VISITS
     seconds, notes = float(_CPU_SECONDS.get(method, _UNKNOWN)), 0.0
     if method == "falcon" and experiment.privacy.mode != "off":
         seconds *= _WITH_NOISE
-        claims = clock.slots * (1 + experiment.pseudo.pseudo_copies)
+        claims = slots * (1 + experiment.pseudo.pseudo_copies)
         notes = _NOTE * experiment.view.people * claims
     after = 0.0 if then is None else _START + _AFTER[then] * size
     return _START + seconds * size + notes + after

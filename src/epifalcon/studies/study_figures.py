@@ -31,6 +31,12 @@ _WIDTHS, _SMALL = {1: 6.4, 2: 9.0}, 10
 _PROTOCOLS = {
     "reported": (BLUE, "o", "saw reported cases"),
     "all cases": (ORANGE, "s", "saw everybody's cases"),
+    "reported, selected on test people": (BLUE, "X", "round chosen on test people"),
+    "all cases, selected on test people": (
+        ORANGE,
+        "X",
+        "saw everybody's cases, round chosen on test people",
+    ),
     "truth of others": (INK, "^", "a ceiling, no method"),
 }
 """Colour, mark and words, by whose results a row was shown."""

@@ -8,6 +8,7 @@ from epifalcon.settings import unknown_name
 from epifalcon.studies.own import frontier, scale, worlds
 from epifalcon.studies.paper import (
     ablation,
+    authors,
     label_share,
     noise,
     omicron,
@@ -23,7 +24,7 @@ _STUDIES: dict[str, Study] = {
     module.STUDY.name: module.STUDY
     for module in (
         *(overall, omicron, stages, noise, pseudo_tradeoff, ablation),
-        *(trace_share, label_share, frontier, worlds, scale),
+        *(trace_share, label_share, authors, frontier, worlds, scale),
     )
 }
 

@@ -15,7 +15,8 @@ from epifalcon.types import Plain
 MEANINGS: Final = {
     "protocol": "What a method was shown. reported: the results of tested people "
     "alone. all cases: everybody's, hidden people's too, as in the paper. truth of "
-    "others: a ceiling, which is no method.",
+    "others: a ceiling, which is no method. selected on test people: the round was "
+    "chosen on the people on whom the row is evaluated, as in the authors' program.",
     "paper's": "The figure that the paper prints, of its own 15,738 people: the order "
     "of methods compares, the level does not.",
     "±": "Half width of the 95 % interval of the mean over seeds (Student's t).",
@@ -245,7 +246,7 @@ def _capital(text: str) -> str:
 
 
 def _leaks(row: Plain) -> bool:
-    return bool(row["protocol"] == "all cases")
+    return str(row["protocol"]).startswith("all cases")
 
 
 def _falcons_place(fair: Sequence[Plain]) -> list[str]:
@@ -297,7 +298,8 @@ def _is_twin(one: Plain, leaking: Plain) -> bool:
 
 def _bare(title: str) -> str:
     """The title of a row that saw everybody's cases, without what says so."""
-    return title.removesuffix(" (ALL CASES)").removesuffix(", everybody's cases")
+    bare = title.replace("ALL CASES, ", "").removesuffix(" (ALL CASES)")
+    return bare.removesuffix(", everybody's cases")
 
 
 def _sure(counts: Mapping[str, int]) -> list[str]:

@@ -34,6 +34,9 @@ from epifalcon.types import Plain
 
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
+ON_TEST: Final = "selected on test people"
+"""Part of the protocol of rows whose round was chosen on the people they are
+evaluated on."""
 _EPSILONS: Final = tuple(f"epsilon_{unit}" for unit in UNITS)
 
 
@@ -112,12 +115,15 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
 
 
 def protocol(planned: Planned, cell: Cell, method: str) -> str:
-    """Whose results the method was shown: of tested people, or of everybody."""
+    """Return whose results the method saw, and whether test people chose its round."""
     if entry(method).kind == "ceiling":
         return "truth of others"
     settings = planned.plans[cell.label].experiment.prediction
     leaks = method == "falcon" and settings.macro_cases == "all"
-    return "all cases" if leaks else "reported"
+    seen = "all cases" if leaks else "reported"
+    if method in FALCONS and settings.stopping.selected_on == "test":
+        return f"{seen}, {ON_TEST}"
+    return seen
 
 
 def _title(measured: Sequence[Measured], method: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
+from sklearn.metrics import log_loss
 from torch import Tensor
 
 from epifalcon.evaluation.curves import curve
@@ -29,8 +30,8 @@ class Watcher:
     training_seconds: float
     """Of all rounds."""
     looks: list[Look]
-    best: tuple[int, float]
-    """Rounds done at the best look, and its AUC."""
+    best: Look | None
+    """None before the first."""
     tensors: dict[str, Tensor]
     """Of the best look: the model, what people held, and ``PROBABILITY``."""
     held: Tensor | None
@@ -50,7 +51,7 @@ class Watcher:
         self.seconds_before = 0.0
         self.training_seconds = 0.0
         self.looks = []
-        self.best = 0, -np.inf
+        self.best = None
         self.tensors = {}
         self.held = None
 
@@ -64,14 +65,23 @@ class Watcher:
         """Take the scores of this round if they are the best so far."""
         engine = self._engine
         scores = self._scores()
-        found = float(auc(curve(scores[self._people], self._infected)))
-        self.looks.append(Look(engine.round, loss, found, self._epsilon()))
+        risks = scores[self._people]
+        found = float(auc(curve(risks, self._infected)))
+        held_out = float(log_loss(self._infected, risks, labels=[False, True]))
+        look = Look(engine.round, loss, found, self._epsilon(), held_out)
+        self.looks.append(look)
         self._since += 1
-        if found > self.best[1]:
-            self.best, self._since = (engine.round, found), 0
+        if self.best is None or self._is_better(look, self.best):
+            self.best, self._since = look, 0
             self.tensors = _kept(engine.state().tensors)
             self.tensors[PROBABILITY] = torch.from_numpy(scores)
-        return self.looks[-1]
+        return look
+
+    def _is_better(self, look: Look, best: Look) -> bool:
+        """Compare by log loss; where test people choose, by AUC as the authors did."""
+        if self._stopping.selected_on == "test":
+            return look.auc > best.auc
+        return look.log_loss < best.log_loss
 
     def listen(self) -> None:
         """Add what people received in this round to what they hold."""
@@ -114,7 +124,7 @@ class Watcher:
         remembered = {
             "looks": [asdict(look) for look in self.looks],
             "since": self._since,
-            "best": list(self.best),
+            "best": None if self.best is None else self.looks.index(self.best),
             "seconds": self.seconds_before + seconds,
             "training_seconds": self.training_seconds,
         }
@@ -128,9 +138,7 @@ class Watcher:
         told = checkpoint.remembered
         self.looks = [Look.of(one) for one in told["looks"]]
         self._since = told["since"]
-        # JSON has no word for "nothing yet".
-        best_round, best_auc = told["best"]
-        self.best = best_round, -np.inf if best_auc is None else best_auc
+        self.best = None if told["best"] is None else self.looks[told["best"]]
         self.seconds_before = told["seconds"]
         self.training_seconds = told["training_seconds"]
         self.tensors = {

@@ -24,6 +24,24 @@ def test_gaps_hide_and_change_nothing():
     assert (whole >= 0).all()
 
 
+def test_filled_gaps_repeat_the_last_region_and_before_the_first_that_one():
+    sparse = {"observed_share": 0.02, "observed_sigma": 2.0}
+    seen = city(**sparse).by_slot
+    filled = city(**sparse, fill_gaps=True).by_slot
+    expected = seen.copy()
+    for person in range(seen.shape[1]):
+        known = np.flatnonzero(seen[:, person] >= 0)
+        for slot in range(len(seen)):
+            earlier = known[known <= slot]
+            source = earlier[-1:] if len(earlier) else known[:1]
+            if len(source):
+                expected[slot, person] = seen[source[0], person]
+    assert np.array_equal(filled, expected)
+    never = (seen < 0).all(axis=0)
+    assert never.any()
+    assert np.array_equal(never, (filled < 0).any(axis=0))
+
+
 def test_all_or_nothing():
     assert city(observed_share=1.0).observed_share == 1
     assert city(observed_share=0.0).observed_share == 0

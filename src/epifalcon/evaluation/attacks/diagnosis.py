@@ -22,6 +22,7 @@ from epifalcon.evaluation.attacks import head_gradients, mixture
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.uncertainty import Interval, auc_interval
 from epifalcon.federation.notes import Notes
+from epifalcon.models.micro import CELL_WIDTH
 from epifalcon.types import Floats, Mask
 
 _FIRST = "upload/0"
@@ -131,6 +132,9 @@ def logit_direction(notes: Notes) -> Floats:
         raise DataError("the notes hold no parameters")
     head = parameters["head.weight"]
     found = head[1] - head[0]
+    if "cell.weight" in parameters:
+        # At rest an LSTM cell passes on a fixed part of its candidate.
+        found = found @ parameters["cell.weight"][CELL_WIDTH : 2 * CELL_WIDTH]
     layer = sum(name.startswith("layer") for name in parameters) // 2
     for number in reversed(range(layer)):
         found = found @ parameters[f"layer{number}.weight"][:, : notes.terms.width]

@@ -54,7 +54,7 @@ def read(notes: Notes) -> HeadGradients:
     _, sizes, directions = np.linalg.svd(sums, full_matrices=False)
     direction = directions[0] * (1.0 if directions[0].sum() >= 0 else -1.0)
     stands_out = bool(sizes[0] ** 2 > _noise_edge(sums.shape))
-    if not stands_out and notes.parameters:
+    if not stands_out and notes.parameters and "cell.weight" not in notes.parameters:
         direction = expected_direction(notes)
     most = float(largest(notes) * np.sqrt(rounds) / sigma)
     usual = min(_SHARE * (notes.terms.mask_share or 1.0) * most, 1.0)

@@ -8,13 +8,14 @@ comes here unless it was asked for and the site gives it.
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
+from sklearn.metrics import log_loss
 from torch import Tensor
 
 from epifalcon import store
@@ -76,6 +77,8 @@ class SiteLook:
     """None where one kind of result is missing among them."""
     loss: float | None
     """None where it stays with the sites."""
+    log_loss: float | None = None
+    """Of the validation people; None where ``auc`` is."""
 
 
 @dataclass
@@ -95,8 +98,8 @@ class Progressed:
         self.looks.append(look)
         self.since += 1
         worse = self.best is not None and (
-            look.auc is None
-            or (self.best.auc is not None and look.auc <= self.best.auc)
+            look.log_loss is None
+            or (self.best.log_loss is not None and look.log_loss >= self.best.log_loss)
         )
         if worse:
             return False
@@ -229,7 +232,9 @@ class SitesRun:
             engine.score()
         scores, infected = engine.look(fresh)
         auc = area_under_curve(scores, infected)
-        look = SiteLook(engine.round, auc, None if math.isnan(loss) else loss)
+        known = None if math.isnan(loss) else loss
+        held_out = None if auc is None else float(log_loss(infected, scores))
+        look = SiteLook(engine.round, auc, known, held_out)
         if self.found.take(look, engine.parameters):
             engine.best(engine.round)
         return "" if auc is None else f"AUC {auc:.3f}"
@@ -245,7 +250,7 @@ class SitesRun:
         if board.attending != board.present:
             return
         remembered = {
-            "looks": [[one.round, one.auc, one.loss] for one in found.looks],
+            "looks": [list(astuple(one)) for one in found.looks],
             "since": found.since,
             "seconds": found.seconds,
             "best": None if found.best is None else found.best.round,
@@ -304,7 +309,7 @@ class SitesRun:
             "rounds": 0 if engine is None else engine.round,
             "best_round": None if found.best is None else found.best.round,
             "validation_auc": None if found.best is None else found.best.auc,
-            "looks": [[one.round, one.auc, one.loss] for one in found.looks],
+            "looks": [list(astuple(one)) for one in found.looks],
             "seconds": seconds,
             # The first round also counts people and makes what all others use.
             "seconds_per_round": sum(later) / len(later),
