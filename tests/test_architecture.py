@@ -17,7 +17,7 @@ PROGRAMS = SOURCE + [
 ]
 CODE = PROGRAMS + sorted((ROOT / "tests").rglob("*.py"))
 
-FILE_LINES, BODY_LINES, CLASS_LINES = 400, 50, 250
+FILE_LINES, BODY_LINES, CLASS_LINES = 700, 50, 250
 PARAMETERS, NESTING = 6, 3
 JUNK_DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
 BARRED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}

@@ -187,7 +187,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
             _LADDER,
             "From the authors' program to an honest protocol",
             (
-                "AUC after each step; every step keeps the changes before it. The first "
+                "AUC after each step; each keeps the changes before it. The first "
                 "step is the authors' protocol, the last our defaults."
             ),
         ),
@@ -205,12 +205,12 @@ def _read(result: Plain) -> list[str]:
     said = []
     hgnn, bare, whole = (auc.get(one) for one in (_HGNN, _BARE, _WHOLE))
     if hgnn is not None and bare is not None and whole is not None:
+        printed = ABLATION["hgnn"].auc, ABLATION["falcon"].auc
         said.append(
             f"Under the authors' protocol HGNN has an AUC of {hgnn:.3f} (the paper "
-            f"{ABLATION['hgnn'].auc:.3f}) and Falcon {whole:.3f} (the paper "
-            f"{ABLATION['falcon'].auc:.3f}). The region model gains {bare - hgnn:+.3f} "
-            f"(the paper +.078), and all privacy changes {whole - bare:+.3f} (the paper "
-            "−.003)."
+            f"{printed[0]:.3f}) and Falcon {whole:.3f} (the paper {printed[1]:.3f}). "
+            f"The region model gains {bare - hgnn:+.3f} (the paper +.078); all privacy "
+            f"together changes {whole - bare:+.3f} (the paper -.003)."
         )
     for row in _of(result, _LADDER):
         held = row["differences"].get("the step before", {}).get("auc", {})
