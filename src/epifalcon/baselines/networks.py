@@ -212,6 +212,24 @@ class Flat(nn.Module):
         return x[:, : self._days].flatten(1)
 
 
+class Skip(nn.Module):
+    """``network(x, status)`` plus a linear map of the flattened input.
+
+    The weights of the map start at zero and it has no bias: the network has one.
+    """
+
+    def __init__(self, network: nn.Module, flat: Flat) -> None:
+        super().__init__()
+        self.network, self._flat = network, flat
+        self.linear = nn.Linear(flat.width, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:
+        """Log odds (people,) from x (people, days, channels)."""
+        odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
+        return odds
+
+
 class _Whole(nn.Module):
     """A network with the free embedding in front, where asked for, and the base rate.
 
