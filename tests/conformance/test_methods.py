@@ -145,6 +145,16 @@ def test_a_result_never_enters_its_own_persons_features(name):
     assert seen
 
 
+@pytest.mark.parametrize("name", [*NETWORKS, "fedpregnn"])
+def test_free_embeddings_are_trained(name):
+    """The untrained network is not the best one, and people without tests differ."""
+    settings = dataclasses.replace(quick(name), input="embedding")
+    found = method_class(name)(made(name, town.traces()).scene, settings)
+    found = found.fit(town.known()).found
+    assert found.told["best_step"] > 0
+    assert np.unique(found.risk[~town.known().tested]).size > 1
+
+
 def _sensible(name, traces, known):
     """A risk for everybody, or an error that a user can read."""
     try:

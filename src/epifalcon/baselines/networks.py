@@ -78,6 +78,14 @@ class NetworkSettings:
         whole(2, folds=self.folds)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SkipSettings(NetworkSettings):
+    """Settings of a network with a linear skip connection."""
+
+    skip: bool = True
+    """Add a linear map of the input to the log odds; False is the paper's network."""
+
+
 class NetworkMethod(Method):
     """A method that trains a network; a rival gives ``network`` and its settings."""
 
@@ -213,9 +221,11 @@ class Flat(nn.Module):
 
 
 class Skip(nn.Module):
-    """``network(x, status)`` plus a linear map of the flattened input.
+    """``network(x, status)`` plus a linear map of a person's own flattened input.
 
-    The weights of the map start at zero and it has no bias: the network has one.
+    With the skip connection the network contains logistic regression on the same
+    input. The weights of the map start at zero, and it has no bias because the
+    network has one.
     """
 
     def __init__(self, network: nn.Module, flat: Flat) -> None:
