@@ -12,6 +12,7 @@ from scipy import stats
 # Puts HGNN into the catalogue, which tests hand out copies of.
 import epifalcon.studies.methods  # noqa: F401
 from epifalcon.baselines import catalogue
+from epifalcon.studies.experiment import Experiment
 from tests.app.runs import content, names, strict
 from tests.studies import forked
 
@@ -112,8 +113,15 @@ def test_json_holds_mean_and_interval_of_every_metric(base, tmp_path):
 def test_a_seed_is_what_run_makes_of_it(base, epifalcon, quick, tmp_path):
     alone = epifalcon("run", *quick, "--method", "hgnn", "--seed", 1, "--json",
                       "--out", tmp_path / "run")  # fmt: skip
-    mine, theirs = rows_of(base)["hgnn"]["by_seed"][1], strict(alone.out)["metrics"]
-    assert mine == {"seed": 1, **{name: theirs[name] for name in METRICS}}
+    mine, theirs = rows_of(base)["hgnn"]["by_seed"][1], strict(alone.out)
+    model = Experiment.load(str(tmp_path / "run" / "settings.toml")).model
+    assert mine == {
+        "seed": 1,
+        **{name: theirs["metrics"][name] for name in METRICS},
+        "learning_rate": model.learning_rate,
+        "steps": theirs["best_round"],
+        "at_limit": theirs["best_round"] == model.rounds,
+    }
 
 
 def test_differences_are_of_the_same_seeds(base):

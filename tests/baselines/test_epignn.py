@@ -89,11 +89,13 @@ def test_only_recent_days_count():
     ]
 
 
-def test_the_network_is_three_convolutions_of_64():
-    network = Epignn(Scene(town.traces())).network(Ground(town.traces()), 2)
-    shapes = [tuple(layer.weight.shape) for layer in network.layers]
-    assert shapes == [(2, 64), (64, 64), (64, 64)]
-    assert network(torch.zeros(80, 1, 2), torch.zeros(80)).shape == (80,)
+def test_the_network_is_one_convolution_of_64_and_three_in_the_paper():
+    for kind, further in ((EpignnSettings(), 0), (EpignnSettings(layers=3), 2)):
+        method = Epignn(Scene(town.traces()), kind)
+        network = method.network(Ground(town.traces()), 2)
+        shapes = [tuple(layer.weight.shape) for layer in network.layers]
+        assert shapes == [(2, 64), *[(64, 64)] * further]
+        assert network(torch.zeros(80, 1, 2), torch.zeros(80)).shape == (80,)
 
 
 def test_impossible_settings_are_refused():

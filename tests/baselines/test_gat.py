@@ -88,6 +88,26 @@ def test_attention_drops_out_in_training_alone():
     assert torch.equal(layer(x), layer(x))
 
 
+def test_the_skip_connection_adds_a_linear_map_of_the_own_input():
+    ground, x = Ground(town.traces()), torch.randn(80, 5, 4)
+    made = []
+    for skip in (True, False):
+        torch.manual_seed(0)
+        method = Gat(Scene(town.traces()), GatSettings(skip=skip))
+        made.append(method.network(ground, 4).eval())
+    whole, bare = made
+    status = torch.zeros(80)
+    assert torch.equal(whole(x, status), bare(x, status))
+    whole.linear.weight.data.normal_()
+    expected = bare(x, status) + x.reshape(80, 20) @ whole.linear.weight[0]
+    assert torch.allclose(whole(x, status), expected, atol=1e-5)
+
+
+def test_with_the_skip_connection_training_finds_what_averages_hide():
+    assert tiny.ranks_the_own_input(Gat, GatSettings) > 0.95
+    assert tiny.ranks_the_own_input(Gat, GatSettings, skip=False) < 0.9
+
+
 def test_heads_must_divide_the_width():
     with pytest.raises(SettingsError, match="heads=3 must divide width=32"):
         GatSettings(heads=3)

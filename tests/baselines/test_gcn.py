@@ -62,8 +62,29 @@ def test_days_stand_side_by_side_and_a_free_vector_stands_once():
     for kind, width in (("exposure", 5 * 4), ("embedding", 4)):
         method = Gcn(Scene(town.traces()), GcnSettings(input=kind, width=6))
         network = method.network(ground, 4)
-        assert network.layers[0].weight.shape == (width, 6)
+        assert network.network.layers[0].weight.shape == (width, 6)
+        assert network.linear.weight.shape == (1, width)
         assert network(torch.randn(80, 5, 4), torch.zeros(80)).shape == (80,)
+
+
+def test_the_skip_connection_adds_a_linear_map_of_the_own_input():
+    ground, x = Ground(town.traces()), torch.randn(80, 5, 4)
+    made = []
+    for skip in (True, False):
+        torch.manual_seed(0)
+        method = Gcn(Scene(town.traces()), GcnSettings(skip=skip))
+        made.append(method.network(ground, 4).eval())
+    whole, bare = made
+    status = torch.zeros(80)
+    assert torch.equal(whole(x, status), bare(x, status))
+    whole.linear.weight.data.normal_()
+    expected = bare(x, status) + x.reshape(80, 20) @ whole.linear.weight[0]
+    assert torch.allclose(whole(x, status), expected, atol=1e-5)
+
+
+def test_with_the_skip_connection_training_finds_what_averages_hide():
+    assert tiny.ranks_the_own_input(Gcn, GcnSettings) > 0.95
+    assert tiny.ranks_the_own_input(Gcn, GcnSettings, skip=False) < 0.7
 
 
 def test_every_day_counts():

@@ -105,7 +105,12 @@ def test_the_best_look_of_all_rates_is_kept(seed):
     looks = plain_training(Loop(), seed)
     loss, rate, step, rows = min(looks, key=lambda look: look[0])
     best = taught(seed=seed)
-    told = {"learning_rate": rate, "best_step": step, "validation_log_loss": loss}
+    told = {
+        "learning_rate": rate,
+        "best_step": step,
+        "step_limit": Loop().steps,
+        "validation_log_loss": loss,
+    }
     assert best.told == told
     assert best.steps == len(looks)
     assert equal(best.network.state_dict(), rows)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from epifalcon.baselines.catalogue import entry, method_class, names
+from epifalcon.baselines.ground import Ground
 from epifalcon.baselines.method import Scene
 from epifalcon.baselines.networks import NetworkMethod
 from epifalcon.epidemic.known import Known
@@ -15,6 +16,7 @@ from epifalcon.errors import DataError, EpifalconError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
 from epifalcon.studies import methods, rivals
 from tests.studies import town
 
@@ -143,6 +145,40 @@ def test_a_result_never_enters_its_own_persons_features(name):
         assert own or method.reads_results
         seen += not torch.equal(before, after)
     assert seen
+
+
+def embedded(name):
+    """The method with a free embedding per person."""
+    settings = dataclasses.replace(quick(name), input="embedding")
+    return method_class(name)(made(name, town.traces()).scene, settings)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, "fedpregnn"])
+def test_free_embeddings_give_risks_that_differ(name):
+    found = embedded(name).fit(town.known()).found
+    assert found.told["best_step"] > 0
+    assert np.unique(found.risk[~town.known().tested]).size > 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_loss_reaches_the_embeddings_of_people_without_a_test(name):
+    """Otherwise only tested people are learnt, and nobody else's risk can follow."""
+    method, traces, known = embedded(name), town.traces(), town.known()
+    lessons = method._lessons(traces, known, known.person[:0], Streams(3))
+    torch.manual_seed(0)
+    network = method._builder(Ground(traces), lessons)()
+    for _ in range(2):
+        # Some weights start at zero and let a gradient pass after one step.
+        network.zero_grad()
+        for lesson in lessons.parts:
+            odds = network(lesson)[lesson.people]
+            loss = torch.nn.functional.binary_cross_entropy_with_logits
+            loss(odds, lesson.infected).backward()
+        gradient = network.rows.grad.abs().sum(1)
+        with torch.no_grad():
+            for one in network.parameters():
+                one -= 0.01 * (0 if one.grad is None else one.grad)
+    assert (gradient[torch.from_numpy(~known.tested)] > 0).float().mean() > 0.5
 
 
 def _sensible(name, traces, known):

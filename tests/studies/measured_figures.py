@@ -1,5 +1,7 @@
 """Figures that methods might have earned, made up by a seed."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from epifalcon.evaluation.curves import curve
@@ -9,6 +11,7 @@ from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.measurements import (
     SCALINGS,
     Measured,
+    Training,
     calibrated_figures,
     precision_at_recalls,
     reliability_sums,
@@ -47,6 +50,18 @@ def measured(seed, skill=1.0, title="Method", left_raw=None, people=600):
 
 def plan(folder, methods, seeds=(0, 1, 2), name="hamlet"):
     return Plan(folder, name, town.experiment(), tuple(methods), tuple(seeds))
+
+
+def trained(given, method, values):
+    """``found`` with (learning rate, steps, at limit) by seed for one method."""
+    by_seed = {
+        seed: replace(
+            given[method][seed],
+            training=Training(learning_rate=rate, steps=steps, at_limit=at_limit),
+        )
+        for seed, (rate, steps, at_limit) in values.items()
+    }
+    return {**given, method: {**given[method], **by_seed}}
 
 
 def found(skills, seeds=(0, 1, 2)):

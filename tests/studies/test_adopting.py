@@ -17,7 +17,8 @@ from epifalcon.studies.comparison import comparison, curves
 from epifalcon.studies.comparison_tables import keep_comparison
 from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.follow_ups import FOUND
-from epifalcon.studies.measurements import Measured
+from epifalcon.studies.kept_runs import read_kept
+from epifalcon.studies.measurements import Measured, Training
 from epifalcon.studies.study import Against, Asked, Cell
 from epifalcon.studies.study_curves import curves_by_group
 from epifalcon.studies.study_keeping import keep_study
@@ -228,6 +229,20 @@ def test_a_comparison_is_adopted_too(kept, compared, preset, tmp_path):
         np.testing.assert_allclose(
             drawn[method]["precision"], were[method]["precision"]
         )
+
+
+def test_training_of_a_comparison_is_read(compared, tmp_path):
+    folder = tmp_path / "with-training"
+    shutil.copytree(compared, folder)
+    result = json.loads((folder / "comparison.json").read_text())
+    row = result["rows"][0]
+    row["by_seed"][1] |= {"learning_rate": 0.01, "steps": 300, "at_limit": True}
+    (folder / "comparison.json").write_text(json.dumps(result))
+    kept_row = read_kept(folder).rows[0]
+    assert kept_row.runs[1].training == Training(
+        learning_rate=0.01, steps=300, at_limit=True
+    )
+    assert kept_row.runs[0].training == Training()
 
 
 def test_other_settings_are_not_adopted(kept, preset, tmp_path, started):

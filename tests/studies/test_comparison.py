@@ -6,7 +6,7 @@ from scipy import stats
 
 from epifalcon.studies.comparison import LEVEL, METRICS, comparison, curves
 from epifalcon.studies.measurements import RECALLS, Failed
-from tests.studies.measured_figures import found, measured, plan
+from tests.studies.measured_figures import found, measured, plan, trained
 
 SKILLS = {"gcn": 0.9, "hgnn": 1.0, "hbp": 1.2, "oracle": 3.0}
 
@@ -65,6 +65,20 @@ def test_differences_are_paired_and_adjusted_among_methods_alone(tmp_path):
         assert held["p_holm"] == pytest.approx(largest)
     assert rows["oracle"]["differences"]["hgnn"]["auc"]["p_holm"] is None
     assert rows["hgnn"]["differences"]["hgnn"] is None
+
+
+def test_learning_rates_and_steps_stand_by_seed(tmp_path):
+    values = {0: (0.01, 85, False), 1: (0.003, 300, True), 2: (0.01, 120, False)}
+    result, rows = compared(tmp_path, trained(found(SKILLS), "gcn", values))
+    gcn = rows["gcn"]
+    assert gcn["learning_rate"] == [0.01, 0.003, 0.01]
+    assert gcn["steps"] == [85, 300, 120]
+    assert gcn["at_limit"] is True
+    assert [one["at_limit"] for one in gcn["by_seed"]] == [False, True, False]
+    (note,) = result["notes"]
+    assert note.endswith("limit of training steps: GCN (1 of 3 runs)")
+    for name in ("learning_rate", "steps", "at_limit"):
+        assert rows["hbp"][name] is None
 
 
 def test_one_seed_has_no_interval(tmp_path):

@@ -12,7 +12,7 @@ from epifalcon.studies.comparison_tables import (
     short_table,
 )
 from epifalcon.studies.measurements import Failed
-from tests.studies.measured_figures import found, plan
+from tests.studies.measured_figures import found, plan, trained
 
 SKILLS = {"gcn": 0.9, "hgnn": 1.0, "hbp": 1.2}
 
@@ -63,6 +63,23 @@ def test_the_csv_has_every_figure(made):
                 told = row["metrics"][name][end]
                 assert float(line[f"{name}_{end}"]) == told
         assert line["failed"] == (row["failed"] or "")
+
+
+def test_training_stands_in_the_csv_and_the_limit_in_markdown_and_page(tmp_path):
+    values = {0: (0.01, 85, False), 1: (0.003, 300, True), 2: (0.01, 120, False)}
+    given = trained(found(SKILLS), "gcn", values)
+    mine = plan(tmp_path, given)
+    result = comparison(mine, given)
+    lines = {
+        line["method"]: line for line in csv.DictReader(io.StringIO(as_csv(result)))
+    }
+    told = [lines["gcn"][name] for name in ("learning_rate", "steps", "at_limit")]
+    assert told == ["0.01 0.003 0.01", "85 300 120", "true"]
+    assert lines["hbp"]["learning_rate"] == lines["hbp"]["at_limit"] == ""
+    keep_comparison(mine, result, curves(given))
+    for suffix in (".md", ".html"):
+        page = (tmp_path / f"comparison{suffix}").read_text()
+        assert "limit of training steps: GCN (1 of 3 runs)" in page
 
 
 def test_markdown_keeps_cells_in_their_columns(made):

@@ -1,9 +1,11 @@
 import contextlib
+from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon.baselines.catalogue import method_class, names
 from epifalcon.epidemic.pathogen import OMICRON
 from epifalcon.epidemic.rules import named_rule
 from epifalcon.errors import SettingsError
@@ -14,6 +16,7 @@ from epifalcon.studies.experiment import (
     layer_names,
     preset_names,
 )
+from epifalcon.studies.methods import FALCONS
 
 PRESETS = ["hamlet", "basic-omicron", "basic-sars", "larger-omicron", "larger-sars"]
 
@@ -201,12 +204,27 @@ def test_methods_are_told_beliefs_and_not_the_truth():
 
 def test_a_layer_is_put_on_a_preset():
     plain, safer = (Experiment.load(name) for name in ("hamlet", "hamlet+safer"))
-    assert set(WORLDS) | {"safer", "authors"} == set(layer_names())
+    assert set(WORLDS) | {"safer", "authors", "free-embeddings"} == set(layer_names())
     assert safer.city == plain.city
     assert (safer.model.input, plain.model.input) == ("status", "embedding")
     assert (safer.privacy.mode, plain.privacy.mode) == ("local", "off")
     assert safer.pseudo.method == "recurring"
     assert Experiment.load("hamlet+safer", ["model.rounds=7"]).model.rounds == 7
+
+
+def test_free_embeddings_are_set_for_every_network_that_has_them():
+    made = Experiment.load("hamlet+free-embeddings")
+    networks = {
+        name
+        for name in names()
+        if name not in FALCONS
+        and "input" in {one.name for one in fields(method_class(name).settings_type)}
+    }
+    assert set(made.rivals) == networks
+    for name in networks:
+        assert made.settings_of(name).input == "embedding"
+    assert made.model.input == "embedding"
+    assert as_plain(made) | {"rivals": {}} == as_plain(Experiment.load("hamlet"))
 
 
 def test_a_layer_is_put_on_a_file_too(tmp_path):

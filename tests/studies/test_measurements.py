@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from epifalcon.studies.measurements import (
     RECALLS,
     Failed,
     Measured,
+    Training,
     precision_at_recalls,
     reliability_sums,
 )
@@ -27,6 +29,17 @@ def test_figures_are_read_as_they_were_written(tmp_path):
     measured(4).save(tmp_path, store.Origin({}, 4))
     assert Measured.load(tmp_path).seconds == 6
     assert Measured.load(tmp_path / "none") is None
+
+
+def test_training_is_stored_and_may_be_missing(tmp_path):
+    training = Training(learning_rate=0.01, steps=300, at_limit=True)
+    replace(measured(3), training=training).save(tmp_path, store.Origin({}, 3))
+    assert Measured.load(tmp_path).training == training
+    place = tmp_path / "measured"
+    kept = store.read(place, "measured")
+    meta = {key: value for key, value in kept.meta.items() if key != "training"}
+    store.write(place, "measured", kept.arrays, meta=meta, origin=kept.origin)
+    assert Measured.load(tmp_path).training == Training()
 
 
 def test_figures_of_another_version_are_told(tmp_path):

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from epifalcon import store
 from epifalcon.baselines import catalogue
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt
 from epifalcon.studies import one_method
-from epifalcon.studies.measurements import Measured, calibrated_figures
-from epifalcon.studies.one_method import measure_method
+from epifalcon.studies.measurements import Measured, Training, calibrated_figures
+from epifalcon.studies.one_method import measure_method, training_of
 from epifalcon.studies.outcomes import Outcome, judge
 from epifalcon.studies.run_folder import begin
 from tests.studies import town
@@ -47,6 +48,44 @@ def test_figures_are_those_of_the_outcome_and_can_be_read_back(folder):
     # Too few people in this town: what could not be fitted is as it was.
     assert "infected among the masked people" in found.left_raw
     assert found.recalibrated["platt"] == found.recalibrated["raw"]
+
+
+def test_training_is_that_of_the_best_round(folder):
+    found = measure_method(folder, "hgnn").training
+    prediction = store.read(folder / "methods/hgnn/prediction", "prediction").meta
+    model = town.FALCON.model
+    assert found.learning_rate == model.learning_rate
+    assert found.steps == prediction["best_round"]
+    assert found.at_limit == (found.steps == model.rounds)
+    assert Measured.load(folder / "methods" / "hgnn").training == found
+
+
+def test_training_of_a_network_that_still_improves_at_its_limit(tmp_path):
+    quick = {"steps": 6, "check_every": 2, "learning_rates": [1e-4]}
+    begin(town.begun(tmp_path / "run", method="gcn", rivals={"gcn": quick}))
+    found = measure_method(tmp_path / "run", "gcn").training
+    assert found == Training(learning_rate=1e-4, steps=6, at_limit=True)
+
+
+def test_training_that_ended_before_its_limit_or_names_none():
+    told = {"learning_rate": 0.01, "best_step": 4, "step_limit": 6}
+    for limit, at_limit in ((6, False), (4, True), (None, None)):
+        found = training_of(
+            Outcome("gcn", np.zeros(1), None, 1.0, told=told | {"step_limit": limit})
+        )
+        assert found == Training(learning_rate=0.01, steps=4, at_limit=at_limit)
+
+
+def test_methods_without_training_report_none(folder):
+    assert measure_method(folder, "hbp").training == Training()
+
+
+def test_what_a_method_reports_wins_over_the_settings_of_falcon():
+    told = {"learning_rate": 0.5, "best_round": 30}
+    risk, settings = np.zeros(1), town.FALCON
+    found = training_of(Outcome("falcon", risk, None, 1.0, settings, told=told))
+    assert (found.learning_rate, found.steps) == (0.5, 30)
+    assert found.at_limit is (settings.model.rounds <= 30)
 
 
 def test_a_fit_that_was_there_has_no_memory_of_its_own(folder):

@@ -1,11 +1,17 @@
 """A study's figures against those made by hand."""
 
+import csv
+import io
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from epifalcon.studies.study import Against, Cell
 from epifalcon.studies.study_rows import study_result
+from epifalcon.studies.study_running import Ran
+from epifalcon.studies.study_tables import as_csv, as_markdown
+from tests.studies.measured_figures import trained
 from tests.studies.study_results import earned, failed, made_up, tiny_study
 
 METHODS = ("hgnn", "hbp", "dct", "oracle")
@@ -117,6 +123,25 @@ def test_what_follows_a_run_is_told_with_it(ran):
     # Four methods of four CPU-seconds and one, thrice, and three follow-ups of 3.6 s.
     hours = (5 * 3 * 4.0 + 3 * 3.6) / 3600
     assert study_result(ran)["cpu_hours"] == pytest.approx(hours)
+
+
+def test_learning_rates_and_steps_stand_by_seed(ran):
+    values = {0: (0.01, 85, False), 1: (0.003, 500, True), 2: (0.01, 120, False)}
+    found_ = {**ran.found, "one": trained(ran.found["one"], "hgnn", values)}
+    result = study_result(Ran(ran.planned, found_))
+    row = row_of(result, "one", "hgnn")
+    assert row["learning_rate"] == [0.01, 0.003, 0.01]
+    assert row["steps"] == [85, 500, 120]
+    assert row["at_limit"] is True
+    assert "learning_rate" not in row["figures"]
+    assert row_of(result, "one", "hbp")["at_limit"] is None
+    note = "limit of training steps: Method (1 of 12 runs)"
+    assert any(one.endswith(note) for one in result["notes"])
+    lines = csv.DictReader(io.StringIO(as_csv(ran.planned.study, result)))
+    line = next(one for one in lines if one["method"] == "hgnn")
+    told = [line[name] for name in ("learning_rate", "steps", "at_limit")]
+    assert told == ["0.01 0.003 0.01", "85 500 120", "true"]
+    assert note in as_markdown(ran.planned.study, result)
 
 
 def test_the_papers_figure_and_the_protocol_stand_beside(ran):

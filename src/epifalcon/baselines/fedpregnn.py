@@ -41,7 +41,14 @@ from epifalcon.baselines.fedpregnn_task import (
     fit_scaling,
 )
 from epifalcon.baselines.lessons import Keeper, or_infinite
-from epifalcon.baselines.method import Method, Scores, require_both
+from epifalcon.baselines.method import (
+    BEST_STEP,
+    LEARNING_RATE,
+    STEP_LIMIT,
+    Method,
+    Scores,
+    require_both,
+)
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import hold_back, without
 from epifalcon.errors import DataError
@@ -209,8 +216,9 @@ class _Training:
             self._best_loss = loss
             self.best = {name: self._state[name].clone() for name in LEARNT}
             self.told = {
-                "learning_rate": self._settings.learning_rates[self.rate],
-                "best_round": self._round,
+                LEARNING_RATE: self._settings.learning_rates[self.rate],
+                BEST_STEP: self._round,
+                STEP_LIMIT: self._settings.rounds,
                 "validation_log_loss": loss,
             }
 

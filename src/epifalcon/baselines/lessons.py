@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon import store
-from epifalcon.baselines.method import Scene
+from epifalcon.baselines.method import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Scene
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.machine import pages_reused
@@ -261,8 +261,9 @@ class _Loop:
             self.best.loss = loss
             self.best.network.load_state_dict(self._network.state_dict())
             self.best.told = {
-                "learning_rate": self._settings.learning_rates[self.rate],
-                "best_step": self._step,
+                LEARNING_RATE: self._settings.learning_rates[self.rate],
+                BEST_STEP: self._step,
+                STEP_LIMIT: self._settings.steps,
                 "validation_log_loss": loss,
             }
 

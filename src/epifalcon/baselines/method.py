@@ -37,6 +37,14 @@ INTERVAL_WIDTH = "interval_width"
 """Under this name ``Scores.told`` says how wide intervals of risks are in the mean."""
 
 
+LEARNING_RATE = "learning_rate"
+BEST_STEP = "best_step"
+STEP_LIMIT = "step_limit"
+"""Keys of ``Scores.told`` for a trained method: the learning rate chosen on the
+validation people, the training step (or round) of the model that is used, and the
+maximum number of steps per learning rate."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
     """Of a method that has nothing to be set."""

@@ -78,6 +78,14 @@ class NetworkSettings:
         whole(2, folds=self.folds)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SkipSettings(NetworkSettings):
+    """Settings of a network with a linear skip connection."""
+
+    skip: bool = True
+    """Add a linear map of the input to the log odds; False is the paper's network."""
+
+
 class NetworkMethod(Method):
     """A method that trains a network; a rival gives ``network`` and its settings."""
 
@@ -210,6 +218,26 @@ class Flat(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, : self._days].flatten(1)
+
+
+class Skip(nn.Module):
+    """``network(x, status)`` plus a linear map of a person's own flattened input.
+
+    With the skip connection the network contains logistic regression on the same
+    input. The weights of the map start at zero, and it has no bias because the
+    network has one.
+    """
+
+    def __init__(self, network: nn.Module, flat: Flat) -> None:
+        super().__init__()
+        self.network, self._flat = network, flat
+        self.linear = nn.Linear(flat.width, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:
+        """Log odds (people,) from x (people, days, channels)."""
+        odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
+        return odds
 
 
 class _Whole(nn.Module):

@@ -6,6 +6,7 @@ seeds, p values adjusted by Holm for all methods that one reference is held
 against. The ceiling is no method and takes no part in that adjustment.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from epifalcon.studies.measurements import (
     CALIBRATED,
     RECALLS,
     SCALINGS,
+    TRAINING,
     Failed,
     Measured,
 )
@@ -139,10 +141,15 @@ def _row(
         "seconds": _mean([one.seconds for one in measured]),
         "cpu_seconds": _mean([one.cpu_seconds for one in measured]),
         "peak_rss_mb": _most([one.peak_rss_mb for one in measured]),
+        **training_columns(measured),
         "failed": told_failures(by_seed),
         "seeds": list(done),
         "by_seed": [
-            {"seed": seed, **{name: one.metrics[name] for name in METRICS}}
+            {
+                "seed": seed,
+                **{name: one.metrics[name] for name in METRICS},
+                **vars(one.training),
+            }
             for seed, one in done.items()
         ],
         "differences": {},
@@ -153,6 +160,53 @@ def _row(
         "left_raw": next((one.left_raw for one in measured if one.left_raw), None),
         "published": _published(plan.name, method),
     }
+
+
+def training_columns(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit.
+
+    The lists have the order of the row's ``seeds``; None for untrained methods.
+    """
+
+    def by_seed(name: str) -> list[Any] | None:
+        values = [getattr(one.training, name) for one in measured]
+        return values if any(value is not None for value in values) else None
+
+    limits = by_seed("at_limit")
+    return {
+        "learning_rate": by_seed("learning_rate"),
+        "steps": by_seed("steps"),
+        "at_limit": None if limits is None else any(limits),
+    }
+
+
+def training_cells(row: Plain) -> list[str]:
+    """Return ``TRAINING`` of a row as CSV cells; values of seeds are spaced apart."""
+    cells = []
+    for name in TRAINING:
+        # Tables written before these columns existed lack them.
+        value = row.get(name)
+        values = value if isinstance(value, list) else [value]
+        cells.append("" if value is None else " ".join(map(json.dumps, values)))
+    return cells
+
+
+def limit_notes(rows: Sequence[Plain]) -> list[str]:
+    """Return one note that names the methods whose best step was their last."""
+    at_limit, runs = Counter[str](), Counter[str]()
+    for row in rows:
+        for one in row["by_seed"]:
+            runs[row["title"]] += 1
+            at_limit[row["title"]] += bool(one.get("at_limit"))
+    named = [
+        f"{title} ({count} of {runs[title]} runs)"
+        for title, count in at_limit.items()
+        if count
+    ]
+    if not named:
+        return []
+    told = ", ".join(named)
+    return [f"Still improving at the limit of training steps: {told}"]
 
 
 def _add_differences(rows: Sequence[dict[str, Any]], reference: str) -> None:
@@ -202,6 +256,7 @@ def _difference(row: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 def _notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader of the table must know."""
     notes = [f"{row['title']}: {row['failed']}" for row in rows if row["failed"]]
+    notes += limit_notes(rows)
     for ceiling in (row for row in rows if row["method"] == _BOUND):
         for row in rows:
             if row["kind"] == "ceiling" or not row["by_seed"]:

@@ -13,9 +13,9 @@ from typing import Any
 from epifalcon import store
 from epifalcon.settings import json_text
 from epifalcon.studies import comparison_figures, figures
-from epifalcon.studies.comparison import METRICS, REFERENCES
+from epifalcon.studies.comparison import METRICS, REFERENCES, training_cells
 from epifalcon.studies.comparison_plan import RESULT, Plan
-from epifalcon.studies.measurements import CALIBRATED, SCALINGS
+from epifalcon.studies.measurements import CALIBRATED, SCALINGS, TRAINING
 from epifalcon.studies.report import Page, Picture, Table
 from epifalcon.types import Plain
 
@@ -81,7 +81,7 @@ def as_csv(result: Plain) -> str:
     head += [f"{name}_{end}" for name in METRICS for end in ends]
     for reference in REFERENCES:
         head += [f"auc_minus_{reference}_{end}" for end in (*ends, "p_holm")]
-    head += ["seconds", "cpu_seconds", "peak_rss_mb", "seeds", "failed"]
+    head += ["seconds", "cpu_seconds", "peak_rss_mb", *TRAINING, "seeds", "failed"]
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(head)
     for row in result["rows"]:
@@ -91,6 +91,7 @@ def as_csv(result: Plain) -> str:
             gap = _gap(row, reference, "auc")
             cells += [gap[end] for end in (*ends, "p_holm")]
         cells += [row["seconds"], row["cpu_seconds"], row["peak_rss_mb"]]
+        cells += training_cells(row)
         lines.writerow([*cells, len(row["seeds"]), row["failed"]])
     return text.getvalue()
 

@@ -28,8 +28,10 @@ from epifalcon.studies.measurements import (
     CALIBRATED,
     RECALLS,
     SCALINGS,
+    TRAINING,
     Adopted,
     Measured,
+    Training,
 )
 from epifalcon.studies.run_folder import SETTINGS
 from epifalcon.studies.study import KIND, TABLE, FollowUp, keyed
@@ -41,7 +43,7 @@ AFTER_CPU: Final = "follow_up_cpu_seconds"
 UNITS: Final = ("visit", "day", "person")
 SPENT: Final = ("rounds", *(f"epsilon_{unit}" for unit in UNITS))
 _COST = ("seconds", "cpu_seconds", "peak_rss_mb", "prevalence", "hidden_people")
-_NOT_AFTER = {"seed", ADOPTED, AFTER_CPU, *METRICS, *SPENT, *_COST}
+_NOT_AFTER = {"seed", ADOPTED, AFTER_CPU, *METRICS, *SPENT, *_COST, *TRAINING}
 _NO_SCALINGS = "adopted from results that keep no recalibrated risks"
 
 
@@ -206,6 +208,7 @@ def _measured(title: str, one: Plain, adopted: Adopted, drawn: Plain) -> Measure
         reliability=np.zeros(shape)
         if sums is None
         else np.array(sums, dtype=float).reshape(shape) / len(adopted.seeds),
+        training=Training.of(one),
         adopted=adopted,
     )
 

@@ -11,7 +11,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,27 @@ CALIBRATED: Final = ("brier", "log_loss", "ece")
 RECALLS: Final = np.arange(5, 101) / 100
 """Where precision is kept: below lies the luck of a few people."""
 BINS: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a method was trained in one run; None for what is unknown or not trained."""
+
+    learning_rate: float | None = None
+    """Chosen on the validation people."""
+    steps: int | None = None
+    """Training steps, or rounds, of the model that was chosen."""
+    at_limit: bool | None = None
+    """True if these are all the steps allowed: more might have been better."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Training":
+        """Read the fields from ``values``, where other keys are ignored."""
+        return cls(**{key: values.get(key) for key in TRAINING})
+
+
+TRAINING: Final = tuple(one.name for one in fields(Training))
+"""Names of the columns that tables have for ``Training``."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +98,17 @@ class Measured:
     """(recalls,) at the highest threshold that reaches each of ``RECALLS``."""
     reliability: Floats
     """(scalings, 3, bins): sum of risks, infected, people, in bins of one width."""
+    training: Training = Training()
     adopted: Adopted | None = None
     """None for what was measured here."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record as ``folder / "measured"``, at once."""
         meta = {key: value for key, value in vars(self).items() if key not in _ARRAYS}
-        # A program begun before this field was there may read what is measured now.
-        del meta["adopted"]
+        # A program begun before these fields were there may read what is measured now.
+        del meta["adopted"], meta["training"]
+        if self.training != Training():
+            meta["training"] = vars(self.training)
         if self.adopted is not None:
             meta["adopted"] = vars(self.adopted)
         arrays = {key: getattr(self, key) for key in _ARRAYS}
@@ -101,6 +125,7 @@ class Measured:
         values: dict[str, Any] = dict(kept.meta)
         values |= {key: np.array(array) for key, array in kept.arrays.items()}
         try:
+            values["training"] = Training.of(values.get("training") or {})
             if (told := values.get("adopted")) is not None:
                 values["adopted"] = Adopted(**{**told, "seeds": tuple(told["seeds"])})
             return cls(**values)

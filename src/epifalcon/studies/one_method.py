@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon.baselines.catalogue import load_file
+from epifalcon.baselines.method import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.errors import DataError, EpifalconError, WriteError
 from epifalcon.evaluation.metrics import MetricSettings
 from epifalcon.machine import peak_rss_mb
@@ -33,6 +34,7 @@ from epifalcon.studies.measurements import (
     SCALINGS,
     Failed,
     Measured,
+    Training,
     calibrated_figures,
     precision_at_recalls,
     reliability_sums,
@@ -64,11 +66,32 @@ def measure_method(
         cpu_seconds=None if found_done else used,
         peak_rss_mb=None if found_done else peak,
         source_sha256=source_sha256(method, sources),
+        training=training_of(outcome),
         **_judged(begun, outcome),
     )
     measured.save(place, begun.origin)
     (place / FAILED).unlink(missing_ok=True)
     return measured
+
+
+def training_of(outcome: Outcome) -> Training:
+    """Return the learning rate and the steps that ``outcome`` reports.
+
+    Falcon and HGNN count rounds; where they report no learning rate or limit, those
+    of their settings hold.
+    """
+    reported = {**outcome.as_plain(), **outcome.told}
+    if outcome.settings is not None:
+        model = outcome.settings.model
+        defaults = {LEARNING_RATE: model.learning_rate, STEP_LIMIT: model.rounds}
+        reported = {**defaults, **reported}
+    steps = reported.get(BEST_STEP, reported.get("best_round"))
+    limit = reported.get(STEP_LIMIT)
+    return Training(
+        learning_rate=reported.get(LEARNING_RATE),
+        steps=steps,
+        at_limit=None if steps is None or limit is None else steps >= limit,
+    )
 
 
 def _judged(begun: Begun, outcome: Outcome) -> dict[str, Any]:

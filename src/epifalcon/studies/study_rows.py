@@ -17,14 +17,16 @@ from epifalcon.studies.comparison import (
     LEVEL,
     METRICS,
     interval,
+    limit_notes,
     pair_up,
     told_adoptions,
     told_failures,
+    training_columns,
 )
 from epifalcon.studies.comparison_plan import Plan
 from epifalcon.studies.follow_ups import Followed
 from epifalcon.studies.kept_runs import ADOPTED, AFTER_CPU, UNITS
-from epifalcon.studies.measurements import Failed, Measured
+from epifalcon.studies.measurements import TRAINING, Failed, Measured
 from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.methods import FALCONS
 from epifalcon.studies.study import Against, Cell
@@ -63,7 +65,7 @@ def study_result(ran: Ran) -> dict[str, Any]:
         "level": LEVEL,
         "metrics": list(study.metrics),
         "rows": rows,
-        "notes": [*study.notes(planned.scale), *_failures(rows)],
+        "notes": [*study.notes(planned.scale), *_failures(rows), *limit_notes(rows)],
         "made_by": planned.command,
         "adopted": _adoptions(ran),
         "cpu_hours": ran.cpu_hours,
@@ -81,15 +83,15 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
             "seed": seed,
             **{name: one.metrics[name] for name in METRICS},
             **_cost(one),
+            **vars(one.training),
             **_spent(one, plan, seed, method),
             **_after(ran.followed(cell, method, seed)),
             **_adopted(one),
         }
         for seed, one in done.items()
     ]
-    extra = dict.fromkeys(
-        key for one in flat for key in one if key not in ("seed", ADOPTED, *METRICS)
-    )
+    apart = ("seed", ADOPTED, *METRICS, *TRAINING)
+    extra = dict.fromkeys(key for one in flat for key in one if key not in apart)
     after = {seed: ran.followed(cell, method, seed) for seed in done}
     failed: dict[int, Any] = {**by_seed}
     failed |= {seed: one for seed, one in after.items() if isinstance(one, Failed)}
@@ -107,6 +109,7 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
         "figures": {name: _over(flat, name) for name in extra},
         "published": dict(cell.published.get(method, {})) or None,
         "differences": {},
+        **training_columns(list(done.values())),
         "seeds": list(done),
         "failed": told_failures(failed),
         "then": cell.then,

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from epifalcon.baselines.catalogue import entry, names
+from epifalcon.studies.comparison import training_cells
+from epifalcon.studies.measurements import TRAINING
 from epifalcon.studies.report import Table, shown_epsilon
 from epifalcon.studies.study import Column, Study
 from epifalcon.studies.study_rows import CHANCE
@@ -82,7 +84,7 @@ def as_csv(study: Study, result: Plain) -> str:
             head += [f"{metric}_minus_{one}_{end}" for end in _FAMILY]
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*head, "seeds", "failed"])
+    lines.writerow([*head, *TRAINING, "seeds", "failed"])
     for row in rows:
         cells: list[Any] = [result["study"], result["scale"], row["group"], row["cell"]]
         cells += [row["facts"].get(name) for name in facts]
@@ -96,7 +98,7 @@ def as_csv(study: Study, result: Plain) -> str:
             for metric in study.metrics:
                 gap = row["differences"].get(one, {}).get(metric, {})
                 cells += [gap.get(end) for end in _FAMILY]
-        lines.writerow([*cells, len(row["seeds"]), row["failed"]])
+        lines.writerow([*cells, *training_cells(row), len(row["seeds"]), row["failed"]])
     return text.getvalue()
 
 
