@@ -133,6 +133,16 @@ def test_what_is_made_in_the_clear_is_told():
     assert bare == made | {"places", "counts"}
 
 
+@pytest.mark.parametrize(
+    ("share", "who"), [(1.0, "all people"), (0.25, "a random 25 % of the people")]
+)
+def test_the_receipt_names_whose_visits_are_in_the_mobility_model(share, who):
+    pseudo = replace(town.FALCON.pseudo, people_share=share)
+    spent = fit(town.task(replace(MODES["paper"], pseudo=pseudo))).spent
+    told = {one["channel"]: one["what"] for one in spent["unprotected"]}
+    assert told["mobility model"] == f"visits and moves of {who}, added up"
+
+
 def test_training_ends_when_no_look_gets_better():
     settings = replace(
         town.with_mode("off", rounds=60),

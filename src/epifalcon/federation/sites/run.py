@@ -102,6 +102,12 @@ def require_federable(settings: PredictionSettings) -> None:
         raise SettingsError("region.macro_cases='all': no site knows all cases")
     if settings.view.people:
         raise SettingsError("view.people: record a view in one process instead")
+    if tallies.needs_pseudo_traces(settings) and settings.pseudo.people_share != 1:
+        raise SettingsError(
+            f"pseudo.people_share={settings.pseudo.people_share}: must be 1 over "
+            "sites, which fit the mobility model on all their people; leave it out, "
+            "or use one process (epifalcon run)"
+        )
 
 
 @dataclass(frozen=True, eq=False)
