@@ -10,12 +10,15 @@ from epifalcon.federation.preparing import StateScaling, hypergraph, state_by_fo
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
+from epifalcon.studies import features as features_module
 from epifalcon.studies.features import (
     Features,
     Task,
     make_features,
     pseudo_places,
+    public_mobility,
 )
+from tests.oracles import markov_loop
 from tests.studies import town
 
 EVERY = pytest.mark.parametrize(
@@ -73,6 +76,29 @@ def test_held_back_results_reach_no_pseudo_trace():
     for one, other in zip(*copies, strict=True):
         np.testing.assert_array_equal(one.edge_key, other.edge_key)
         np.testing.assert_array_equal(one.by_edge.index, other.by_edge.index)
+
+
+def test_pseudo_traces_are_drawn_from_the_model_of_the_sampled_group(monkeypatch):
+    used = []
+    generate = features_module.generate
+
+    def spy(traces, model, *rest):
+        used.append(model)
+        return generate(traces, model, *rest)
+
+    monkeypatch.setattr(features_module, "generate", spy)
+    pseudo = replace(town.FALCON.pseudo, people_share=0.5)
+    task = town.task(replace(town.with_mode("paper"), pseudo=pseudo))
+    pseudo_places(task, task.known)
+    rng = Streams(task.seed).numpy("mobility model")
+    group = rng.choice(task.traces.people, task.traces.people // 2, replace=False)
+    expected = markov_loop.aggregate(task.traces, group.tolist(), 0.0)
+    public = public_mobility(task.traces, pseudo, task.seed)
+    for model in (*used, public):
+        assert model.people == len(group) == 40
+        joint = model.joint.toarray().reshape(expected.shape)
+        np.testing.assert_allclose(joint, expected, atol=1e-12)
+    assert len(used) == 1
 
 
 def test_a_trained_result_reaches_the_features():

@@ -127,11 +127,16 @@ def test_privacy_is_accounted_for():
     assert found.forecast is None
 
 
-def test_what_is_made_in_the_clear_is_told():
-    spent = fit(town.task(MODES["paper"])).spent
-    bare = {one["channel"] for one in spent["unprotected"]}
+@pytest.mark.parametrize(
+    ("share", "who"), [(1.0, "all people"), (0.25, "a random 25 % of the people")]
+)
+def test_what_is_made_in_the_clear_is_told(share, who):
+    pseudo = replace(town.FALCON.pseudo, people_share=share)
+    spent = fit(town.task(replace(MODES["paper"], pseudo=pseudo))).spent
+    told = {one["channel"]: one["what"] for one in spent["unprotected"]}
     made = {"region model", "mobility model", "pseudo domains"}
-    assert bare == made | {"places", "counts"}
+    assert set(told) == made | {"places", "counts"}
+    assert told["mobility model"] == f"visits and moves of {who}, added up"
 
 
 def test_training_ends_when_no_look_gets_better():

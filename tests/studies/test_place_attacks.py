@@ -126,6 +126,13 @@ def test_claimants_are_counted_over_everybody():
     assert max(wanted) > 3
 
 
+def test_a_rehearsal_samples_the_same_share_of_people():
+    words = [*WORDS, "pseudo.method=walk", "pseudo.people_share=0.25"]
+    found = rehearse(Experiment.load("hamlet", words), 1, 5)
+    assert found.model.people == 30
+    assert rehearse(experiment("walk"), 1, 5).model.people == 120
+
+
 def test_a_large_city_is_rehearsed_in_part(monkeypatch):
     whole = rehearse(experiment("walk"), 1, 5)
     monkeypatch.setattr(place_attacks, "_REHEARSED", 30)

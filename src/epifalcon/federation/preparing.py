@@ -250,17 +250,23 @@ def cohort_of(
 
 
 def made_in_the_clear(
-    plan: PrivacyPlan, has_states: bool, follows_cases: bool
+    plan: PrivacyPlan,
+    has_states: bool,
+    follows_cases: bool,
+    mobility_share: float = 1.0,
 ) -> list[UnprotectedRelease]:
     """Receipts of what is made from people's data before the rounds, without noise.
 
-    ``follows_cases`` says whether pseudo traces, if any, do.
+    ``follows_cases`` says whether pseudo traces, if any, do; ``mobility_share`` is
+    the share of the people that the mobility model was fitted on.
     """
     made = []
     if has_states:
         made.append(("region model", "cases by region and day, and flows"))
     if plan.copies:
-        made.append(("mobility model", "visits and moves of all people, added up"))
+        share = f"a random {100 * mobility_share:g} % of the"
+        who = "all" if mobility_share == 1 else share
+        made.append(("mobility model", f"visits and moves of {who} people, added up"))
     if plan.copies and follows_cases:
         made.append(("pseudo domains", "reported cases by region and day"))
     return [in_the_clear(plan, channel, what) for channel, what in made]

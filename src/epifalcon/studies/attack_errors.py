@@ -65,7 +65,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
     all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
     places = Places(
         claims=claims,
-        model=public_mobility(run.traces, run.seed, progress),
+        model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
         claimed=all_claims[claims.key],
         **vars(learn_attacks(run.experiment, made.copies, run.seed, progress)),
     )

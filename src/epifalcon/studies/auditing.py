@@ -92,7 +92,7 @@ def attacks_on(
     learnt = learn_attacks(run.experiment, notes.terms.copies, run.seed, progress)
     places = Places(
         claims=claims,
-        model=public_mobility(run.traces, run.seed, progress),
+        model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
         claimed=notes.claimed,
         **vars(learnt),
     )

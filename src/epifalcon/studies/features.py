@@ -34,7 +34,6 @@ from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import (
     MobilityModel,
-    MobilityModelSettings,
     mobility_model,
 )
 from epifalcon.mobility.traces import Traces
@@ -46,7 +45,7 @@ from epifalcon.models.states import (
     states_by_fold,
 )
 from epifalcon.privacy.pseudo.catalogue import generate
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo.record import PseudoSettings, PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
@@ -219,7 +218,7 @@ def pseudo_traces(
     newcomers: Traces | None = None,
 ) -> PseudoTraces:
     """What ``pseudo_places`` are the places of."""
-    model = public_mobility(task.traces, task.seed, progress)
+    model = public_mobility(task.traces, task.settings.pseudo, task.seed, progress)
     cases = reported_cases(training, task.traces).by_region_and_day
     traces = task.traces if newcomers is None else newcomers
     rng = Streams(task.seed).numpy("pseudo")
@@ -227,11 +226,15 @@ def pseudo_traces(
 
 
 def public_mobility(
-    traces: Traces, seed: int, progress: Progress = silent
+    traces: Traces, pseudo: PseudoSettings, seed: int, progress: Progress = silent
 ) -> MobilityModel:
-    """The mobility model of a run's people, which everybody is given."""
+    """Fit the public mobility model of a run, on its sampled group of people.
+
+    Devices draw pseudo traces from it, and attackers have it too: equal arguments
+    give the same group.
+    """
     rng = Streams(seed).numpy("mobility model")
-    return mobility_model(traces, MobilityModelSettings(), rng, progress)
+    return mobility_model(traces, pseudo.mobility, rng, progress)
 
 
 @dataclass(frozen=True, eq=False)

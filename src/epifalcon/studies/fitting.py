@@ -329,8 +329,8 @@ def _engine(
     ledger = _ledger(desk.folder, plan.budget, resumed)
     if resumed is None:
         has_states = features.state is not None
-        follows = settings.pseudo.reads_cases
-        ledger.record(*made_in_the_clear(plan, has_states, follows))
+        follows, share = settings.pseudo.reads_cases, settings.pseudo.people_share
+        ledger.record(*made_in_the_clear(plan, has_states, follows, share))
     seed = Streams(task.seed).seed_for("falcon training")
     taker = take_notes(settings.view, cohort, settings.model, plan, seed, resumed)
     engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, taker)

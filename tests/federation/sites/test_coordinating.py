@@ -28,7 +28,7 @@ from epifalcon.federation.sites.coordinating import (
 from epifalcon.federation.sites.door import LEDGER, RISKS
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import Order, SiteRun
+from epifalcon.federation.sites.run import Order, SiteRun, require_federable
 from epifalcon.privacy.ledger import Ledger
 from tests.studies import town
 
@@ -365,6 +365,14 @@ def test_everybodys_cases_are_refused(folder):
     wanted = replace(wanted, settings=replace(wanted.settings, region=region))
     with pytest.raises(SettingsError, match="no site knows all cases"):
         run_of(folder, wanted)
+
+
+def test_a_sampled_group_is_refused_over_sites():
+    pseudo = replace(town.FALCON.pseudo, people_share=0.5)
+    with pytest.raises(SettingsError, match="must be 1 over sites"):
+        require_federable(replace(town.with_mode("paper"), pseudo=pseudo))
+    # Without pseudo traces no mobility model is fitted.
+    require_federable(replace(town.FALCON, pseudo=pseudo))
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))

@@ -101,7 +101,16 @@ def test_settings_go_through_plain_values_and_back():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"method": "plausibel"}, {"pseudo_copies": -1}, {"pseudo_copies": 1.5}]
+    "wrong",
+    [
+        {"method": "plausibel"},
+        {"pseudo_copies": -1},
+        {"pseudo_copies": 1.5},
+        {"people_share": 0.0},
+        {"people_share": -0.5},
+        {"people_share": 1.01},
+        {"people_share": float("nan")},
+    ],
 )
 def test_impossible_settings_are_refused(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):

@@ -110,6 +110,12 @@ def require_federable(settings: PredictionSettings) -> None:
             "privacy.gradient_noise, region.network.kind, region.scale_states) run in "
             "one process only: the program is central"
         )
+    if tallies.needs_pseudo_traces(settings) and settings.pseudo.people_share != 1:
+        raise SettingsError(
+            f"pseudo.people_share={settings.pseudo.people_share}: must be 1 over "
+            "sites, which fit the mobility model on all their people; leave it out, "
+            "or use one process (epifalcon run)"
+        )
 
 
 @dataclass(frozen=True, eq=False)

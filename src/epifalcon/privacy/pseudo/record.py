@@ -10,7 +10,7 @@ import numpy as np
 from epifalcon import store
 from epifalcon.checks import one_of, whole
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.markov import MobilityModel
+from epifalcon.mobility.markov import MobilityModel, MobilityModelSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.progress import Progress
@@ -31,18 +31,27 @@ class PseudoSettings:
     one of the paper's three rivals."""
     pseudo_copies: int = 2
     """Pseudo traces a person: the paper's n_p. 0 makes none."""
+    people_share: float = 1.0
+    """Share of the people, sampled at random, whose traces the mobility model is
+    fitted on."""
     domains: DomainSettings = field(default_factory=DomainSettings)
     """The epidemic clustering; ``plausible`` and ``recurring`` read it."""
 
     def __post_init__(self) -> None:
         one_of(_METHODS, method=self.method)
         whole(0, pseudo_copies=self.pseudo_copies)
+        _ = self.mobility  # Validates people_share.
         if self.domains.least_regions <= self.pseudo_copies:
             raise SettingsError(
                 f"domains.least_regions={self.domains.least_regions} must be greater "
                 f"than pseudo_copies={self.pseudo_copies}: the true place and each "
                 "copy need a region of their own"
             )
+
+    @property
+    def mobility(self) -> MobilityModelSettings:
+        """Settings of the mobility model that the generators draw from."""
+        return MobilityModelSettings(people_share=self.people_share)
 
     @property
     def reads_cases(self) -> bool:

@@ -12,9 +12,21 @@ GENERATORS = ("plausible", "uniform", "aggregate", "walk", "recurring")
 """The paper's own, its three rivals, and ours."""
 COPIES = (1, 5, 10)
 PLACES = ("claimants", "moves", "recurrence", "moves and recurrence", "moves by sets")
-_DRAWN = ("moves", "moves by sets")
-"""The paper's attack, and the strongest of ours."""
+_DRAWN = ("moves", "moves and recurrence", "moves by sets")
+"""The paper's attack, and the two that are strongest against the paper's pseudo traces
+and against ours; the others are in the table."""
 _MEASURES = {"auc": "AUC", "f1": "best F1"}
+SIGMA = 0.1
+LEARNING_RATE = 0.03
+NOISE = (
+    f"privacy.upload_sigma={SIGMA}",
+    f"privacy.gradient_sigma={SIGMA}",
+    f"model.learning_rate={LEARNING_RATE}",
+)
+"""Chosen on seeds 101 and 102, which are not reported. AUC of ``plausible`` on
+``larger-sars``, seed 101, with 1 and 10 traces: .655 and .604. With the default noise
+of .378 one trace has .564 already; with noise .05 and a learning rate of .01 ten
+traces cost nothing (.669 and .668)."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -26,6 +38,7 @@ def _cells(scale: Scale) -> list[Cell]:
             overrides=(
                 *town.overrides,
                 *PAPER,
+                *NOISE,
                 f"pseudo.method={generator}",
                 f"pseudo.pseudo_copies={copies}",
                 "region.macro_cases=none",
@@ -42,6 +55,7 @@ def _cells(scale: Scale) -> list[Cell]:
 
 def _draw(result: Plain) -> dict[str, Drawn]:
     drawn = {}
+    seeds = max((len(row["seeds"]) for row in result["rows"]), default=0)
     for attack in _DRAWN:
         listed: dict[str, list[dict[str, Any]]] = {}
         for row in result["rows"]:
@@ -54,45 +68,70 @@ def _draw(result: Plain) -> dict[str, Drawn]:
                 listed.setdefault(row["facts"]["generator"], []).append(point)
         if not listed:
             continue
-        title = "Pseudo traces: 1, 5 and 10 of them, no region model"
+        title = f"Pseudo traces: 1, 5 and 10 of them, σ {SIGMA:g}, no region model"
         error = (attack, f"share that the attack by {attack} gets wrong")
         picture = study_figures.tradeoff(listed, error, _MEASURES, title)
         caption = (
             f"AUC and F1 against the share of true places that the attack by {attack} "
-            "gets wrong, for 1, 5 and 10 pseudo traces of each kind, with 95 % "
-            "intervals. Further right is more private, further up more useful."
+            "gets wrong, for 1, 5 and 10 pseudo traces of each kind. "
+            + (f"Mean and 95 % interval of {seeds} seeds. " if seeds > 1 else "")
+            + "Further right is more private, further up more useful."
         )
         drawn[f"tradeoff-{attack.replace(' ', '-')}"] = Drawn(picture, caption)
     return drawn
 
 
 def _read(result: Plain) -> list[str]:
-    """How well each kind hides places with most traces, and what it costs."""
-    most, attack = max(COPIES), _DRAWN[-1]
-    held = {
-        row["facts"]["generator"]: (wrong, mean(row, "metrics", "auc") or 0.0)
+    """Describe how well each kind hides places with most traces, and the AUC lost."""
+    least, most = min(COPIES), max(COPIES)
+    by_attack = [_by_generator(result, most, "figures", name) for name in PLACES]
+    errors = {
+        name: min(one[name] for one in by_attack if name in one)
+        for name in GENERATORS
+        if any(name in one for one in by_attack)
+    }
+    if not errors:
+        return []
+    order = sorted(errors, key=lambda name: -errors[name])
+    listed = ", ".join(f"{name} {errors[name]:.0%}" for name in order)
+    blind = f"A blind guess: {most / (most + 1):.0%}."
+    lines = [
+        (
+            f"With {most} pseudo traces the strongest attack gets so many of the true "
+            f"places wrong: {listed}. {blind}"
+        )
+    ]
+    before, after = (
+        _by_generator(result, copies, "metrics", "auc") for copies in (least, most)
+    )
+    both = [name for name in order if name in before and name in after]
+    if both:
+        aucs = ", ".join(
+            f"{name} {before[name]:.3f} and {after[name]:.3f}" for name in both
+        )
+        lines.append(f"The AUC with {least} and with {most} pseudo traces: {aucs}.")
+    return lines
+
+
+def _by_generator(result: Plain, copies: int, kind: str, name: str) -> dict[str, float]:
+    """Mean of a measure for each generator with this many pseudo traces."""
+    return {
+        row["facts"]["generator"]: value
         for row in result["rows"]
         if row["seeds"]
-        and row["facts"]["copies"] == most
-        and (wrong := mean(row, "figures", attack)) is not None
+        and row["facts"]["copies"] == copies
+        and (value := mean(row, kind, name)) is not None
     }
-    if not held:
-        return []
-    order = sorted(held, key=lambda name: -held[name][0])
-    told = ", ".join(f"{name} {held[name][0]:.0%}" for name in order)
-    aucs = ", ".join(f"{name} {held[name][1]:.3f}" for name in order)
-    return [
-        (
-            f"With {most} pseudo traces the attack by `{attack}` gets so many of the "
-            f"true places wrong: {told}. A blind guess: {most / (most + 1):.0%}."
-        ),
-        f"The AUC with them: {aucs}.",
-    ]
 
 
 def _notes(_scale: Scale) -> tuple[str, ...]:
     return (
         "The paper shows this as curves alone; the region model is off, as there",
+        (
+            f"The noise is {SIGMA:g} and the learning rate {LEARNING_RATE:g}, chosen "
+            "on other cities: with the default noise (.378) one pseudo trace already "
+            "leaves an AUC near chance, so that no loss could be seen"
+        ),
         (
             "Attacks are on at most 2,000 people, the attacker having rehearsed on a "
             "city of its own"
