@@ -74,7 +74,7 @@ def test_the_map_of_the_paper_sees_what_is_wrong(tmp_path):
 def test_the_defaults_are_the_papers():
     made = Experiment()
     model, privacy = made.model, made.privacy
-    assert (model.learning_rate, model.weight_decay, model.dropout) == (
+    assert (model.learning_rate_at(1), model.weight_decay, model.dropout) == (
         0.001,
         0.0005,
         0.2,

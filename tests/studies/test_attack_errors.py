@@ -27,10 +27,14 @@ def test_places_are_attacked_without_notes(opened):
 
 def test_attacks_are_told_by_their_names(monkeypatch):
     attacks = [SimpleNamespace(name=name, error=0.2, random=0.9) for name in ATTACKS]
+    attacks[1].error = 0.1
+    attacks[2].error = None
+    attacks.append(SimpleNamespace(name="result", error=0.0, random=0.5))
     monkeypatch.setattr(attack_errors, "read_notes", lambda _place: None)
     monkeypatch.setattr(attack_errors, "attacks_on", lambda *_words: attacks)
     found = attack_errors.audit_errors(SimpleNamespace(place=None), silent)
-    assert found == {**dict.fromkeys(ATTACKS, 0.2), "random": 0.9}
+    expected = {one.name: one.error for one in attacks}
+    assert found == {**expected, "strongest": 0.1, "random": 0.9}
 
 
 @pytest.mark.parametrize("kind", ["places", "audit"])

@@ -16,7 +16,7 @@ from tests.studies.study_results import made_up
 
 NAMES = [
     "overall", "omicron", "stages", "noise", "pseudo-tradeoff", "ablation",
-    "trace-share", "label-share", "frontier", "worlds", "scale",
+    "trace-share", "label-share", "authors", "frontier", "worlds", "scale",
 ]  # fmt: skip
 each_study = pytest.mark.parametrize("name", NAMES)
 

@@ -58,8 +58,10 @@ def outcome(method="falcon", mode="off", person=None, forecast=None):
         return Outcome(method, SCORES, metrics, 0.25)
     trained = Prediction(
         probability=SCORES,
+        learning_rate=0.01,
         best_round=4,
         validation_auc=0.625,
+        validation_log_loss=0.6,
         looks=(Look(6, 0.5, 0.625, math.inf, 0.6),),
         spent=spent(mode, person),
         forecast=forecast,
