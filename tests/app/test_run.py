@@ -82,6 +82,33 @@ def test_a_mode_that_protects_nothing_is_told(run_town, method):
     assert strict(said.out)["epsilon"]["person"] is None
 
 
+def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
+    said = run_town("--preset", "hamlet+authors", "--beside", "hgnn")
+    assert said.code == 0, said.err
+    for mark in ("ALL CASES", "selected on test people", "no bound"):
+        assert mark in said.out
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Falcon, paper (ALL CASES, selected on test people)" in report
+    assert "HGNN (selected on test people)" in report
+    marked, honest = (
+        strict(run_town("--json", "--preset", preset, out=preset).out)
+        for preset in ("hamlet+authors", "hamlet")
+    )
+    assert (marked["selected_on"], marked["macro_cases"]) == ("test", "all")
+    assert set(marked["epsilon"].values()) == {None}
+    assert (honest["selected_on"], honest["macro_cases"]) == ("validation", "reported")
+
+
+def test_real_tests_cannot_choose_the_round_on_test_people(run_town, tmp_path):
+    assert run_town(out="first").code == 0
+    given = ("--city", tmp_path / "first", "--known", tmp_path / "first")
+    for setting in ("stopping.selected_on=test", "region.macro_cases=all"):
+        said = run_town(*given, "--set", setting, out="second")
+        assert said.code == 2
+        assert "needs a simulated outbreak" in said.err
+        assert not (tmp_path / "second").exists()
+
+
 def test_nobody_hidden_is_still_a_run(run_town):
     figures = strict(run_town("--json", "--set", "labels.label_share=1").out)
     assert figures["metrics"] is None

@@ -27,7 +27,7 @@ from epifalcon.studies.recording import read_notes
 
 RANDOM = "random"
 """The error of a blind guess."""
-_PEOPLE = 2000
+_PEOPLE = 500
 
 
 def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
@@ -50,7 +50,7 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Errors of the attacks on the places that some people claim.
 
-    On pseudo traces as the run's devices make them; at most 2,000 people, drawn
+    On pseudo traces as the run's devices make them; at most 500 people, drawn
     by the run's seed. Nothing needs to have been recorded.
     """
     task = Task(run.traces, run.known, run.settings, run.seed)

@@ -14,9 +14,8 @@ _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest p
 _REFERENCES = "The same people without any leak"
 _HGNN, _WHOLE, _BARE = "HGNN", "Falcon whole", "without privacy"
 _OUR_DEFAULTS = "our defaults"
-PEOPLE = {"hamlet": 20, "full": 40}
-"""Recorded for the attacks."""
-_SIGMA_PEOPLE = {"hamlet": 10, "full": 20}
+PEOPLE, _SIGMA_PEOPLE = 20, 10
+"""Recorded for the attacks, in the ladder and in table 6."""
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "without region model": ("without region model", ("region.macro_cases=none",)),
     "without pseudo traces": ("without pseudo traces", ("pseudo.pseudo_copies=0",)),
@@ -99,7 +98,7 @@ def _table_6(scale: Scale) -> list[Cell]:
         words = (
             f"privacy.upload_sigma={row.upload_sigma}",
             "pseudo.pseudo_copies=9",
-            f"view.people={_SIGMA_PEOPLE[scale]}",
+            f"view.people={_SIGMA_PEOPLE}",
         )
         figures = {"auc": row.auc, "f1": row.f1, "dep": row.dep}
         published = {"falcon": {**figures, "norm": row.attack_error}}
@@ -120,7 +119,7 @@ def _table_6(scale: Scale) -> list[Cell]:
 
 def _ladder(scale: Scale) -> list[Cell]:
     made: list[Cell] = []
-    watched = f"view.people={PEOPLE[scale]}"
+    watched = f"view.people={PEOPLE}"
     words: tuple[str, ...] = ()
     for step, (title, changed) in enumerate(LADDER.items()):
         words = (*words, *changed)
@@ -227,7 +226,7 @@ def _read(result: Plain) -> list[str]:
     return said
 
 
-def _notes(scale: Scale) -> tuple[str, ...]:
+def _notes(_scale: Scale) -> tuple[str, ...]:
     return (
         (
             "Not an honest protocol: in tables 7 and 6 the region model saw the cases "
@@ -235,8 +234,8 @@ def _notes(scale: Scale) -> tuple[str, ...]:
             "program; the people are synthetic, the paper's are not public"
         ),
         (
-            f"Attacks are on what a server would record of {PEOPLE[scale]} people "
-            f"({_SIGMA_PEOPLE[scale]} in table 6) if clients sent rows with the clip "
+            f"Attacks are on what a server would record of {PEOPLE} people "
+            f"({_SIGMA_PEOPLE} in table 6) if clients sent rows with the clip "
             "and noise of the row"
         ),
         "no bound: rows are not clipped or their noise does not cover them",

@@ -133,7 +133,7 @@ def _notes(_scale: Scale) -> tuple[str, ...]:
             "leaves an AUC near chance, so that no loss could be seen"
         ),
         (
-            "Attacks are on at most 2,000 people, the attacker having rehearsed on a "
+            "Attacks are on at most 500 people, the attacker having rehearsed on a "
             "city of its own"
         ),
     )
