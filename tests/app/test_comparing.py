@@ -118,7 +118,7 @@ def test_a_seed_is_what_run_makes_of_it(base, epifalcon, quick, tmp_path):
     assert mine == {
         "seed": 1,
         **{name: theirs["metrics"][name] for name in METRICS},
-        "learning_rate": model.learning_rate,
+        "learning_rate": theirs["learning_rate"],
         "steps": theirs["best_round"],
         "at_limit": theirs["best_round"] == model.rounds,
     }

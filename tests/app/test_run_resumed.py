@@ -187,7 +187,7 @@ def test_a_changed_file_is_told_with_a_way_out(
 
 
 def test_a_checkpoint_of_another_version_is_refused(cut, run_town, tmp_path):
-    cut()
+    cut("--mode", "paper")
     path = tmp_path / "run/methods/falcon/checkpoint-000003/manifest.json"
     manifest = json.loads(path.read_text())
     manifest["versions"]["torch"] = "1.0"

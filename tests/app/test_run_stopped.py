@@ -101,7 +101,8 @@ def test_an_interrupt_before_a_run_has_begun_leaves_nothing(run, tmp_path):
 
 
 def test_one_process_at_a_time_whether_it_begins_or_goes_on(run, tmp_path):
-    first = run("run", "--set", "model.rounds=3000", "--set", "stopping.patience=3000")
+    many = ("--set", "model.rounds=3000", "--set", "stopping.patience=3000")
+    first = run("run", "--mode", "paper", *many)
     first.wait_for(lambda: (tmp_path / ".run.lock").exists())
     (tmp_path / "other").mkdir()
     for resume in (False, True):

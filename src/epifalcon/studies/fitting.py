@@ -30,6 +30,7 @@ from epifalcon.federation.preparing import hypergraph, made_in_the_clear
 from epifalcon.federation.spending import spent_figures
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.machine import pages_reused
 from epifalcon.mobility.traces import Traces
 from epifalcon.models import region_store
 from epifalcon.models.tensor_files import read_tensors, write_tensors
@@ -269,6 +270,7 @@ def _train(
 
     def watch(report: RoundReport) -> bool:
         nonlocal due, told
+        reuse_pages()
         watcher.training_seconds += report.seconds
         watcher.listen()
         if watcher.due():
@@ -284,7 +286,8 @@ def _train(
         return watcher.ended
 
     if not watcher.ended:
-        train(engine, watch=watch)
+        with pages_reused() as reuse_pages:
+            train(engine, watch=watch)
 
 
 def _next_checkpoint(pause: float, began: float) -> float:
