@@ -219,6 +219,7 @@ def test_people_who_were_never_seen_are_scored(opened):
     [
         (("model.input=embedding",), "train with --set model.input=status"),
         (("region.macro_cases=all",), "which nobody can know of new people"),
+        (("region.network.kind=gru",), "train with region.network.kind=dcrnn"),
         (("method=soft-dct-ratio",), "epifalcon run --method soft-dct-ratio --city"),
     ],
 )

@@ -167,7 +167,7 @@ def test_table_and_card_list_the_same_channels_without_a_bound(mode):
 def test_the_table_of_forecasts():
     table = forecast_table([outcome(forecast=FORECAST), outcome("hgnn")])
     assert table.columns == ["forecast", "MAE 1", "MAE 2", "RMSE 1", "RMSE 2"]
-    assert table.rows[0] == ["DCRNN", "0.1000", "0.2000", "0.3000", "-"]
+    assert table.rows[0] == ["region model", "0.1000", "0.2000", "0.3000", "-"]
     assert [row[0] for row in table.rows[1:]] == ["last value", "new rival"]
     assert "reported cases" in table.caption
     assert forecast_table([outcome("hgnn")]).rows == []

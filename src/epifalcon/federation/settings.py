@@ -122,13 +122,13 @@ class PrivacySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingSettings:
-    """When training ends: at the best validation AUC, looked for now and then."""
+    """When training ends: after the lowest log loss of the validation people."""
 
     selected_on: SelectedOn = "validation"
     """Whose results choose the round: tested people who are held back, or ``test``,
     the people on whom the method is evaluated, as in the authors' program. The
     latter needs a simulated outbreak, flatters the method, and is marked in every
-    output. Nobody is held back then, and all rounds are run."""
+    output. Nobody is held back then."""
     validation_share: float = 0.1
     """Share of the tested people held back."""
     check_every: int = 10

@@ -105,6 +105,11 @@ def require_inductive(run: FinishedRun) -> None:
             "hidden ones too, which nobody can know of new people: train with "
             "region.macro_cases=reported or none"
         )
+    if run.settings.macro_cases != "none" and run.settings.region.network.kind == "gru":
+        raise SettingsError(
+            f"{told} was trained with region.network.kind='gru', which is not stored "
+            "with a run: to score new people, train with region.network.kind=dcrnn"
+        )
 
 
 def _state(

@@ -29,7 +29,7 @@ _MEASURES = {
     "presence": ", as slots that they spent there",
 }
 _FORECASTS = {
-    "model": "DCRNN",
+    "model": "region model",
     "last": "last value",
     "line": "linear extrapolation",
     "mean": "mean so far",
@@ -146,13 +146,16 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
         spent = item.spent
         if spent is None or spent["mode"] == "off":
             continue
+        without = dict(bare_channels(spent, item.method))
         for channel, units in spent["channels"].items():
             cells = [shown_epsilon(units[unit]) for unit in _UNITS]
-            rows.append([channel, "noise", *cells])
+            what = without.get(channel)
+            protection = "noise" if what is None else f"none: {what}"
+            rows.append([channel, protection, *cells])
         # A channel that lost its bound stands above already, with its epsilons.
         rows += [
             [channel, f"none: {what}", *["no bound"] * 3]
-            for channel, what in bare_channels(spent, item.method)
+            for channel, what in without.items()
             if channel not in spent["channels"]
         ]
         if spent["channels"]:
