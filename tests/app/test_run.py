@@ -90,6 +90,9 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
     report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "Falcon, paper (ALL CASES, selected on test people)" in report
     assert "HGNN (selected on test people)" in report
+    assert "who also chose the round, whose cases were seen" in report
+    assert "no epsilon exists" in report
+    assert "Privacy as the paper publishes it" not in report
     marked, honest = (
         strict(run_town("--json", "--preset", preset, out=preset).out)
         for preset in ("hamlet+authors", "hamlet")

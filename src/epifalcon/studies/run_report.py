@@ -41,6 +41,10 @@ _MODES = {
     "local": "Privacy in local mode: the noise is set so that everything noised keeps "
     "the epsilon that was asked for.",
 }
+_PROGRAM = (
+    "Clip and noise are, at least in part, those of the authors' program: nothing bounds "
+    "what uploads reveal about a person, and no epsilon exists."
+)
 _GIVEN_RATES = ("mean-field", "hbp", "falcon-field")
 """Methods that compute with the disease's rates, which others do not know."""
 
@@ -111,7 +115,12 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
         share = summary["outbreak"]["infected_share"][0]
         cards.append((f"{share:.1%}", "infected by the end"))
     if summary["metrics"] is not None:
-        cards.append((shown(summary["metrics"]["auc"]), "AUC on hidden people"))
+        who = "AUC on hidden people"
+        if summary.get("selected_on") == "test":
+            who += ", who also chose the round"
+        if summary.get("macro_cases") == "all":
+            who += ", whose cases were seen"
+        cards.append((shown(summary["metrics"]["auc"]), who))
     elif summary.get("validation_auc") is not None:
         cards.append((shown(summary["validation_auc"]), "AUC on validation people"))
     if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
@@ -210,7 +219,10 @@ def _disease(results: RunResults) -> str:
 def _mode(results: RunResults) -> str:
     for one in results.outcomes:
         if one.method == "falcon" and one.settings is not None:
-            return _MODES[one.settings.privacy.mode]
+            privacy = one.settings.privacy
+            if privacy.mode != "off" and not privacy.is_published:
+                return _PROGRAM
+            return _MODES[privacy.mode]
     return ""
 
 
