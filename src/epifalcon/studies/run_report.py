@@ -42,8 +42,8 @@ _MODES = {
     "the epsilon that was asked for.",
 }
 _PROGRAM = (
-    "Clip and noise are, at least in part, those of the authors' program: nothing bounds "
-    "what uploads reveal about a person, and no epsilon exists."
+    "Clip and noise are, at least in part, those of the authors' program: nothing "
+    "bounds what uploads reveal about a person, and no epsilon exists."
 )
 _GIVEN_RATES = ("mean-field", "hbp", "falcon-field")
 """Methods that compute with the disease's rates, which others do not know."""
