@@ -184,7 +184,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
         (
             "ladder",
             _LADDER,
-            "From the authors' program to an honest protocol",
+            "Steps to an honest protocol",
             (
                 "AUC after each step; each keeps the changes before it. The first "
                 "step is the authors' protocol, the last our defaults."
