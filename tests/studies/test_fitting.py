@@ -153,18 +153,29 @@ def test_training_ends_when_no_look_gets_better():
     )
 
 
-def test_of_two_learning_rates_validation_people_choose():
+def test_of_two_learning_rates_validation_people_choose(monkeypatch):
     settings = MODES["two-rates"]
     assert settings.learning_rates == (0.01, 0.003)
+    tried = []
+
+    def remember(*words):
+        tried.append(fit_rate(*words))
+        return tried[-1]
+
+    fit_rate = fitting._fit_rate
+    monkeypatch.setattr(fitting, "_fit_rate", remember)
+    found = fit(town.task(settings))
+    assert [one.learning_rate for one in tried] == [0.01, 0.003]
+    best = min(tried, key=lambda one: one.validation_log_loss)
+    assert found.learning_rate == best.learning_rate
+    np.testing.assert_array_equal(found.probability, best.probability)
     alone = [
         fit(town.task(settings.with_learning_rate(rate)))
         for rate in settings.learning_rates
     ]
-    best = min(alone, key=lambda one: one.validation_log_loss)
-    assert len({one.validation_log_loss for one in alone}) == 2
-    found = fit(town.task(settings))
-    assert found.learning_rate == best.learning_rate
-    np.testing.assert_array_equal(found.probability, best.probability)
+    assert alone[0].looks == tried[0].looks
+    # The second has initial weights of its own.
+    assert alone[1].looks[0].loss != tried[1].looks[0].loss
 
 
 def test_with_privacy_one_training_is_released_at_the_papers_rate():

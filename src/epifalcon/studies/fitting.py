@@ -142,10 +142,12 @@ def fit(task: Task, desk: Desk | None = None) -> Prediction:
         settings = task.settings.with_learning_rate(rates[0])
         return _fit_rate(replace(task, settings=settings), features, desk, origin)
     tried = {}
-    for rate in rates:
+    for number, rate in enumerate(rates):
         settings = task.settings.with_learning_rate(rate)
         one = replace(task, settings=settings)
-        tried[rate] = _fit_rate(one, features, _desk_of_rate(desk, rate), origin)
+        place = _desk_of_rate(desk, rate)
+        # Each has initial weights of its own: some let every unit die at once.
+        tried[rate] = _fit_rate(one, features, place, origin, number)
     best = min(rates, key=lambda rate: tried[rate].validation_log_loss)
     seconds = sum(one.seconds for one in tried.values())
     found = replace(tried[best], seconds=seconds)
@@ -183,16 +185,25 @@ def _keep_best_rate(
 
 
 def _fit_rate(
-    task: Task, features: Features, desk: Desk, origin: store.Origin
+    task: Task,
+    features: Features,
+    desk: Desk,
+    origin: store.Origin,
+    attempt: int = 0,
 ) -> Prediction:
-    """Train with the one learning rate of the task's settings."""
+    """Train with the one learning rate of the task's settings.
+
+    Each ``attempt`` draws its own initial weights.
+    """
     if desk.folder is not None and (desk.folder / PREDICTION).is_dir():
         return _ended(task, desk.folder, origin)
     incidence = task.incidence
     resumed = None
     if desk.folder is not None:
         resumed = checkpoints.newest(desk.folder, origin)
-    engine, taker = _engine(task, incidence, features, desk, resumed)
+    name = f"falcon training {attempt}" if attempt else "falcon training"
+    seed = Streams(task.seed).seed_for(name)
+    engine, taker = _engine(task, incidence, features, desk, (resumed, seed))
     chosen_by = selection(task, features.held_back)
     watcher = Watcher(
         engine, chosen_by.people, chosen_by.infected, task.settings.stopping
@@ -320,9 +331,10 @@ def _engine(
     incidence: Incidence,
     features: Features,
     desk: Desk,
-    resumed: checkpoints.Checkpoint | None,
+    start: tuple[checkpoints.Checkpoint | None, int],
 ) -> tuple[VectorisedEngine, NoteTaker | None]:
-    settings = task.settings
+    """Return the engine and, if wanted, what records it; ``start`` ends with a seed."""
+    settings, (resumed, seed) = task.settings, start
     training = without(task.known, features.held_back)
     pseudo = pseudo_places(task, training, desk.progress)
     state = None if features.state is None else torch.from_numpy(features.state)
@@ -334,7 +346,6 @@ def _engine(
         has_states = features.state is not None
         follows, share = settings.pseudo.reads_cases, settings.pseudo.people_share
         ledger.record(*made_in_the_clear(plan, has_states, follows, share))
-    seed = Streams(task.seed).seed_for("falcon training")
     taker = take_notes(settings.view, cohort, settings.model, plan, seed, resumed)
     engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, taker)
     return engine, taker
