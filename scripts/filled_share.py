@@ -7,7 +7,7 @@ held against the released files: the share of people ever infected, infectious p
 on the first and last day, how unevenly these are spread over regions, how many regions
 they touch; and the AUC of HGNN under the authors' protocol.
 
-    scripts/filled_share.py --shares 0.006 0.0125 0.025 0.05 1 --seeds 100 101 102
+    scripts/filled_share.py --shares 0.006 0.0125 0.025 0.05 1 --seeds 100
 """
 
 import argparse
