@@ -98,7 +98,7 @@ def test_no_noise_is_infinite_and_listed():
     ledger.record(upload(0, sigma=0.0))
     spent = ledger.spent()
     assert spent.epsilon()["visit"] == math.inf
-    assert spent.unprotected[0].what == "a clipped value without noise"
+    assert spent.unprotected[0].what == "a value without noise that bounds it"
     assert Ledger.from_lines(ledger.to_lines()).spent() == spent
 
 
