@@ -203,7 +203,7 @@ def _fit_rate(
         resumed = checkpoints.newest(desk.folder, origin)
     name = f"falcon training {attempt}" if attempt else "falcon training"
     seed = Streams(task.seed).seed_for(name)
-    engine, taker = _engine(task, incidence, features, desk, (resumed, seed))
+    engine, taker = _engine(task, incidence, features, desk, resumed, seed)
     chosen_by = selection(task, features.held_back)
     watcher = Watcher(
         engine, chosen_by.people, chosen_by.infected, task.settings.stopping
@@ -331,10 +331,11 @@ def _engine(
     incidence: Incidence,
     features: Features,
     desk: Desk,
-    start: tuple[checkpoints.Checkpoint | None, int],
+    resumed: checkpoints.Checkpoint | None,
+    seed: int,
 ) -> tuple[VectorisedEngine, NoteTaker | None]:
-    """Return the engine and, if wanted, what records it; ``start`` ends with a seed."""
-    settings, (resumed, seed) = task.settings, start
+    """Return the engine and, if wanted, what records its messages."""
+    settings = task.settings
     training = without(task.known, features.held_back)
     pseudo = pseudo_places(task, training, desk.progress)
     state = None if features.state is None else torch.from_numpy(features.state)
