@@ -1,9 +1,7 @@
-"""Falcon Field at a city's size: one sweep, and a whole inference with its choice.
+"""Falcon Field at a city's size: the whole fit, beside HBP, and one sweep.
 
-The peer is a sweep of HBP, which takes the same chains through the same slots but
-needs the server in every slot, twice; both come to rest in the same risks. Beside
-the sweep stand the seconds of 15 sweeps with transmission by region, and of a run
-with folds and choice of the law.
+The fit includes folds, the choice of the transmission model and calibration; HBP is
+the same engine with the pathogen's rate and without calibration.
 """
 
 import json
@@ -11,69 +9,46 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
-from benchmarks.measuring import (
-    THREADS,
-    best,
-    compared,
-    in_a_process_of_its_own,
-    peak_mb,
-    timed,
-)
-from epifalcon.baselines.falcon_field import FalconField
-from epifalcon.baselines.field import Field
-from epifalcon.baselines.method import Scene
+from benchmarks.measuring import in_a_process_of_its_own, peak_mb, timed
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.settings import FieldWishes
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City, Places, told_by
-from epifalcon.models.field.tables import Manner
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city, run_epidemics
-
-_REPEATS = 6
-_DAMPING = 0.9, 0.3
+from epifalcon.methods.base import Context
+from epifalcon.methods.falcon_field import FalconField
+from epifalcon.methods.hbp import Hbp
 
 
 def run(preset: str = "larger-sars") -> dict[str, Any]:
-    """Milliseconds of a sweep, ours and HBP's, and seconds of an inference."""
+    """Seconds of a fit, ours and HBP's, and milliseconds of a sweep."""
     found: dict[str, Any] = in_a_process_of_its_own("field", preset)
     return found
 
 
 def _run(preset: str) -> dict[str, Any]:
-    torch.set_num_threads(THREADS)
     settings = Experiment.load(preset)
     traces = make_city(settings, seed=0)
     known = next(run_epidemics(settings, traces, seed=0)).labels.known
-    scene = Scene(traces, 0, settings.pathogen, settings.outbreak)
-    rates = rates_of(traces, scene.pathogen, scene.rule)
-    cohort = Cohort.of(traces, known, rates, scene.test_errors)
-    present = cohort.crowd().astype(np.float64)
-    force = force_of_infection(traces, scene.pathogen, scene.rule)
-    city = City(traces.clock, force, scene.rule.chance, present)
-    told = told_by(city, Places.empty(present), city.even)
-    manner = Manner(1.0, np.ones(traces.slots), 16.0)
-    theirs = Field(scene, traces, known)
-    took = best(
-        {
-            "ours": (lambda: cohort.sweep(told, manner, tally=True), _REPEATS),
-            "peer": (lambda: theirs.sweep(*_DAMPING), _REPEATS),
-        }
-    )
+    context = Context(pathogen=settings.pathogen, rule=settings.outbreak)
     wishes = FieldWishes()
     region = replace(wishes.field.region, law="apart")
     once = replace(wishes, field=replace(wishes.field, folds=0, region=region))
-    seconds, _ = timed(lambda: FalconField(scene, once).fit(known))
-    whole, _ = timed(lambda: FalconField(scene).fit(known))
+    # The first fit also loads or compiles the kernels.
+    FalconField(replace(once, field=replace(once.field, sweeps=3))).fit(
+        traces, known, context
+    )
+    seconds, _ = timed(lambda: FalconField(once).fit(traces, known, context))
+    ours, method = timed(lambda: FalconField().fit(traces, known, context))
+    peer, _ = timed(lambda: Hbp().fit(traces, known, context))
     return {
-        **compared("field", preset, took["ours"], took["peer"]),
-        "ns_per_visit_cpu": 1e9 * took["ours"].busy / traces.by_slot.size,
-        "sweeps": wishes.field.sweeps,
-        "seconds_with_coupling": seconds,
-        "seconds_with_folds_and_choice": whole,
+        "name": "field",
+        "preset": preset,
+        "ours": ours,
+        "peer": peer,
+        "ratio": peer / ours,
+        "unit": "s",
+        "sweeps": method.scores.steps,
+        "seconds_of_one_run": seconds,
+        "ms_per_sweep": 1e3 * seconds / wishes.field.sweeps,
         "peak_mb": peak_mb(),
     }
 

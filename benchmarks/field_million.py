@@ -16,25 +16,19 @@ import torch
 
 from benchmarks.measuring import THREADS, in_a_process_of_its_own, peak_mb
 from benchmarks.million import AREAS, DAYS, PEOPLE, Teller
+from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.epidemic.test_errors import TestErrors
-from epifalcon.federation.field.together import Together
-from epifalcon.mobility.flows import count_flows
+from epifalcon.federation.field.course import run_in_process
+from epifalcon.federation.field.settings import FieldTask, FieldWishes
 from epifalcon.mobility.synthetic import CitySettings, build_city
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City
-from epifalcon.models.field.settings import FieldSettings
-from epifalcon.models.field.sweeps import Start, infer
-from epifalcon.models.field.transmission import Transmission
 from epifalcon.streams import Streams
 
 SHARES = (0.125, 1.0)
 """Sizes beside which the whole is told."""
-_SETTINGS = FieldSettings(sweeps=5)
+_SETTINGS = FieldSettings(sweeps=5, folds=0, region=TransmissionSettings(law="apart"))
 
 
 def run(people: int = PEOPLE) -> dict[str, Any]:
@@ -79,22 +73,15 @@ def _infer(people: int, areas: int, told: Teller) -> dict[str, Any]:
     truth = told.stage("outbreak", lambda: simulate(traces, SARS_COV_2, rule, rng))
     known = draw_labels(truth, LabelSettings(), Streams(0).numpy("labels")).known
     began, busy = perf_counter(), process_time()
-    rates = rates_of(traces, SARS_COV_2, rule)
-    together = Together([Cohort.of(traces, known, rates, TestErrors())])
-    force = force_of_infection(traces, SARS_COV_2, rule)
-    city = City(traces.clock, force, rule.chance, together.crowd())
-    law = Transmission.of(
-        "apart", _SETTINGS.region, traces.regions, lambda: count_flows(traces)
-    )
-    start = Start.of(known, rates, traces.slots)
-    infer(together, city, start, _SETTINGS, law, lambda _: None)
-    # One more pass than exchanges: in the last one people only listen.
+    task = FieldTask(wishes=FieldWishes(field=_SETTINGS), rule=rule)
+    home, _ = run_in_process(task, traces, known, seed=0)
+    # One more pass than sweeps: in the last one people only receive.
     passes = (_SETTINGS.sweeps + 1) * traces.by_slot.size
     return {
         "visits": int(traces.by_slot.size),
         "seconds_of_five_sweeps": perf_counter() - began,
         "cpu_ns_per_visit": 1e9 * (process_time() - busy) / passes,
-        "mean_risk": float(np.mean(together.risk)),
+        "mean_risk": float(np.mean(home.risk)),
     }
 
 

@@ -28,32 +28,27 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.measuring import THREADS, in_a_process_of_its_own, peak_mb
 from benchmarks.million import DAYS, PEOPLE
+from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import Labels, LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.epidemic.test_errors import TestErrors
-from epifalcon.federation.field.plan import FieldPlan
-from epifalcon.federation.field.private import Noised
-from epifalcon.federation.field.settings import FieldPrivacySettings
-from epifalcon.federation.field.together import Together
+from epifalcon.federation.field.course import run_in_process
+from epifalcon.federation.field.plan import budget_of
+from epifalcon.federation.field.settings import (
+    FieldPrivacySettings,
+    FieldTask,
+    FieldWishes,
+)
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
-from epifalcon.mobility.flows import count_flows
+from epifalcon.federation.training import Task, fit
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City
-from epifalcon.models.field.settings import FieldSettings
-from epifalcon.models.field.sweeps import Start, infer
-from epifalcon.models.field.transmission import Transmission
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import mu_for
 from epifalcon.privacy.events import UNITS
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
-from epifalcon.studies.features import Task
-from epifalcon.studies.fitting import fit
 
 SIZES = {15_738: 3_127, 100_000: 6_000, PEOPLE: 20_000}
 """Areas by people."""
@@ -148,31 +143,25 @@ class _World:
     def run(self, wish: FieldPrivacySettings, sweeps: int) -> dict[str, Any]:
         """One run: what was promised, spent and found."""
         began = perf_counter()
-        known, rates = self.labels.known, rates_of(self.traces, SARS_COV_2, _RULE)
-        people = Together([Cohort.of(self.traces, known, rates, TestErrors())])
-        plan = FieldPlan.of(wish, self.traces.clock)
-        ledger = Ledger(plan.budget)
-        exchange: Together | Noised = people
-        start = Start.of(known, rates, self.traces.slots)
-        if wish.mode != "off":
-            exchange = Noised(people, plan, ledger, SEED)
-            counts = int(known.tested.sum()), int((known.status == 1).sum())
-            told = exchange.tests(*counts)
-            start = Start.by_share(*told, rates, self.traces.slots)
-        force = force_of_infection(self.traces, SARS_COV_2, _RULE)
-        city = City(self.traces.clock, force, _RULE.chance, exchange.crowd())
-        city = replace(city, own_in_sums=wish.mode == "off")
-        settings = FieldSettings(sweeps=sweeps)
-        law = Transmission.of(
-            "one",
-            settings.region,
-            self.traces.regions,
-            lambda: count_flows(self.traces),
+        region = TransmissionSettings(law="one")
+        field = FieldSettings(sweeps=sweeps, folds=0, region=region)
+        task = FieldTask(wishes=FieldWishes(field=field, privacy=wish), rule=_RULE)
+        ledger = None
+        if task.private:
+            ledger = Ledger(budget_of(task, self.traces.clock))
+        home, _ = run_in_process(
+            task,
+            self.traces,
+            self.labels.known,
+            seed=SEED,
+            noise=SEED,
+            ledger=ledger,
         )
-        infer(exchange, city, start, settings, law, lambda _: None)
         seconds = perf_counter() - began
         truth = self.labels.hidden.open("the AUC of a benchmark")
-        spent = ledger.spent().total[wish.unit].epsilon if ledger.releases else None
+        spent = None
+        if ledger is not None:
+            spent = ledger.spent().total[wish.unit].epsilon
         return {
             "method": "falcon-field",
             "mode": wish.mode,
@@ -180,7 +169,7 @@ class _World:
             "epsilon": spent,
             "cells": wish.cells if wish.mode != "off" else "slot",
             "sweeps": sweeps,
-            "auc": float(roc_auc_score(truth.infected, people.risk[truth.person])),
+            "auc": float(roc_auc_score(truth.infected, home.risk[truth.person])),
             "seconds": seconds,
             "peak_mb": peak_mb(),
         }

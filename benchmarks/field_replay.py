@@ -11,26 +11,24 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import in_a_process_of_its_own, timed
-from epifalcon.epidemic.known import Known
-from epifalcon.evaluation.metrics import evaluate
-from epifalcon.federation.field.together import Together
-from epifalcon.federation.field.window import FieldWindow, NewDay
-from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.flows import count_flows
-from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City
-from epifalcon.models.field.published import PublishedField
-from epifalcon.models.field.settings import (
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.belief_propagation.marginals import current_risk
+from epifalcon.belief_propagation.saved_state import PublishedField
+from epifalcon.belief_propagation.settings import (
     FieldSettings,
     TransmissionSettings,
     WindowSettings,
 )
-from epifalcon.models.field.sweeps import Start, infer
-from epifalcon.models.field.transmission import Transmission
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import Epidemic, make_city, run_epidemics
+from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.known import Known
+from epifalcon.evaluation.metrics import evaluate
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import Epidemic, make_city, run_epidemics
+from epifalcon.federation.field.course import run_in_process
+from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.field.window import FieldWindow, NewDay
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
 from epifalcon.types import Probabilities
 
 _DAYS, _BEGUN, _RESTED = 40, 7, 60
@@ -60,13 +58,7 @@ class _World:
         self.epidemic: Epidemic = next(run_epidemics(settings, self.traces, seed))
         self.known = self.epidemic.labels.known
         self.per_day = self.traces.clock.slots_per_day
-        rule = settings.outbreak
-        self.rates = rates_of(self.traces, settings.pathogen, rule)
-        self.force = force_of_infection(self.traces, settings.pathogen, rule)
-        wish = TransmissionSettings()
-        self.law = Transmission.of(
-            "one", wish, self.traces.regions, lambda: count_flows(self.traces)
-        )
+        self.law = Transmission("one", TransmissionSettings())
 
     def tests(self, begin: int, end: int) -> Known:
         """Those of some slots."""
@@ -81,21 +73,28 @@ class _World:
         clock = Clock(self.traces.clock.slot_hours, days)
         by_slot = self.traces.by_slot[:end].copy()
         traces, known = Traces(by_slot, clock, self.traces.regions), self.tests(0, end)
-        errors = self.settings.labels.test_errors
-        people = Cohort.of(traces, known, self.rates, errors)
-        together = Together([people])
-        chance = self.settings.outbreak.chance
-        city = City(clock, self.force, chance, together.crowd())
-        start, wish = Start.of(known, self.rates, end), FieldSettings(sweeps=sweeps)
-        stage = infer(together, city, start, wish, self.law, lambda _: None)
-        field = PublishedField(city, stage.places, stage.factor, self.rates, errors)
-        return people, known, field
+        region = TransmissionSettings(law="one")
+        field = FieldSettings(sweeps=sweeps, folds=0, region=region)
+        task = FieldTask(
+            wishes=FieldWishes(field=field),
+            pathogen=self.settings.pathogen,
+            rule=self.settings.outbreak,
+            test_errors=self.settings.labels.test_errors,
+        )
+        home, course = run_in_process(task, traces, known, seed=0)
+        state, errors = course.found.state, task.test_errors
+        assert state is not None
+        return (
+            home.cohort,
+            known,
+            PublishedField(course.graph, state.sums, state.factor, home.rates, errors),
+        )
 
     def replayed(self, days: int) -> FieldWindow:
         """Day after day, in a window of ``days`` days."""
         begun = self.batch(min(days, _BEGUN), FieldSettings().sweeps)
-        wish = FieldSettings(), WindowSettings(days=days)
-        window = FieldWindow.of_run(*begun, wish, self.law)
+        size = WindowSettings(days=days)
+        window = FieldWindow.of_run(*begun, FieldSettings(), size, self.law)
         for day in range(window.last_day, _DAYS):
             begin, end = day * self.per_day, (day + 1) * self.per_day
             told, before = self.tests(begin, end), (window.first_day - 1) * self.per_day
@@ -119,7 +118,7 @@ def _run(preset: str) -> dict[str, Any]:
         again, _ = timed(lambda one=world: one.batch(_DAYS, FieldSettings().sweeps))
         peer.append(again)
         people, _, field = world.batch(_DAYS, _RESTED)
-        rested = people.now(field.told())
+        rested = current_risk(people, field.messages())
         rows[f"seed {seed}"] = row = {"batch": {"auc": world.auc(people.risk)}}
         for days in _WINDOWS:
             seconds, window = timed(lambda one=world, length=days: one.replayed(length))

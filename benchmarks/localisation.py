@@ -13,20 +13,20 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
-from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.evaluation.attacks.guessing import (
+from epifalcon.evaluation.attacks.claims import (
+    Candidates,
     localisation_error,
     name_best,
     true_claims,
 )
 from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
 from epifalcon.evaluation.attacks.recurrence import recurrence
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city
 from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
-from epifalcon.privacy.pseudo.catalogue import generate
+from epifalcon.privacy.pseudo.generators import generate
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.streams import Streams
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city
 from tests.oracles import localisation_loop as plain
 
 _COPIES = 10

@@ -19,8 +19,8 @@ from epifalcon.epidemic.seir import simulate
 from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.catalogue import generate
 from epifalcon.privacy.pseudo.domains import epidemic_domains
+from epifalcon.privacy.pseudo.generators import generate
 from epifalcon.privacy.pseudo.record import PseudoSettings, PseudoTraces
 from epifalcon.streams import Streams
 from epifalcon.types import Floats

@@ -13,6 +13,7 @@ says that tests hold no more than we find, whatever the true factors would bring
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,22 +22,19 @@ from scipy.special import gammaln
 from scipy.stats import poisson
 
 from benchmarks.measuring import in_a_process_of_its_own
-from epifalcon.baselines.method import Scene
+from epifalcon.belief_propagation.settings import FieldSettings, Law
+from epifalcon.belief_propagation.transmission import Factor
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
-from epifalcon.federation.field.together import Together
-from epifalcon.mobility.flows import count_flows
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City, told_by
-from epifalcon.models.field.settings import FieldSettings
-from epifalcon.models.field.sweeps import Stage, Start, infer
-from epifalcon.models.field.transmission import Factor, Transmission
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city, run_epidemics
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
+from epifalcon.federation.field.course import Course, run_in_process
+from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.settings import FieldTask, FieldWishes
 from epifalcon.types import Floats, Probabilities
 
 SEEDS = (200, 201, 202)
@@ -75,43 +73,28 @@ class _World:
         self.truth: Outbreak = epidemic.outbreak
         pathogen = settings.beliefs.pathogen(settings.pathogen)
         rule = settings.beliefs.rule(settings.outbreak)
-        self.scene = Scene(self.traces, seed, pathogen, rule)
-        self.rates = rates_of(self.traces, pathogen, rule)
-        crowd = self.together().crowd()
-        force = force_of_infection(self.traces, pathogen, rule)
-        self.city = City(self.traces.clock, force, rule.chance, crowd)
+        self.rule, self.pathogen = rule, pathogen
 
-    def together(self) -> Together:
-        errors = self.scene.test_errors
-        return Together([Cohort.of(self.traces, self.known, self.rates, errors)])
-
-    def swept(self, transmission: Any) -> tuple[Together, Stage]:  # noqa: ANN401
-        """Sweep with one way to estimate transmission, or with the truth."""
-        people = self.together()
-        start = Start.of(self.known, self.rates, self.traces.slots)
-        settings = FieldSettings()
-        stage = infer(
-            people, self.city, start, settings, transmission, lambda _sweep: None
-        )
-        return people, stage
-
-    def law(self, name: str) -> Transmission:
-        traces, region = self.traces, FieldSettings().region
-        return Transmission.of(
-            name,  # type: ignore[arg-type]
-            region,
-            traces.regions,
-            lambda: count_flows(traces),
-        )
+    def inferred(
+        self, law: Law, factor: Factor | None = None
+    ) -> tuple[FieldHome, Course]:
+        """Infer with one model of transmission, or with the true factors."""
+        region = replace(FieldSettings().region, law=law)
+        field = FieldSettings(folds=0, region=region)
+        wishes = FieldWishes(field=field)
+        task = FieldTask.of(wishes, self.pathogen, self.rule, TestErrors())
+        return run_in_process(task, self.traces, self.known, seed=0, factor=factor)
 
     def auc(self, risk: Probabilities) -> float:
         hidden = self.labels.hidden.open("the benchmark region-limit")
         return float(auc(curve(risk[hidden.person], hidden.infected)))
 
-    def exposure(self, people: Together, stage: Stage) -> sp.csr_array:
+    def exposure(self, people: FieldHome, course: Course) -> sp.csr_array:
         """(people, regions) the hazard each person met in each region at b = 1."""
-        edges = told_by(self.city, stage.places, self.city.even).edges
-        home, parts = people.cohorts[0].home, []
+        assert course.found.state is not None
+        graph = course.graph
+        edges = graph.messages(course.found.state.sums, graph.no_factor).edges
+        home, parts = people.cohort.state, []
         for slot, here in enumerate(self.traces.by_slot):
             force, others, ill, _ = edges[slot, here + 1].T
             some = np.maximum(others, 1)
@@ -124,20 +107,6 @@ class _World:
         )
         shape = (self.traces.people, len(self.traces.regions))
         return sp.csr_array((hazard, (person, region)), shape=shape)
-
-
-class _Told:
-    """The true factors, from the second sweep on."""
-
-    def __init__(self, factor: Floats) -> None:
-        self._factor = factor
-
-    def counts_after(self, sweep: int) -> bool:
-        return sweep >= 2
-
-    def estimate(self, _tally: Floats, factor: Factor, _sweep: int) -> Factor:
-        mean = np.tile(np.append(1.0, self._factor), (len(factor.mean), 1))
-        return factor._replace(mean=mean)
 
 
 def sampled(exposure: sp.csr_array, known: Known, seeded: float) -> Probabilities:
@@ -195,16 +164,19 @@ def _likelihood(shape: float, count: Floats, borne: Floats, mean: float) -> floa
 def _run(preset: str, seed: int) -> dict[str, float]:
     world = _World(preset, seed)
     regions = len(world.traces.regions)
-    true = _Told(world.truth.variation.factors(regions))
-    found = {"alike": world.swept(world.law("one"))[0].risk}
-    for law, name, by_draws in (
-        (world.law("apart"), "found", "sampled_unhelped"),
-        (true, "true", "sampled"),
-    ):
-        people, stage = world.swept(law)
-        found[name] = people.risk
-        exposure = world.exposure(people, stage)
-        found[by_draws] = sampled(exposure, world.known, world.rates.seeded)
+    mean = np.append(1.0, world.truth.variation.factors(regions))
+    by_day = np.tile(mean, (world.traces.clock.days, 1))
+    true = Factor(by_day, np.ones_like(by_day), by_day)
+    found = {"alike": world.inferred("one")[0].risk}
+    runs: list[tuple[Law, Factor | None, str, str]] = [
+        ("apart", None, "found", "sampled_unhelped"),
+        ("one", true, "true", "sampled"),
+    ]
+    for law, factor, name, by_draws in runs:
+        home, course = world.inferred(law, factor)
+        found[name] = home.risk
+        exposure = world.exposure(home, course)
+        found[by_draws] = sampled(exposure, world.known, home.rates.seeded)
     return {name: world.auc(risk) for name, risk in found.items()}
 
 

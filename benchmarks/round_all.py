@@ -33,22 +33,22 @@ from benchmarks.measuring import (
     timed,
 )
 from benchmarks.rounds import PygModel, bare_engine, full_engine
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city
 from epifalcon.federation import client, server
 from epifalcon.federation.engine import predict
 from epifalcon.federation.plan import Clipped
 from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.hypergraph.fused import FusedOperator
 from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.hypergraph.operator import SILENT, Operator
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city
 
 COPIES = 2
 _OURS, _THEIRS, _WATCHED = 30, 2, 20
 
 STAGES: tuple[tuple[str, Any, str], ...] = (
-    ("propagation", Operator, "symmetric"),
+    ("propagation", FusedOperator, "apply"),
     ("clipping uploads", Clipped, "send"),
     ("clipping uploads", Clipped, "pull"),
     ("gradients: clip and noise", client, "gradient_upload"),
@@ -125,9 +125,9 @@ def _watched(
 
 def _silent_seconds(inc: Incidence, engine: VectorisedEngine) -> float:
     """Of one propagation of the engine's people without noise."""
-    operator = Operator.of(inc)
+    operator = FusedOperator.of(inc)
     rows = np.ones((operator.people, engine.settings.width), np.float32)
-    job = partial(operator.symmetric, rows, None, operator.share, SILENT)
+    job = partial(operator.apply, rows, operator.share)
     return best({"pass": (job, _WATCHED)})["pass"].wall
 
 

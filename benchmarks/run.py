@@ -22,8 +22,6 @@ NAMES = (
     "round-all",
     "pseudo-traces",
     "million",
-    "hbp",
-    "hbp-million",
     "field",
     "field-million",
     "region-limit",
@@ -32,8 +30,8 @@ NAMES = (
     "localisation",
     "federation",
 )
-WITH_PRESET = ("round", "round-all", "hbp", "field", "region-limit", "federation")
-WITH_PEOPLE = ("million", "hbp-million", "field-million", "field-noise")
+WITH_PRESET = ("round", "round-all", "field", "region-limit", "federation")
+WITH_PEOPLE = ("million", "field-million", "field-noise")
 
 
 def main() -> None:

@@ -15,11 +15,10 @@ import sys
 
 import numpy as np
 
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
+from epifalcon.federation.training import Selection, Task, fit
 from epifalcon.mobility.traces import Traces
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.features import Selection, Task
-from epifalcon.studies.fitting import fit
-from epifalcon.studies.pipeline import make_city, run_epidemics
 
 RELEASED = (
     "released  regions/person      ?  infected .221  infectious 173 to 2271  "

@@ -14,6 +14,19 @@ PLAIN = ("tests/test_", "tests/privacy/test_", "tests/mobility/ingest/")
 RUNS_EXAMPLES = "tests/test_docs.py"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--update", action="store_true", help="renew stored pages")
+
+
+@pytest.fixture
+def stored_page(request):
+    """Compare a page with the stored one of this name."""
+    from tests import stored
+
+    update = request.config.getoption("--update")
+    return lambda page, name: stored.check(page, name, update)
+
+
 def turn(path):
     """When a file has its turn; files of one turn follow each other by name."""
     if path == COMPILES:

@@ -1,4 +1,4 @@
-"""The house rules that no linter knows: sizes, docstrings, words, what is barred."""
+"""Rules that no linter checks: docstrings, names, forbidden modules and calls."""
 
 import ast
 import re
@@ -17,13 +17,10 @@ PROGRAMS = SOURCE + [
 ]
 CODE = PROGRAMS + sorted((ROOT / "tests").rglob("*.py"))
 
-FILE_LINES, BODY_LINES, CLASS_LINES = 700, 50, 250
-PARAMETERS, NESTING = 6, 3
 JUNK_DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
 BARRED_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve"}
 BARRED_MODULES |= {"marshal"}
 BARRED_WORDS = {"uid", "usr", "fake", "dummy", "traj", "locs"}
-BLOCKS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.TryStar, ast.Match)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -41,43 +38,9 @@ def functions(tree: ast.Module) -> Iterator[Function]:
     return (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS))
 
 
-def body_lines(function: Function) -> int:
-    body = function.body[ast.get_docstring(function) is not None :]
-    if not body:
-        return 0
-    return (body[-1].end_lineno or 0) - body[0].lineno + 1
-
-
-def nesting(node: ast.AST) -> int:
-    """How many blocks stand inside each other; elif is no deeper than its if."""
-    deepest = 0
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, FUNCTIONS):
-            continue
-        chained = isinstance(node, ast.If) and node.orelse == [child]
-        step = isinstance(child, BLOCKS) and not (chained and isinstance(child, ast.If))
-        deepest = max(deepest, nesting(child) + step)
-    return deepest
-
-
-def parameters(function: Function) -> int:
-    given = function.args
-    listed = [*given.posonlyargs, *given.args, *given.kwonlyargs]
-    names = [one.arg for one in listed if one.arg not in {"self", "cls"}]
-    return len(names) + (given.vararg is not None) + (given.kwarg is not None)
-
-
-def commands() -> set[str]:
-    """Functions that typer reads as commands: each option is a parameter there."""
-    main = tree_of(ROOT / "src" / "epifalcon" / "app" / "main.py")
-    return {
-        f"src/epifalcon/app/{node.args[0].value.id}.py {node.args[0].attr}"
-        for node in ast.walk(main)
-        if isinstance(node, ast.Call)
-        and "app.command(" in ast.unparse(node.func)
-        and isinstance(node.args[0], ast.Attribute)
-        and isinstance(node.args[0].value, ast.Name)
-    }
+def overloads(node: ast.AST) -> bool:
+    found = getattr(node, "decorator_list", [])
+    return any(ast.unparse(one) == "overload" for one in found)
 
 
 def names_in(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
@@ -117,42 +80,6 @@ def test_the_source_was_found():
     assert len(SOURCE) > 10
 
 
-def test_files_are_short():
-    long = {
-        place(path): lines
-        for path in CODE
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES
-    }
-    assert not long
-
-
-def test_functions_are_short_and_flat_with_few_parameters():
-    wrong, known = [], commands()
-    for path in SOURCE:
-        for function in functions(tree_of(path)):
-            where = f"{place(path, function)} {function.name}"
-            if (lines := body_lines(function)) > BODY_LINES:
-                wrong.append(f"{where}: {lines} lines")
-            if (depth := nesting(function)) > NESTING:
-                wrong.append(f"{where}: {depth} deep")
-            count = parameters(function)
-            option_list = f"{place(path)} {function.name}" in known
-            if count > PARAMETERS and not option_list:
-                wrong.append(f"{where}: {count} parameters")
-    assert not wrong
-
-
-def test_classes_are_short():
-    long = [
-        f"{place(path, node)} {node.name}"
-        for path in SOURCE
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ClassDef)
-        and (node.end_lineno or 0) - node.lineno + 1 > CLASS_LINES
-    ]
-    assert not long
-
-
 def test_everything_public_has_a_docstring():
     bare = []
     for path in SOURCE:
@@ -162,17 +89,20 @@ def test_everything_public_has_a_docstring():
         for node in tree.body:
             if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
                 continue
-            if not node.name.startswith("_") and not ast.get_docstring(node):
+            if node.name.startswith("_") or overloads(node):
+                continue
+            if not ast.get_docstring(node):
                 bare.append(f"{place(path, node)} {node.name}")
     assert not bare
 
 
 def test_public_functions_name_their_arguments():
-    # checks.py is made of names: positive(clip=clip) tells which setting is wrong.
+    # checks.py takes names: positive(clip=clip) says which setting is wrong;
+    # _numba.py passes options on.
     open_ended = [
         f"{place(path, function)} {function.name}"
         for path in SOURCE
-        if path.name != "checks.py"
+        if path.name not in {"checks.py", "_numba.py"}
         for function in functions(tree_of(path))
         if function.args.kwarg is not None and not function.name.startswith("_")
     ]

@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 from epifalcon.errors import SettingsError
-from epifalcon.studies.experiment import Experiment
+from epifalcon.experiments.experiment import Experiment
 from tests.pages import (
     PACKAGE,
     ROOT,
@@ -133,7 +133,7 @@ def test_every_command_and_option_named_exists(page):
 @each_page
 def test_every_preset_and_layer_named_exists(page):
     known, layers = (
-        {path.stem for path in (PACKAGE / "studies" / folder).glob("*.toml")}
+        {path.stem for path in (PACKAGE / "experiments" / folder).glob("*.toml")}
         for folder in ("presets", "layers")
     )
     named = [

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from epifalcon.studies.experiment import Experiment
+from epifalcon.experiments.experiment import Experiment
 from tests.pages import ROOT, exists, missing_path, tables
 
 MAP = ROOT / "docs" / "explanation-paper-map.md"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
     from epifalcon.epidemic.rules import OutbreakSettings
     from epifalcon.epidemic.seir import simulate
+    from epifalcon.experiments.experiment import Experiment
+    from epifalcon.experiments.run import run
     from epifalcon.mobility.clock import Clock
     from epifalcon.mobility.flows import Flows
     from epifalcon.mobility.markov import MobilityModel
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
     from epifalcon.mobility.synthetic import CitySettings, build_city
     from epifalcon.mobility.traces import Traces
     from epifalcon.streams import Streams
-    from epifalcon.studies.experiment import Experiment
 
 __version__ = _version("epifalcon")
 
 _HOMES = {
     "CitySettings": "mobility.synthetic",
     "Clock": "mobility.clock",
-    "Experiment": "studies.experiment",
+    "Experiment": "experiments.experiment",
     "Flows": "mobility.flows",
     "LabelSettings": "epidemic.labels",
     "MobilityModel": "mobility.markov",
@@ -47,6 +48,7 @@ _HOMES = {
     "build_city": "mobility.synthetic",
     "draw_labels": "epidemic.labels",
     "measure": "mobility.statistics",
+    "run": "experiments.run",
     "simulate": "epidemic.seir",
 }
 
@@ -68,6 +70,7 @@ __all__ = [
     "build_city",
     "draw_labels",
     "measure",
+    "run",
     "simulate",
 ]
 

@@ -19,6 +19,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Origin:
     @classmethod
     def now(cls, settings: Plain, seed: int | None) -> "Origin":
         """The origin of something made by the program that is running."""
-        return cls(settings=settings, seed=seed, versions=installed_versions())
+        return cls(settings=settings, seed=seed, versions=dict(installed_versions()))
 
     @property
     def fingerprint(self) -> str:
@@ -73,7 +74,8 @@ class Stored:
     origin: Origin
 
 
-def installed_versions() -> dict[str, str]:
+@cache
+def installed_versions() -> Mapping[str, str]:
     """Versions of Python, epifalcon and the libraries that decide its numbers."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:

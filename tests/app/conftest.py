@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from epifalcon.app.main import main
+from tests.app import processes  # noqa: F401
 from tests.app.runs import undrawn
 
 
@@ -67,9 +68,10 @@ def no_pictures(monkeypatch, cities_drawn):
 
     Figures are made but not drawn; the largest, that of mobility, once for a city.
     """
-    from epifalcon.studies import figures
+    from epifalcon.experiments import run_plots
+    from epifalcon.reports import plot_style
 
-    make = figures.mobility
+    make = run_plots.mobility_figure
 
     def once(statistics, title):
         told = str(statistics.statistics)
@@ -78,8 +80,8 @@ def no_pictures(monkeypatch, cities_drawn):
         cities_drawn.add(told)
         return make(statistics, title)
 
-    monkeypatch.setattr(figures, "mobility", once)
-    monkeypatch.setattr(figures, "save", undrawn)
+    monkeypatch.setattr(run_plots, "mobility_figure", once)
+    monkeypatch.setattr(plot_style, "save", undrawn)
 
 
 @pytest.fixture(scope="session")

@@ -1,26 +1,27 @@
 """The command line in processes of its own, which start at once and can be killed."""
 
-import multiprocessing
 import os
 import signal
 import sys
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-# Loaded once, in a server that has started no threads, and inherited by each child.
-_CONTEXT.set_forkserver_preload(
-    [
-        "epifalcon.app.main",
-        "epifalcon.app.loading",
-        "epifalcon.studies.keeping",
-        "epifalcon.studies.outcomes",
-        # What the commands themselves load later, and would in each child.
-        "torch._dynamo",
-        "typer._adapters",
-        "rich.table",
-        "tests.app.warmed",
-    ]
-)
+from epifalcon.studies import worker_pool
+
+_CONTEXT = worker_pool._CONTEXT
+_PRELOAD = worker_pool.PRELOAD
+# One fork server for workers and for commands: kernels and libraries are loaded once.
+worker_pool.PRELOAD = [
+    *_PRELOAD,
+    "epifalcon.app.main",
+    "epifalcon.experiments.run",
+    "epifalcon.experiments.run_report",
+    # What the commands themselves load later, and would in each child.
+    "torch._dynamo",
+    "typer._adapters",
+    "rich.table",
+    "tests.app.warmed",
+]
+_CONTEXT.set_forkserver_preload(worker_pool.PRELOAD)
 
 
 def _run(words, log, full_at):
@@ -35,9 +36,12 @@ def _run(words, log, full_at):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (full_at, full_at))
     from epifalcon.app.main import main
-    from epifalcon.studies import figures
+    from epifalcon.reports import plot_style
 
-    figures.save = lambda _figure, path: path.write_bytes(b"\x89PNG")
+    # The workers of a command have a server of their own.
+    worker_pool.PRELOAD = _PRELOAD
+
+    plot_style.save = lambda _figure, path: path.write_bytes(b"\x89PNG")
     sys.argv = ["epifalcon", *words]
     main()
 
@@ -50,7 +54,8 @@ class Running:
         self._log.unlink(missing_ok=True)
         arguments = [str(word) for word in words], str(self._log), full_at
         self._process = _CONTEXT.Process(target=_run, args=arguments)
-        self._process.start()
+        with worker_pool.without_main():
+            self._process.start()
 
     @property
     def said(self):

@@ -31,7 +31,7 @@ def content(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -43,6 +43,6 @@ def undrawn(_figure, path):
 def run_quietly(*words):
     """Run the command line for its files alone, with pictures that are not drawn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("epifalcon.studies.figures.save", undrawn)
+        patch.setattr("epifalcon.reports.plot_style.save", undrawn)
         patch.setattr(sys, "argv", ["epifalcon", *map(str, words)])
         main()

@@ -3,13 +3,10 @@ from pathlib import Path
 
 import pytest
 
-# Puts Falcon and HGNN into the catalogue, which a test hands out a copy of.
-import epifalcon.studies.methods  # noqa: F401
-from epifalcon.baselines import catalogue
+from epifalcon.methods import registry
 from tests.app.runs import strict
-from tests.studies import forked
 
-OWN = Path(forked.__file__).with_name("own_methods.py")
+OWN = Path(__file__).parents[1] / "studies" / "own_methods.py"
 NAMES = {
     "dct", "gcn", "gat", "unimp", "unimp-bare", "epignn", "stgcn", "dcrnn",
     "graph-wavenet", "d2stgnn", "dstagnn", "fedpregnn", "hgnn", "falcon", "soft-dct",
@@ -21,7 +18,7 @@ NAMES = {
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch):
     for table in ("_ENTRIES", "_OWN"):
-        monkeypatch.setattr(catalogue, table, dict(getattr(catalogue, table)))
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
 
 
 def test_json_tells_every_method_with_its_settings(epifalcon):
@@ -62,7 +59,7 @@ def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
     def missing(*_):
         raise ImportError("No module named 'torch_geometric'")
 
-    monkeypatch.setattr(catalogue, "settings_of", missing)
+    monkeypatch.setattr(registry, "settings_of", missing)
     told = strict(epifalcon("methods", "--json").out)["methods"]
     assert {one["settings"] for one in told} == {None}
     assert "torch_geometric" in told[0]["unavailable"]

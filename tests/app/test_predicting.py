@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from epifalcon.errors import WriteError
+from epifalcon.experiments.risks import Risks
 from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
-from epifalcon.studies.risks import Risks
 from tests.app.conftest import TINY
-from tests.app.runs import run_quietly
+from tests.app.runs import run_quietly, strict
 from tests.studies.finished_runs import make_run
 
 QUICK = (
@@ -39,8 +39,10 @@ def demo(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("method", [None, "hgnn", "soft-dct-ratio"])
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("method", "suffix"),
+    [(None, "csv"), ("hgnn", "parquet"), ("soft-dct-ratio", "csv")],
+)
 def test_everybody_once_and_the_highest_first(
     epifalcon, demo, tmp_path, method, suffix
 ):
@@ -58,45 +60,21 @@ def test_everybody_once_and_the_highest_first(
     known = np.load(demo / "known" / "person.npy")
     assert set(table.filter(pl.col("known").is_not_null())["person"]) == set(known)
     assert set(table["known"]) == {"positive", "negative", None}
-
-
-def test_the_ten_highest_are_shown(epifalcon, demo, tmp_path):
-    out = tmp_path / "risks.csv"
-    said = epifalcon("predict", demo, "--out", out)
-    with out.open() as file:
-        rows = list(csv.DictReader(file))
+    # The ten highest are shown.
     assert "The highest of 120 risks" in said.out
     assert f"Written to {out}" in said.out
     shown = [line.split()[1:8:2] for line in said.out.splitlines() if "│" in line]
     assert shown == [
-        [
-            row["rank"],
-            row["person"],
-            f"{float(row['risk']):.4f}",
-            f"{float(row['percentile']):.2f}",
-        ]
-        for row in rows[:10]
+        [f"{rank}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
+        for person, risk, rank, percentile, _ in table.head(10).iter_rows()
     ]
 
 
 def test_json_is_one_strict_document(epifalcon, demo, tmp_path):
-    said = epifalcon("predict", demo, "--out", tmp_path / "r.csv", "--json")
-    found = json.loads(said.out, parse_constant=lambda word: pytest.fail(word))
-    assert set(found) == {
-        "run",
-        "method",
-        "city",
-        "traces",
-        "people",
-        "tested",
-        "positive",
-        "mean_risk",
-        "highest",
-        "privacy",
-        "out",
-    }
-    assert found["people"] == 120
-    assert found["method"] == "falcon"
+    found = strict(
+        epifalcon("predict", demo, "--out", tmp_path / "r.csv", "--json").out
+    )
+    assert (found["people"], found["method"]) == (120, "falcon")
     assert [set(one) for one in found["highest"]] == [set(COLUMNS)] * 10
     assert found["privacy"] is None
     quiet = epifalcon("predict", demo, "--out", tmp_path / "q.csv", "--quiet")
@@ -249,49 +227,45 @@ def test_what_a_scoring_costs_is_told(epifalcon, tmp_path):
     assert resumed.json["epsilon"]["person"] == spent
 
 
-def test_a_place_that_cannot_be_written_costs_nothing(epifalcon, tmp_path):
+def test_a_scoring_that_ends_early_says_what_stays_spent(
+    epifalcon, tmp_path, monkeypatch
+):
     words = ("privacy.mode=paper", "model.rounds=2")
-    folder = make_run(tmp_path / "run", *words).folder
+    folder, out = make_run(tmp_path / "run", *words).folder, tmp_path / "r.csv"
     ledger = folder / "methods" / "falcon" / "ledger.jsonl"
     before = ledger.read_bytes()
     said = epifalcon("predict", folder, "--city", folder, "--out", "/proc/no/r.csv")
     assert said.code == 6
     assert ledger.read_bytes() == before
 
-
-def test_a_disk_that_fills_afterwards_says_what_stays_spent(
-    epifalcon, tmp_path, monkeypatch
-):
-    folder = make_run(tmp_path / "run", "privacy.mode=paper", "model.rounds=2").folder
-
     def full(*_, **__):
         raise WriteError("r.csv: cannot be written: No space left on device")
-
-    monkeypatch.setattr(Risks, "write", full)
-    words = ("--city", folder, "--out", tmp_path / "r.csv")
-    said = epifalcon("predict", folder, *words)
-    assert said.code == 6
-    assert "left on device; what this scoring cost stays spent" in said.err
-
-
-@pytest.mark.parametrize(
-    ("mode", "told"), [("off", "nothing was written"), ("paper", "stays spent")]
-)
-def test_a_stopped_scoring_says_what_stays(
-    epifalcon, tmp_path, monkeypatch, mode, told
-):
-    words = (f"privacy.mode={mode}", "model.rounds=2")
-    folder = make_run(tmp_path / "run", *words).folder
 
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
+    for place, fail, code, told in (
+        ((Risks, "write"), full, 6, "device; what this scoring cost stays spent"),
+        ((VectorisedEngine, "scores"), stopped, 130, "stays spent"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, fail)
+            said = epifalcon("predict", folder, "--city", folder, "--out", out)
+        assert said.code == code
+        assert told in said.err
+        assert not out.exists()
+
+
+def test_a_stopped_scoring_without_privacy_leaves_nothing(
+    epifalcon, demo, tmp_path, monkeypatch
+):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(VectorisedEngine, "scores", stopped)
-    out = tmp_path / "r.csv"
-    said = epifalcon("predict", folder, "--city", folder, "--out", out)
+    said = epifalcon("predict", demo, "--city", demo, "--out", tmp_path / "r.csv")
     assert said.code == 130
-    assert told in said.err
-    assert not out.exists()
+    assert "nothing was written" in said.err
 
 
 def write_csv(name, header, rows):

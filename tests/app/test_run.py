@@ -50,17 +50,6 @@ def test_equal_seeds_give_equal_figures(run_town):
     assert run_town(*words, "--seed", 4, out="a").code == 6
 
 
-@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
-def test_another_method_may_be_the_runs_own(run_town, tmp_path, method):
-    said = run_town("--json", "--method", method)
-    figures = strict(said.out)
-    assert figures.keys() >= KEYS
-    assert figures["method"] == method
-    assert figures["metrics"].keys() >= METRICS
-    assert set(figures["epsilon"].values()) == {None}
-    assert names(tmp_path / "run" / "methods") == [method]
-
-
 def test_people_see_tables_and_where_the_report_is(run_town, tmp_path):
     out = run_town(
         "--beside", "hgnn", "--beside", "soft-dct-ratio", "--mode", "local"
@@ -71,15 +60,21 @@ def test_people_see_tables_and_where_the_report_is(run_town, tmp_path):
     assert run_town("--quiet", out="other").out == ""
 
 
-@pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
-def test_a_mode_that_protects_nothing_is_told(run_town, method):
-    said = run_town("--json", "--method", method, "--mode", "local")
+def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(
+    run_town, tmp_path
+):
+    said = run_town("--json", "--method", "soft-dct-ratio", "--mode", "local")
     assert said.code == 0
     assert said.err == (
-        f"--mode local protects falcon alone: {method} sees traces and tests as "
+        "--mode local protects falcon alone: soft-dct-ratio sees traces and tests as "
         "they are\n"
     )
-    assert strict(said.out)["epsilon"]["person"] is None
+    figures = strict(said.out)
+    assert figures.keys() >= KEYS
+    assert figures["method"] == "soft-dct-ratio"
+    assert figures["metrics"].keys() >= METRICS
+    assert set(figures["epsilon"].values()) == {None}
+    assert names(tmp_path / "run" / "methods") == ["soft-dct-ratio"]
 
 
 def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
@@ -102,16 +97,6 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
     assert (honest["selected_on"], honest["macro_cases"]) == ("validation", "reported")
 
 
-def test_real_tests_cannot_choose_the_round_on_test_people(run_town, tmp_path):
-    assert run_town(out="first").code == 0
-    given = ("--city", tmp_path / "first", "--known", tmp_path / "first")
-    for setting in ("stopping.selected_on=test", "region.macro_cases=all"):
-        said = run_town(*given, "--set", setting, out="second")
-        assert said.code == 2
-        assert "needs a simulated outbreak" in said.err
-        assert not (tmp_path / "second").exists()
-
-
 def test_nobody_hidden_is_still_a_run(run_town):
     figures = strict(run_town("--json", "--set", "labels.label_share=1").out)
     assert figures["metrics"] is None
@@ -119,61 +104,35 @@ def test_nobody_hidden_is_still_a_run(run_town):
     assert figures["validation_auc"] is not None
 
 
-BAD = [
-    ("model.window_slots=7", 2, "window_slots=7 must divide the trace of 60 slots"),
-    ("model.dropout=1", 2, "model.dropout=1 would leave nothing"),
-    ("model.layers=0", 2, "model.layers=0"),
-    ("model.widht=3", 2, "did you mean 'model.width'"),
-    ("model.learning_rate=inf", 2, "model.learning_rate=inf"),
-    ("privacy.epsilon=0", 2, "privacy.epsilon=0"),
-    ("privacy.delta=0", 2, "privacy.delta=0"),
-    ("privacy.upload_sigma=0.1", 2, "used by mode='paper' only"),
-    ("pseudo.pseudo_copies=-1", 2, "pseudo.pseudo_copies=-1"),
-    ("region.macro_cases=foo", 2, "region.macro_cases='foo'"),
-    ("region.training.horizon=9", 3, "horizon=9 needs 10"),
-    ("stopping.check_every=0", 2, "stopping.check_every=0"),
-    ("stopping.validation_share=1", 2, "nobody is left to learn from"),
-    ("method=foo", 2, "unknown method 'foo'"),
-    ("labels.label_share=0", 3, "0 people tested positive: at least 2"),
-    ("labels.label_share=0.02", 3, "tested positive: at least 2"),
-    ("outbreak.seed_count=0", 3, "0 people tested positive"),
-    ("outbreak.seed_count=120", 3, "0 people tested negative"),
+SET = "--set"
+REFUSED = [
+    ((SET, "model.window_slots=7"), 2, "must divide the trace of 60 slots"),
+    ((SET, "model.widht=3"), 2, "did you mean 'model.width'"),
+    ((SET, "stopping.validation_share=1"), 2, "nobody is left to learn from"),
+    ((SET, "region.training.horizon=9"), 3, "horizon=9 needs 10"),
+    ((SET, "labels.label_share=0.02"), 3, "tested positive: at least 2"),
+    ((SET, "outbreak.seed_count=120"), 3, "0 people tested negative"),
+    (("--method", "falkon"), 2, "did you mean 'falcon'"),
+    (("--mode", "secret"), 2, "privacy.mode='secret'"),
+    (("--beside", "falcon"), 2, "must name each method once"),
+    (("--resume", "--overwrite"), 2, "--resume goes on"),
+    (("--checkpoint-seconds", "nan"), 2, "--checkpoint-seconds"),
+    (("--seed", "-1"), 2, "seed=-1"),
+    (("--known", "somewhere"), 2, "--known needs --city"),
+    (("--preset", "hamlet+saver"), 2, "did you mean 'safer'"),
+    (("--mode", "local", SET, "privacy.delta=1"), 2, "delta=1.0"),
 ]
 
 
-@pytest.mark.parametrize(("word", "code", "told"), BAD, ids=[one[0] for one in BAD])
-def test_what_cannot_be_run_is_told_and_leaves_nothing(
-    run_town, tmp_path, word, code, told
+@pytest.mark.parametrize(("words", "code", "told"), REFUSED)
+def test_what_cannot_be_run_is_refused_and_leaves_nothing(
+    run_town, tmp_path, words, code, told
 ):
-    said = run_town("--set", word, out="deep/run")
+    said = run_town(*words, out="deep/run")
     assert (said.code, said.out) == (code, "")
     assert told in said.err
     assert said.err.startswith("epifalcon: ")
     assert said.err.count("\n") == 1
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--method", "falkon"), "did you mean 'falcon'"),
-        (("--mode", "secret"), "privacy.mode='secret'"),
-        (("--beside", "falcon"), "must name each method once"),
-        (("--beside", "hgn"), "did you mean 'hgnn'"),
-        (("--resume", "--overwrite"), "--resume goes on"),
-        (("--checkpoint-seconds", "nan"), "--checkpoint-seconds"),
-        (("--checkpoint-seconds", "-1"), "--checkpoint-seconds"),
-        (("--seed", "-1"), "seed=-1"),
-        (("--known", "somewhere"), "--known needs --city"),
-        (("--preset", "hamlet+saver"), "did you mean 'safer'"),
-        (("--mode", "local", "--set", "privacy.upload_sigma=1"), "mode='paper' only"),
-        (("--mode", "local", "--set", "privacy.delta=1"), "delta=1.0"),
-    ],
-)
-def test_wrong_words_are_told_and_leave_nothing(run_town, tmp_path, words, told):
-    said = run_town(*words, out="deep/run")
-    assert said.code == 2
-    assert told in said.err
     assert names(tmp_path) == []
 
 
@@ -225,10 +184,11 @@ def test_tests_of_real_people(run_town, tmp_path):
     assert not (tmp_path / "run" / "outbreak").exists()
     again = run_town(*words, "--resume", "--json")
     assert timeless(strict(again.out)) == timeless(figures)
-    leaking = run_town(*words, "--set", "region.macro_cases=all", out="leak")
-    assert leaking.code == 2
-    assert "needs a simulated outbreak" in leaking.err
-    assert not (tmp_path / "leak").exists()
+    for setting in ("region.macro_cases=all", "stopping.selected_on=test"):
+        leaking = run_town(*words, "--set", setting, out="leak")
+        assert leaking.code == 2
+        assert "needs a simulated outbreak" in leaking.err
+        assert not (tmp_path / "leak").exists()
 
 
 def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):
@@ -268,7 +228,7 @@ def test_a_method_beside_that_fails_does_not_take_the_run_down(
     def refuse(*_):
         raise DataError("not with these <traces>")
 
-    monkeypatch.setattr("epifalcon.studies.rivals.run_rival", refuse)
+    monkeypatch.setattr("epifalcon.experiments.run_methods._fit_method", refuse)
     said = run_town("--json", "--method", "hgnn", "--beside", "soft-dct-ratio")
     assert said.code == 0
     told = "soft-dct-ratio has no result: not with these <traces>"

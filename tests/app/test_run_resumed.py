@@ -14,7 +14,7 @@ from tests.faults import disk, full_from
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
-def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, tmp_path):
+def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, quick, tmp_path):
     words = ("--json", "--mode", "local", "--beside", "hgnn", "--seed", "3")
     cut(*words)
     assert run_town(*words).code == 6
@@ -23,7 +23,7 @@ def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, tmp_path):
     whole = run_town(*words, out="whole")
     assert timeless(strict(again.out)) == timeless(strict(whole.out))
     before = content(tmp_path / "run")
-    for words in ((), ("--tensorboard",), ("--seed", 3, "--mode", "local")):
+    for words in ((), ("--tensorboard",), (*quick, "--seed", 3, "--mode", "local")):
         read = run_town("--resume", "--json", *words)
         assert read.out == again.out
         assert content(tmp_path / "run") == before
@@ -35,7 +35,7 @@ def test_a_run_stopped_before_its_first_round_is_gone_on_with(run_town, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("epifalcon.studies.outcomes.run_method", stop)
+        patched.setattr("epifalcon.experiments.run.run_method", stop)
         said = run_town("--json")
     assert said.code == 130
     assert "go on with: epifalcon run --resume --out " in said.err
@@ -71,7 +71,7 @@ def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
 
     assert run_town("--method", "soft-dct-ratio").code == 0
     before = content(tmp_path)
-    monkeypatch.setattr("epifalcon.studies.outcomes.require_possible", stop)
+    monkeypatch.setattr("epifalcon.experiments.run.require_possible", stop)
     said = run_town("--overwrite")
     assert said.code == 130
     assert said.err == "epifalcon: interrupted; nothing was written\n"
@@ -119,16 +119,6 @@ def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, 
     assert content(tmp_path / "run") == before
 
 
-def test_the_words_of_the_beginning_may_be_said_again(epifalcon, cut, quick, tmp_path):
-    words = ("--mode", "paper", "--seed", 3)
-    cut(*words)
-    said = epifalcon(
-        "run", "--preset", "hamlet", *quick, *words, "--resume", "--out",
-        tmp_path / "run",
-    )  # fmt: skip
-    assert said.code == 0, said.err
-
-
 def test_only_a_run_can_be_gone_on_with(epifalcon, run_town, tiny, tmp_path):
     epifalcon("city", "--out", tmp_path / "city", *tiny)
     (tmp_path / "theirs").mkdir()
@@ -159,12 +149,8 @@ def flip(path):
     ("place", "way"),
     [
         ("methods/falcon/checkpoint-000003/tensors.safetensors", "delete "),
-        ("methods/falcon/checkpoint-000003/manifest.json", "delete "),
-        ("methods/falcon/features/state.npy", "delete "),
-        ("methods/falcon/features/manifest.json", "delete "),
+        ("methods/falcon/features/states.npy", "delete "),
         ("methods/falcon/ledger.jsonl", "put the file back"),
-        ("city/by_slot.npy", ""),
-        ("known/positive.npy", ""),
         ("hidden/infected.npy", ""),
         ("manifest.json", ""),
     ],

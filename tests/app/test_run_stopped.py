@@ -11,8 +11,10 @@ from tests.app.runs import names, timeless
 
 MODES = {
     "off": ("--beside", "soft-dct-ratio"),
-    "paper": ("--mode", "paper", "--set", "model.input=status"),
-    "local": ("--mode", "local", "--set", "stopping.score_memory=0.5"),
+    "local": (
+        *("--mode", "local", "--set", "model.input=status"),
+        *("--set", "stopping.score_memory=0.5"),
+    ),
 }
 
 

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
+from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import study_list
-from epifalcon.studies.experiment import Experiment
 from tests.app.conftest import QUICK
-from tests.studies import forked
 from tests.studies.study_results import tiny_study
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -24,7 +23,6 @@ def town(tmp_path, monkeypatch):
     study = tiny_study(str(preset), METHODS, metrics=("auc", "dep"))
     known = {**study_list._STUDIES, "tiny": study}
     monkeypatch.setattr(study_list, "_STUDIES", known)
-    monkeypatch.setattr("epifalcon.studies.processes._started", forked.started)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -70,17 +68,6 @@ def test_a_study_runs_resumes_and_is_reported(study, town):
         .startswith("epifalcon study run tiny --scale hamlet --seeds 2\n")
     )
 
-    words = ("--adopt", "runs/studies/tiny-hamlet", "--work", "other")
-    said = study(*SMALL, *words, "--json")
-    assert said.json["made_by"] == (
-        "epifalcon study run tiny --scale hamlet --seeds 2 "
-        "--adopt runs/studies/tiny-hamlet --work other"
-    )
-    assert [row["metrics"] for row in said.json["rows"]] == [
-        row["metrics"] for row in rows
-    ]
-    assert "8 of 8 runs are not new but adopted from runs/studies/tiny" in said.err
-
     said = study("report", "--results", "runs/studies", "--json")
     assert [one["study"] for one in said.json["studies"]] == ["tiny", "tiny"]
     assert (town / "runs" / "studies" / "studies.html").is_file()
@@ -117,8 +104,6 @@ def test_the_list_names_every_study(study):
         (("run", "tiny", "--jobs", 0), 2, "jobs=0"),
         (("run", "tiny", "--methods", ","), 2, "--methods names no method"),
         (("run", "tiny", "--methods", "hbp"), 2, "study tiny has no method hbp"),
-        (("run", "tiny", "--adopt", "nowhere"), 3, "nowhere: no such folder, nothing"),
-        (("run", "tiny", "--adopt", "taken"), 3, "taken: nothing can be adopted from"),
         (("run", "tiny", "--out", "taken"), 6, "taken: exists and was not made by"),
         (("report",), 3, "results: holds no finished study"),
     ],
@@ -134,10 +119,10 @@ def test_what_cannot_be_is_told_in_one_line(study, town, words, code, told):
 
 
 def test_an_interrupted_study_tells_how_to_go_on(study, monkeypatch):
-    def tired(*_words):
+    def tired(*_words, **_more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("epifalcon.studies.study_running.compare_all", tired)
+    monkeypatch.setattr("epifalcon.studies.scheduler.run_comparisons", tired)
     said = study(*SMALL, "--work", "my work")
     assert said.code == 130
     assert said.err == (

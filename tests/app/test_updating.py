@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 
 from epifalcon.errors import WriteError
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.risks import Risks
-from epifalcon.studies.run_folder import finish
+from epifalcon.experiments.risks import Risks
+from epifalcon.experiments.run_folder import FinishedRun, finish
 from tests.studies.field_runs import made, write_visits
 
 COLUMNS = [

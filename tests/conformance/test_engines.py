@@ -7,17 +7,17 @@ from scipy import stats
 
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import Engine, predict, train
-from epifalcon.federation.exchange import CohortEngine
 from epifalcon.federation.messages import PresenceUpload
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.vectorised import VectorisedEngine
-from epifalcon.federation.view import RecordedView
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from tests.federation.small_world import city, plan_of, settings_of, statuses
 from tests.oracles.cities import random_traces
+from tests.oracles.cohort_engine import CohortEngine
 from tests.oracles.dense_hypergraph import dense_layer, noise_covariance
+from tests.oracles.recorded_view import RecordedView
 
 PEOPLE = 30
 SPLITS = {"one": 1, "two": 2, "seven": 7, "each": PEOPLE}

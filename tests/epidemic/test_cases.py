@@ -8,7 +8,6 @@ from epifalcon.epidemic.cases import (
     Cases,
     CaseSettings,
     all_cases,
-    cases_without_folds,
     reported_cases,
 )
 from epifalcon.epidemic.known import Known
@@ -121,49 +120,6 @@ def test_a_share_does_not_rise_with_the_crowd():
     np.testing.assert_allclose(share, 50)
     count = reported_cases(known, traces, COUNTS).by_region_and_day
     np.testing.assert_allclose(count[1], 10 * count[0])
-
-
-@pytest.mark.parametrize("measure", ["count", "share"])
-def test_the_cases_of_a_fold_are_told_by_the_others_alone(measure):
-    city, wished = mixing_city(), CaseSettings(measure=measure)
-    rng = np.random.default_rng(1)
-    tests = [(who, 20, rng.random() < 0.4) for who in range(0, 40, 2)]
-    fold = np.full(40, -1)
-    fold[::2] = np.arange(20) % 4
-    before = cases_without_folds(known_of(40, tests), city, fold, wished)
-    for number in range(4):
-        flipped = [
-            (who, slot, bool(got) ^ (fold[who] == number)) for who, slot, got in tests
-        ]
-        after = cases_without_folds(known_of(40, flipped), city, fold, wished)
-        for place in range(4):
-            one, two = (each[place].by_region_and_day for each in (before, after))
-            assert np.array_equal(one, two) is (place == number)
-        others = known_of(40, [test for test in tests if fold[test[0]] != number])
-        scale = 20 / 15 if measure == "count" else 1
-        np.testing.assert_allclose(
-            before[number].by_region_and_day,
-            reported_cases(others, city, wished).by_region_and_day * scale,
-        )
-        assert before[number].measure == measure
-
-
-def test_folds_must_be_of_the_tested_people():
-    city, known = mixing_city(), known_of(40, [(0, 3, 1), (1, 3, 0)])
-    fold = np.full(40, -1)
-    with pytest.raises(DataError, match="every tested person"):
-        cases_without_folds(known, city, fold)
-    fold[:3] = 0, 1, 1
-    with pytest.raises(DataError, match="nobody else"):
-        cases_without_folds(known, city, fold)
-    fold[:3] = 0, 0, -1
-    for wished in (COUNTS, CaseSettings()):
-        (alone,) = cases_without_folds(known, city, fold, wished)
-        assert not alone.by_region_and_day.any()
-        nobody = known_of(40, [])
-        assert cases_without_folds(nobody, city, np.full(40, -1), wished) == ()
-    with pytest.raises(DataError, match="every tested person"):
-        cases_without_folds(known, city, fold[:3])
 
 
 def test_a_worked_example():

@@ -1,7 +1,7 @@
 import pytest
 
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
-from epifalcon.epidemic.rules import RULES, OutbreakSettings, named_rule
+from epifalcon.epidemic.rules import RULES, BeliefSettings, OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
 from epifalcon.settings import as_plain, build
 
@@ -76,3 +76,25 @@ def test_plain_values_and_back(settings):
 def test_impossible_values_are_named(values, message):
     with pytest.raises(SettingsError, match=message):
         build(OutbreakSettings, values)
+
+
+def test_only_beta_is_believed_otherwise():
+    told = BeliefSettings(beta_factor=2.0).pathogen(SARS_COV_2)
+    assert told.beta == 2 * SARS_COV_2.beta
+    assert (told.name, told.alpha, told.mu) == ("sars-cov-2", 0.2564, 0.071)
+    assert BeliefSettings().pathogen(SARS_COV_2) == SARS_COV_2
+
+
+def test_the_believed_rule_knows_no_variation():
+    told = OutbreakSettings(seed_count=9, kappa=0.3, onset_rate=2.0)
+    true = OutbreakSettings(
+        seed_count=9, kappa=0.3, onset_rate=2.0, regional_sigma=1.5, dispersion=0.1
+    )
+    assert BeliefSettings().rule(true) == told
+    assert BeliefSettings().rule(told) == told
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, float("inf")])
+def test_impossible_beliefs_are_refused(wrong):
+    with pytest.raises(SettingsError, match="beta_factor"):
+        BeliefSettings(beta_factor=wrong)

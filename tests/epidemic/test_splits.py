@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import blind_folds, even_folds, hold_back, without
+from epifalcon.epidemic.splits import blind_folds, hold_back, without
 from epifalcon.errors import DataError, SettingsError
 
 
@@ -45,20 +45,11 @@ def test_without_leaves_the_other_tests():
     assert (left.status[people] == -1).all()
 
 
-@pytest.mark.parametrize("deal", [blind_folds, even_folds])
-def test_folds_part_the_tested_people_evenly(deal):
+def test_folds_part_the_tested_people_evenly():
     tests = known()
-    fold = deal(tests, 4, rng())
+    fold = blind_folds(tests, 4, rng())
     np.testing.assert_array_equal(fold >= 0, tests.tested)
     np.testing.assert_array_equal(np.bincount(fold[tests.tested]), [15, 15, 15, 15])
-
-
-def test_every_even_fold_has_its_share_of_positives():
-    tests = known()
-    fold = even_folds(tests, 4, rng())
-    for kind in (0, 1):
-        dealt = np.bincount(fold[tests.status == kind], minlength=4)
-        assert dealt.max() - dealt.min() <= 1
 
 
 def test_no_result_moves_a_blind_fold():

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from epifalcon.epidemic.calibrate import ShareGoal, counted_r0, kappa_for_share
 from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.reproduction_number import counted_r0
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import Draws
@@ -171,15 +171,6 @@ def test_super_spreaders_make_cases_uneven():
         return cases[:60].sum() / cases.sum()
 
     assert share_of_the_top(few) > 2 * share_of_the_top(even)
-
-
-def test_calibration_runs_in_uneven_worlds():
-    goal = ShareGoal(share=0.3, runs=6, tolerance=0.01)
-    found = kappa_for_share(CITY, FAST, UNEVEN, goal, rng())
-    assert found.mean_share == pytest.approx(0.3, abs=0.01)
-    rule = dataclasses.replace(UNEVEN, kappa=found.kappa)
-    again = simulate(CITY, FAST, rule, rng())
-    assert again.infected_share == found.infected_shares[0]
 
 
 def test_counted_r0_has_the_mean_of_an_even_world():

@@ -3,33 +3,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.special import expit, logit
 from sklearn.calibration import calibration_curve
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.calibration import (
+    LEAST,
     brier,
     calibration_error,
+    fit_isotonic,
+    fit_platt,
     log_loss,
     mean_risk,
     reliability,
+    why_not,
 )
-from epifalcon.evaluation.curves import Curve, curve
+from epifalcon.evaluation.curves import curve
 from tests.evaluation.rankings import rankings
 from tests.oracles import metrics_loop
 
-CASES = settings(max_examples=100, deadline=None, derandomize=True)
-
-
-def test_a_case_by_hand():
-    # Halves of [0, 1]: risks .1 .3 with none infected, .5 .9 with one.
-    ranked = curve([0.1, 0.3, 0.5, 0.9], [0, 0, 0, 1])
-    error = (abs(0.4 - 0) + abs(1.4 - 1)) / 4
-    assert calibration_error(ranked, 2, "width") == pytest.approx(error)
-    assert calibration_error(ranked, 2, "mass") == pytest.approx(error)
-    # One bin: the whole, 1.8 against 1.
-    assert calibration_error(ranked, 1, "mass") == pytest.approx(0.8 / 4)
-    assert mean_risk(ranked) == pytest.approx(1.8 / 4)
-    assert brier(ranked) == pytest.approx((0.01 + 0.09 + 0.25 + 0.01) / 4)
+CASES = settings(max_examples=50, deadline=None, derandomize=True)
 
 
 @CASES
@@ -92,13 +87,6 @@ def test_a_sure_mistake_costs_much_but_not_infinity():
     assert log_loss(curve([1.0], [0])) == pytest.approx(16.118, abs=1e-3)
 
 
-def test_equal_risks_are_never_parted():
-    # In any order of people; parted bins would depend on who is listed first.
-    ranked = curve([0.5] * 10, [1] * 5 + [0] * 5)
-    assert calibration_error(ranked, 2, "mass") == 0
-    assert len(reliability(ranked, 5).people) == 1
-
-
 def test_what_cannot_be_read_as_risk_is_refused():
     counts = curve([3, 1], [1, 0])
     for function in (brier, log_loss, mean_risk, reliability):
@@ -109,6 +97,140 @@ def test_what_cannot_be_read_as_risk_is_refused():
         calibration_error(ranked, 0, "mass")
     with pytest.raises(SettingsError, match="binning"):
         calibration_error(ranked, 5, "size")
-    rows = np.ones((2, 2), np.int64)
-    with pytest.raises(DataError, match="one ranking"):
-        reliability(Curve(np.array([0.3, 0.1]), rows, rows))
+
+
+def town(seed, people=400, slope=2.5, offset=-0.8):
+    """Risks that are too sure of themselves by ``slope``, and who is infected."""
+    rng = np.random.default_rng(seed)
+    true = rng.beta(1.2, 3.5, people)
+    told = expit(slope * logit(true) + offset)
+    return told, rng.random(people) < true
+
+
+@st.composite
+def masked(draw):
+    seed = draw(st.integers(0, 10**6))
+    people = draw(st.integers(80, 300))
+    told, infected = town(seed, people, draw(st.floats(0.2, 5)), draw(st.floats(-2, 2)))
+    if draw(st.booleans()):
+        told = told.round(1)
+    infected[:LEAST], infected[LEAST : 2 * LEAST] = True, False
+    return told, infected
+
+
+@CASES
+@given(masked())
+def test_platt_is_the_logistic_regression_of_sklearn(case):
+    risk, infected = case
+    # A soft target is a person who counts as infected in part and healthy in part.
+    positives = infected.sum()
+    high, low = (positives + 1) / (positives + 2), 1 / ((~infected).sum() + 2)
+    target = np.where(infected, high, low)
+    odds = logit(np.clip(risk, 1e-7, 1 - 1e-7))[:, None]
+    theirs = LogisticRegression(C=np.inf, tol=1e-10, max_iter=10_000).fit(
+        np.concatenate([odds, odds]),
+        np.repeat([1, 0], len(risk)),
+        np.concatenate([target, 1 - target]),
+    )
+    found = fit_platt(risk, infected)
+    if theirs.coef_[0, 0] > 1e-6:
+        assert found.slope == pytest.approx(theirs.coef_[0, 0], rel=1e-3, abs=1e-4)
+        assert found.offset == pytest.approx(theirs.intercept_[0], rel=1e-3, abs=1e-3)
+    else:
+        assert found.slope == pytest.approx(0, abs=1e-3)
+
+
+@CASES
+@given(masked())
+def test_isotonic_is_that_of_sklearn_between_the_targets(case):
+    risk, infected = case
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(risk, infected)
+    asked = np.linspace(0, 1, 101)
+    positives = infected.sum()
+    high, low = (positives + 1) / (positives + 2), 1 / ((~infected).sum() + 2)
+    expected = low + (high - low) * theirs.predict(asked)
+    found = fit_isotonic(risk, infected)(asked)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@CASES
+@given(masked())
+def test_no_map_turns_the_order_round_or_reaches_0_and_1(case):
+    asked = np.linspace(0, 1, 1001)
+    for fit in (fit_platt, fit_isotonic):
+        found = fit(*case)(asked)
+        # Between two points a straight line may round down by a last bit.
+        assert (np.diff(found) >= -1e-12).all()
+        assert ((found > 0) & (found < 1)).all()
+
+
+@pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
+def test_masked_people_mend_the_risks_of_others(fit):
+    gains = []
+    for seed in range(8):
+        told, infected = town(seed, 600)
+        asked, truth = town(100 + seed, 4000)
+        raw, mended = curve(asked, truth), curve(fit(told, infected)(asked), truth)
+        gains.append(
+            [
+                float(metric(raw) - metric(mended))
+                for metric in (
+                    brier,
+                    log_loss,
+                    lambda one: calibration_error(one, 15, "width"),
+                )
+            ]
+        )
+    assert (np.mean(gains, axis=0) > [0.005, 0.02, 0.03]).all()
+
+
+@pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
+def test_a_ranking_turned_round_becomes_one_risk_for_all(fit):
+    told, infected = town(6)
+    found = fit(1 - told, infected)(told)
+    if fit is fit_platt:
+        assert np.ptp(found) == pytest.approx(0)
+    assert np.ptp(found) < 0.15
+    assert found.mean() == pytest.approx(infected.mean(), abs=0.05)
+
+
+@pytest.mark.parametrize("fit", [fit_platt, fit_isotonic])
+@pytest.mark.parametrize("risk", [np.zeros(60), np.full(60, 0.3), np.ones(60)])
+def test_equal_risks_become_the_infected_share(fit, risk):
+    infected = np.arange(60) < 15
+    found = fit(risk, infected)(np.array([0.0, 0.3, 1.0]))
+    np.testing.assert_allclose(found, 15 / 60, atol=0.02)
+
+
+def test_a_risk_that_parts_all_infected_from_the_others_is_no_end():
+    risk = np.repeat([0.0, 1.0], 30)
+    found = fit_platt(risk, risk > 0)
+    assert found(np.array([0.0, 1.0])) == pytest.approx([1 / 32, 31 / 32], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("infected", "told"),
+    [
+        ([True] * 40, "0 healthy among the masked"),
+        ([False] * 40, "0 infected among the masked"),
+        ([True] * 9 + [False] * 40, "9 infected among the masked people, 10 are"),
+        ([], "0 infected"),
+    ],
+)
+def test_too_few_people_are_told(infected, told):
+    risk = np.full(len(infected), 0.2)
+    assert told in why_not(risk, infected)
+    for fit in (fit_platt, fit_isotonic):
+        with pytest.raises(DataError, match=told):
+            fit(risk, infected)
+
+
+def test_what_is_no_probability_is_refused():
+    infected = np.arange(60) < 30
+    for wrong in (np.full(60, 1.2), np.full(60, np.nan)):
+        with pytest.raises(DataError, match="probabilities"):
+            fit_platt(wrong, infected)
+    with pytest.raises(DataError):
+        fit_platt(np.full(59, 0.5), infected)
+    assert why_not(np.full(60, np.nan), infected) is not None
+    assert why_not(np.full(60, 0.5), infected) is None

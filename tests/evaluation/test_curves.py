@@ -6,14 +6,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
 from epifalcon.errors import DataError
-from epifalcon.evaluation.curves import (
-    Curve,
-    curve,
-    need_both,
-    precision_recall,
-    ratio,
-    roc,
-)
+from epifalcon.evaluation.curves import curve, need_both, precision_recall, roc
 from tests.evaluation.rankings import rankings
 from tests.oracles import metrics_loop
 
@@ -64,29 +57,12 @@ def test_the_points_are_those_of_sklearn(case):
 
 
 @CASES
-@given(rankings(most=6), st.integers(0, 6))
+@given(rankings(most=6), st.integers(0, 8))
 def test_places_among_equals_are_drawn_by_lot(case, tested):
-    tested = min(tested, len(case.scores))
-    expected = metrics_loop.found_by_lot(case.scores, case.truth, tested)
+    places = min(tested, len(case.scores))
+    expected = metrics_loop.found_by_lot(case.scores, case.truth, places)
     found = curve(case.scores, case.truth).found(tested)
     assert found == pytest.approx(expected, abs=1e-12)
-
-
-def test_more_tests_than_people_find_everybody():
-    assert curve([0.3, 0.2], [1, 1]).found(9) == 2
-
-
-def test_rows_are_counted_each_for_itself_with_empty_groups():
-    score = np.array([3.0, 2.0, 1.0])
-    rows = Curve(score, np.array([[0, 2, 0], [1, 0, 1]]), np.array([[0, 2, 1]] * 2))
-    for row in range(2):
-        one = Curve(score, rows.positives[row].copy(), rows.negatives[row].copy())
-        for tested in range(6):
-            assert rows.found(tested)[row] == one.found(tested)
-        np.testing.assert_array_equal(rows.precision[row], one.precision)
-        np.testing.assert_array_equal(rows.recall[row], one.recall)
-    assert rows.precision[0].tolist() == [0, 1 / 2, 2 / 5]
-    assert rows.found(0).tolist() == [0, 0]
 
 
 def test_infinite_scores_and_other_kinds_of_numbers_rank():
@@ -97,14 +73,6 @@ def test_infinite_scores_and_other_kinds_of_numbers_rank():
     assert same.score.tolist() == [3, 1]
     assert curve(torch.tensor([0.5, 0.25]), torch.tensor([1, 0])).score[0] == 0.5
     assert curve([True, False, True], [1.0, 0.0, 0.0]).positives.tolist() == [1, 0]
-
-
-def test_the_scores_handed_in_stay_as_they_were():
-    scores, truth = np.array([0.1, 0.9]), np.array([True, False])
-    ranked = curve(scores, truth)
-    scores[0] = 1
-    assert ranked.score.tolist() == [0.9, 0.1]
-    assert truth.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -138,21 +106,3 @@ def test_one_kind_of_people_has_no_curve():
         roc(all_)
     assert precision_recall(all_).precision.tolist() == [1, 1]
     assert np.isnan(none.recall).all()
-
-
-def test_a_curve_needs_a_count_for_each_score():
-    two, three = np.zeros(2, np.int64), np.zeros(3, np.int64)
-    for score, positives, negatives in [
-        (np.zeros(2), two, three),
-        (np.zeros(2), three, three),
-        (np.zeros(0), two[:0], two[:0]),
-    ]:
-        with pytest.raises(DataError):
-            Curve(score, positives, negatives)
-
-
-def test_ratio_of_nothing_is_undefined_and_silent():
-    assert np.isnan(ratio(0, 0))
-    np.testing.assert_array_equal(
-        ratio([[1], [2]], [2, 0]), [[0.5, np.nan], [1, np.nan]]
-    )

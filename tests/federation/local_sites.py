@@ -7,9 +7,9 @@ import numpy as np
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
 from epifalcon.federation.sites.engine import Census, SitesEngine
-from epifalcon.federation.sites.rounds import CohortRounds
+from epifalcon.federation.sites.rounds import SiteRounds, Watched
+from epifalcon.federation.sites.session import Answering
 from epifalcon.federation.sites.switchboard import Switchboard
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
@@ -22,8 +22,11 @@ Tamper = Callable[[str, bytes, bytes], bytes | None]
 class LocalTransport:
     """Carries calls by function calls; ``tamper`` may change what comes back."""
 
-    def __init__(self, sites: dict[str, SiteRounds], answering: dict[str, Answering]):
-        self.rounds, self.answering = sites, answering
+    def __init__(self, rounds: dict[str, SiteRounds]):
+        self.rounds = rounds
+        self.answering = {
+            name: Answering(RUN, name, one.handlers) for name, one in rounds.items()
+        }
         self.tamper: Tamper = lambda _site, _call, answer: answer
         self.calls: list[tuple[str, bytes]] = []
         self.answers: list[tuple[str, bytes]] = []
@@ -54,21 +57,22 @@ def sites_of(
 ) -> tuple[SitesEngine, LocalTransport]:
     """An engine around sites that hold ``cohorts``."""
     rules = rules or SiteRules()
-    names = [f"site-{number:02d}" for number in range(len(cohorts))]
-    answering = {name: Answering(RUN, name) for name in names}
-    sites = {}
-    for name, cohort in zip(names, cohorts, strict=True):
-        rows = rules.sends_rows(plan.mode)
-        rounds = CohortRounds(cohort, settings, plan, RunSeeds(seed), rows)
-        people = np.flatnonzero(cohort.status >= 0).astype(np.int32)[:2]
-        watched = Watched(people, cohort.status[people] == 1)
-        ledger = Ledger(plan.budget)
-        sites[name] = SiteRounds(answering[name], rounds, ledger, watched)
-    transport = LocalTransport(sites, answering)
+    rounds, people = {}, {}
+    for number, cohort in enumerate(cohorts):
+        name = f"site-{number:02d}"
+        tested = np.flatnonzero(cohort.status >= 0).astype(np.int32)[:2]
+        rounds[name] = SiteRounds(
+            cohort,
+            settings,
+            plan,
+            RunSeeds(seed),
+            Ledger(plan.budget),
+            sends_rows=rules.sends_rows,
+            watched=Watched(tested, cohort.status[tested] == 1),
+        )
+        people[name] = len(cohort.people)
+    transport = LocalTransport(rounds)
     board = Switchboard(transport, RUN, rules)
     state = cohorts[0].state
-    people = {
-        name: len(cohort.people) for name, cohort in zip(names, cohorts, strict=True)
-    }
     census = Census(people, 0 if state is None else state.shape[1])
     return SitesEngine(board, census, settings, plan, seed), transport

@@ -9,7 +9,6 @@ import torch
 from epifalcon.errors import SettingsError
 from epifalcon.federation import client, server
 from epifalcon.federation.engine import train
-from epifalcon.federation.exchange import CohortEngine
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.federation.sites.run import require_federable
 from epifalcon.federation.vectorised import Passage
@@ -17,6 +16,7 @@ from epifalcon.models.micro import Exchange, Moments
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.privacy.gaussian import NoiseKey
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
+from tests.oracles.cohort_engine import CohortEngine
 
 PROGRAM = {
     "mode": "paper",
@@ -31,7 +31,7 @@ def passed(whole, rows, number, kind="upload", sigma=0.5):
     settings = settings_of()
     plan = plan_of(settings, len(whole.pseudo), **PROGRAM, upload_sigma=sigma)
     passage = Passage.of(whole, None, plan)
-    return passage.carry(Exchange(kind, 0, rows), 7, (kind, number)).numpy()
+    return passage.carry(Exchange(kind, 0, rows), 7, kind, number).numpy()
 
 
 def noise_of(whole, number=3, kind="upload"):

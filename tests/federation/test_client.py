@@ -9,8 +9,7 @@ import torch
 from epifalcon.errors import DataError
 from epifalcon.federation import client
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.plan import RunSeeds
-from epifalcon.hypergraph.noise import Draw
+from epifalcon.federation.plan import Draw, RunSeeds
 from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
 
 

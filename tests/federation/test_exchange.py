@@ -9,10 +9,8 @@ import torch
 from epifalcon.errors import DataError
 from epifalcon.federation import client
 from epifalcon.federation.engine import predict, train
-from epifalcon.federation.exchange import CohortEngine
-from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.view import RecordedView
-from epifalcon.hypergraph.noise import Draw
+from epifalcon.federation.messages import Closing
+from epifalcon.federation.plan import Draw, RunSeeds
 from epifalcon.models.micro import kept
 from tests.federation.small_world import (
     city,
@@ -21,7 +19,9 @@ from tests.federation.small_world import (
     statuses,
     traces_of,
 )
+from tests.oracles.cohort_engine import CohortEngine
 from tests.oracles.falcon_loop import Loop
+from tests.oracles.recorded_view import RecordedView
 
 PEOPLE = 14
 CROWD = 40
@@ -140,6 +140,7 @@ def test_no_message_holds_a_trace_a_label_or_an_embedding(
     engine = CohortEngine(cohorts_of(whole, parts), settings, plan, 2, view=view)
     sent = []
     monkeypatch.setattr(engine, "_tell", lambda _, message: sent.append(message))
+    monkeypatch.setattr(engine, "_crowd", lambda _: Closing(0, 1.0))
     rows = engine.state().tensors.get("home/rows")
     train(engine)
     kinds = {type(message).__name__ for message in sent}
@@ -171,47 +172,6 @@ def test_the_search_of_bytes_finds_what_is_there():
     traces = traces_of(PEOPLE)
     message = bytes_of({"a": torch.from_numpy(traces.by_slot.copy())})
     assert any(form in message for form in forms(traces.by_slot))
-
-
-def test_a_view_keeps_the_uploads_of_its_rounds_and_no_more():
-    settings = settings_of(rounds=4)
-    whole = city(PEOPLE, 2)
-    plan = plan_of(settings, 2, mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
-    view = RecordedView(rounds=2)
-    engine = CohortEngine(cohorts_of(whole, 2), settings, plan, 2, view=view)
-    train(engine)
-    uploads = view.uploads("upload/1", 1)
-    assert len(uploads) == 2
-    assert not view.uploads("upload/1", 2)
-    claimed = sum(len(cohort.claims.row) for cohort in cohorts_of(whole, 2))
-    assert sum(len(upload.rows) for upload in uploads) == claimed
-    for upload, cohort in zip(uploads, cohorts_of(whole, 2), strict=True):
-        assert set(upload.person) <= set(cohort.people)
-
-
-def test_a_view_does_not_change_the_run():
-    settings = settings_of(precision="double", rounds=3)
-    whole = city(PEOPLE)
-    plan = plan_of(settings)
-    made = []
-    for view in (None, RecordedView()):
-        engine = CohortEngine(cohorts_of(whole, 3), settings, plan, 2, view=view)
-        train(engine)
-        made.append(engine.state().tensors)
-    for name, value in made[0].items():
-        assert torch.allclose(value, made[1][name], rtol=0, atol=1e-12)
-
-
-def test_cohorts_must_hold_everybody_once():
-    settings = settings_of()
-    whole, plan = city(PEOPLE), plan_of(settings_of())
-    parts = cohorts_of(whole, 3)
-    for wrong in (parts[1:], [*parts, parts[0]], []):
-        with pytest.raises(DataError, match=r"every person|one cohort"):
-            CohortEngine(wrong, settings, plan, 1)
-    odd = dataclasses.replace(parts[0], state=torch.zeros(len(parts[0].people), 2))
-    with pytest.raises(DataError, match="region states of one width"):
-        CohortEngine([odd, *parts[1:]], settings, plan, 1)
 
 
 def test_nan_in_an_upload_is_refused_and_the_last_state_kept(monkeypatch):

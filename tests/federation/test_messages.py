@@ -1,33 +1,206 @@
-"""Numbers that are none are found in rows of any size and kind."""
+"""Messages: every record survives its encoding, and damaged bytes are refused."""
 
+import contextlib
+import json
 import math
+from dataclasses import fields
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.federation.messages import all_finite
+from epifalcon.errors import DataError
+from epifalcon.federation import messages
+from epifalcon.federation.field import messages as field_messages
+from epifalcon.federation.messages import Heading, Packet, all_finite, pack, unpack
 
-KINDS = st.sampled_from([torch.float32, torch.float64])
+HEADING = Heading("run", "clinic", 3, "begin")
+KEYS, ROWS = np.array([1, 4]), torch.tensor([[0.5, 1.0], [2.0, -1.0]])
+NAMED = {"a.b": ROWS, "c/d": torch.arange(3)}
+NUMBERS = np.array([0.5, 0.25])
+SAMPLES = {int: 2, float: 0.5, str: "x", bool: True, list: [1, 2]}
+
+
+def sample(kind):
+    """A record with some value in each field."""
+    hints = messages._hints(kind)
+    return kind(
+        **{
+            name: np.ones((2, 2), one.kind) if one.is_tensor else SAMPLES[one.kind]
+            for name, one in hints.items()
+        }
+    )
+
+
+RECORDS = [
+    messages.Done(),
+    messages.Hello("falcon", {"a": {"b": 1}}, {"uploads": "sums"}, 3),
+    messages.SiteFacts(5, 7, "0" * 64, {"days": 2}),
+    messages.Count(3),
+    messages.Count(3, 12),
+    messages.Counted(NAMED),
+    messages.States(np.ones((2, 3, 1, 2), np.float32)),
+    messages.StateSums(5, NUMBERS, NUMBERS),
+    messages.Prepare(2, NAMED, np.ones(2, np.float32), None),
+    messages.Announce(),
+    messages.Settle(NUMBERS, np.array([True, False])),
+    messages.Begin(NAMED, 2, 0.125, 1),
+    messages.BeginScoring(NAMED),
+    messages.Reply("upload/0", ROWS),
+    messages.Look(NAMED, fresh=True),
+    messages.ValidationScores(NUMBERS, np.array([False, True])),
+    messages.Keep(closed_round=3, closing_scale=1.0),
+    messages.Finish(NAMED, scores=True),
+    messages.Scores(NUMBERS),
+    messages.Scores(),
+    messages.PresenceUpload(KEYS, NUMBERS),
+    messages.LocationUpload(3, "upload/0", KEYS, ROWS),
+    messages.LocationUpload(3, "upload/0", KEYS, ROWS, np.array([7, 9])),
+    messages.GradientUpload(3, NAMED, 5, None),
+    messages.GradientUpload(3, NAMED, 5, 2.5, 0.75),
+    *map(
+        sample,
+        (
+            field_messages.Sweep,
+            field_messages.End,
+            field_messages.Judge,
+            field_messages.FieldCounted,
+            field_messages.FieldSums,
+            field_messages.Losses,
+        ),
+    ),
+]
+
+
+def all_kinds(kind):
+    found = set(kind.__subclasses__())
+    return found.union(*(all_kinds(one) for one in found)) if found else found
+
+
+def equal(one, other):
+    if isinstance(one, dict) and any(isinstance(v, torch.Tensor) for v in one.values()):
+        return one.keys() == other.keys() and all(
+            torch.equal(one[key], other[key]) for key in one
+        )
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and one == other
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda one: type(one).__name__)
+def test_a_record_survives_its_encoding_and_lacks_no_field(record):
+    packet = unpack(pack(record.encode(HEADING, 0.5)))
+    assert packet.values[messages.SECONDS] == 0.5
+    found = type(record).decode(packet)
+    for one in fields(record):
+        assert equal(getattr(record, one.name), getattr(found, one.name)), one.name
+    for name in packet.tensors:
+        if "/" not in name:
+            wrong = {**packet.tensors, name: packet.tensors[name].to(torch.int32)}
+            if isinstance(getattr(record, name), np.ndarray):
+                with pytest.raises(DataError, match=f"{name} is of int32"):
+                    type(record).decode(Packet(HEADING, wrong, packet.values))
+    for name in packet.values.keys() - {messages.SECONDS}:
+        for odd in ({"x": 1}, [[]], "x", math.inf, True):
+            if type(odd) is not type(packet.values[name]):
+                with pytest.raises(DataError, match=f"{name} is "):
+                    type(record).decode(
+                        Packet(HEADING, packet.tensors, {**packet.values, name: odd})
+                    )
+
+
+def test_every_record_is_tested_and_none_is_read_from_nothing():
+    abstract = {messages.RoundRequest, field_messages._Exchange}
+    assert {type(one) for one in RECORDS} == all_kinds(messages.Record) - abstract
+    for kind in (messages.Hello, messages.LocationUpload, field_messages.Sweep):
+        with pytest.raises(DataError, match="the message lacks"):
+            kind.decode(Packet(HEADING))
+
+
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=8), st.integers(0, 20), max_size=4),
+    st.dictionaries(
+        st.text(),
+        st.none()
+        | st.booleans()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        max_size=4,
+    ),
+)
+@settings(deadline=None, derandomize=True, max_examples=50)
+def test_what_is_packed_is_unpacked(sizes, values):
+    tensors = {name: torch.arange(size) for name, size in sizes.items()}
+    tensors.pop("__metadata__", None)
+    found = unpack(pack(Packet(HEADING, tensors, values)))
+    assert found.heading == HEADING
+    assert found.values == values
+    assert set(found.tensors) == set(tensors)
+    assert all(torch.equal(found.tensors[name], one) for name, one in tensors.items())
+
+
+@given(st.data())
+@settings(deadline=None, derandomize=True, max_examples=200)
+def test_damaged_bytes_are_a_clear_error_or_another_message(data):
+    whole = pack(Packet(HEADING, {"rows": torch.ones(3, 2)}, {"a": 1}))
+    place = data.draw(st.integers(0, len(whole) - 1))
+    value = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)))
+    damaged = (whole[:place] + bytes([value]) + whole[place + 1 :])[:cut]
+    with contextlib.suppress(DataError):
+        unpack(damaged)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.complex64, torch.float16])
+def test_types_that_no_message_holds_are_refused(kind):
+    tensors = {"rows": torch.zeros(2, dtype=kind)}
+    with pytest.raises(DataError, match="which no message holds"):
+        pack(Packet(HEADING, tensors))
+    metadata = {"heading": json.dumps(vars(HEADING)), "values": "{}"}
+    with pytest.raises(DataError, match="which no message holds"):
+        unpack(safetensors.torch.save(tensors, metadata))
+
+
+def test_the_bytes_are_those_of_safetensors_and_each_tensor_is_aligned():
+    whole = torch.arange(24.0).reshape(4, 6)
+    tensors = {
+        "bytes": torch.arange(3, dtype=torch.uint8),
+        "columns": whole.T,
+        "some": whole[::2, 1:3].double(),
+        "none": torch.zeros(0, 4),
+    }
+    made = pack(Packet(HEADING, tensors))
+    found = safetensors.torch.load(made)
+    begin = 8 + int.from_bytes(made[:8], "little")
+    header = json.loads(made[8:begin])
+    for name, one in tensors.items():
+        assert torch.equal(found[name], one)
+        assert (begin + header[name]["data_offsets"][0]) % one.itemsize == 0
+
+
+def test_what_a_heading_must_not_be():
+    with pytest.raises(DataError, match="longer than it may be"):
+        unpack((2**60).to_bytes(8, "little") + b"{}")
+    with pytest.raises(ValueError, match="JSON"):
+        pack(Packet(HEADING, {}, {"loss": float("nan")}))
+    good = pack(Packet(HEADING, {}, {}))
+    header = json.loads(good[8 : 8 + int.from_bytes(good[:8], "little")])
+    header["__metadata__"]["values"] = "[1]"
+    text = json.dumps(header).encode()
+    with pytest.raises(DataError, match="no names"):
+        unpack(len(text).to_bytes(8, "little") + text)
+
+
 ODD = st.sampled_from([math.nan, math.inf, -math.inf, 3e38, -3e38, 1.0, 0.0])
 
 
-@given(st.lists(ODD, max_size=12), KINDS)
+@given(st.lists(ODD, max_size=12), st.sampled_from([torch.float32, torch.float64]))
 @settings(deadline=None, derandomize=True, max_examples=200)
-def test_it_says_what_looking_at_each_number_says(values, kind):
+def test_a_finite_sum_says_what_a_look_at_each_number_says(values, kind):
     rows = torch.tensor(values, dtype=kind).reshape(-1, 1)
     assert all_finite(rows) == bool(torch.isfinite(rows).all())
-
-
-@pytest.mark.parametrize("odd", [(math.nan,), (math.inf,), (math.inf, -math.inf)])
-def test_one_among_many_is_found(odd):
-    rows = torch.ones(1000, 32)
-    rows.view(-1)[17 : 17 + len(odd)] = torch.tensor(odd)
-    assert not all_finite(rows)
-
-
-def test_a_sum_past_what_a_number_can_hold_is_no_fault():
-    rows = torch.full((1000, 32), 3e38)
-    assert math.isinf(float(rows.sum()))
-    assert all_finite(rows)

@@ -5,14 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.cases import cases_without_folds, reported_cases
-from epifalcon.federation.preparing import StateMoments, StateScaling, divide
-from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites import tallies
-from epifalcon.federation.sites.one_process import prepare, split
-from epifalcon.federation.sites.run import Order
+from epifalcon.epidemic.cases import reported_cases
+from epifalcon.federation import tallies
+from epifalcon.federation.preparing import (
+    StateMoments,
+    StateScaling,
+    divide,
+    hypergraph,
+    raw_state,
+    split,
+)
+from epifalcon.federation.settings import PrivacySettings
+from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from tests.oracles import markov_loop
+from tests.oracles.cohort_engine import cohorts_of_sites
 from tests.studies import town
 
 SHARE = replace(town.FALCON.stopping, validation_share=0.3)
@@ -72,20 +80,17 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     assert (total.flows.between != flows.between).nnz == 0
     assert (total.flows.stays == flows.stays).all()
     wanted = settings.region.cases
-    told = [
-        reported_cases(division.training, whole.traces, wanted),
-        *cases_without_folds(division.training, whole.traces, division.fold, wanted),
-    ]
-    per_day = whole.traces.clock.slots_per_day
-    for tally, cases in zip(total.cases, told, strict=True):
-        found = tally.told(per_day, wanted).by_region_and_day
-        assert np.allclose(found, cases.by_region_and_day, rtol=1e-12)
+    made = tallies.histories(total, whole.traces.clock, wanted)
+    for number, history in enumerate(made):
+        others = (division.fold >= 0) & (division.fold != number - 1)
+        some = division.training.of_people(others)
+        cases = reported_cases(some, whole.traces, wanted)
+        assert np.allclose(history.cases, cases.by_region_and_day, rtol=1e-12)
     rng = np.random.default_rng(0)
     expected = mobility_model(whole.traces, MobilityModelSettings(), rng)
     made = total.mobility.model(whole.traces.regions, expected.epsilon)
     assert np.allclose(made.joint.toarray(), expected.joint.toarray(), rtol=1e-12)
     assert np.allclose(made.visits, expected.visits, rtol=1e-12)
-    assert (made.moves != expected.moves).nnz == 0
     assert made.people == expected.people
 
 
@@ -105,25 +110,76 @@ def test_tallies_travel():
     assert (back.reported.cases == made.reported.cases).all()
 
 
-def test_a_scaling_of_sums_is_that_of_the_states():
-    rng = np.random.default_rng(1)
-    state = rng.normal(3, [0.1, 2.0, 0.0], (50, 3)).astype(np.float32)
-    parts = [StateMoments.of(part) for part in np.array_split(state, 4)]
-    made = StateScaling.of_moments(sum(parts[1:], parts[0]))
-    expected = StateScaling.of(state)
-    assert np.allclose(made.centre, expected.centre, rtol=1e-5)
-    assert np.allclose(made.factor, expected.factor, rtol=1e-4)
+@pytest.mark.parametrize("scaled", [True, False])
+def test_scaled_states_have_one_spread_and_unit_length(scaled):
+    region = replace(SETTINGS.region, scale_states=scaled)
+    rng = np.random.default_rng(3)
+    raw = (5 + rng.normal(size=(400, 6)) * [1e-2, 1, 3, 0, 1e-9, 7]).astype(np.float32)
+    parts = [StateMoments.of(part) for part in np.array_split(raw, 4)]
+    moments = sum(parts[1:], parts[0])
+    made = StateScaling.of(moments, replace(SETTINGS, region=region)).apply(raw)
+    if not scaled:
+        np.testing.assert_array_equal(made, raw)
+        return
+    assert np.mean(np.sum(made**2, axis=1)) == pytest.approx(1, rel=1e-3)
+    spread = made.std(axis=0)
+    np.testing.assert_allclose(spread[[0, 1, 2, 5]], 0.5, rtol=1e-3)
+    assert (made[:, [3, 4]] == 0).all()
+
+
+def test_each_fold_reads_the_states_made_without_it():
+    (home,) = homes(1)
+    fold = np.arange(80) % 4 - 1
+    shape = 4, len(home.traces.regions), home.traces.clock.days, 2
+    states = np.broadcast_to(np.arange(4.0)[:, None, None, None], shape)
+    division = replace(divide(home, SETTINGS, 4), fold=fold)
+    incidence = hypergraph(home.traces, SETTINGS)
+    state = raw_state(home, division, incidence, states.astype(np.float32))
+    np.testing.assert_allclose(state, np.repeat(fold[:, None] + 1.0, 2, axis=1))
 
 
 @pytest.mark.parametrize("sites", [2, 5])
 def test_cohorts_of_any_split_hold_the_same_people(sites):
-    order = Order(settings=SETTINGS, rules=SiteRules(), seed=3)
-    one, other = (prepare(homes(number), order) for number in (1, sites))
-    (whole,) = one.cohorts
-    assert np.array_equal(one.held_back, other.held_back)
+    (whole,), parts = (
+        cohorts_of_sites(homes(number), SETTINGS, 3) for number in (1, sites)
+    )
     first = 0
-    for cohort in other.cohorts:
+    for cohort in parts:
         people = slice(first, first + len(cohort.people))
         assert (cohort.status == whole.status[people]).all()
         assert np.allclose(cohort.state, whole.state[people], atol=1e-5)
         first = people.stop
+
+
+@pytest.mark.parametrize("mode", ["off", "paper"])
+def test_held_back_results_reach_no_feature_and_no_pseudo_trace(mode):
+    settings = replace(SETTINGS, privacy=PrivacySettings(mode=mode))
+    (home,) = homes(1)
+    people = divide(home, settings, 3).held_back
+    opposite = replace(home, known=town.flipped(home.known, people))
+    (one,), (other,) = (
+        cohorts_of_sites([each], settings, 3) for each in (home, opposite)
+    )
+    np.testing.assert_array_equal(one.state, other.state)
+    assert len(one.pseudo) == (0 if mode == "off" else 2)
+    for mine, theirs in zip(one.pseudo, other.pseudo, strict=True):
+        np.testing.assert_array_equal(mine.edge_key, theirs.edge_key)
+        np.testing.assert_array_equal(mine.by_edge.index, theirs.by_edge.index)
+    others = np.setdiff1d(home.known.person[home.known.positive], people)
+    changed = replace(home, known=town.flipped(home.known, others[:3]))
+    (third,) = cohorts_of_sites([changed], settings, 3)
+    assert not np.array_equal(third.state, one.state)
+
+
+def test_the_mobility_model_is_that_of_the_sampled_group():
+    pseudo = replace(town.FALCON.pseudo, people_share=0.5)
+    settings = replace(town.with_mode("paper"), pseudo=pseudo)
+    (home,) = homes(1)
+    group = divide(home, settings, 4).mobility_group
+    assert 25 < len(group) < 55
+    parts = [divide(one, settings, 4).mobility_group + one.first for one in homes(3)]
+    np.testing.assert_array_equal(group, np.concatenate(parts))
+    expected = markov_loop.aggregate(home.traces, group.tolist(), 0.0)
+    model = public_mobility(home.traces, pseudo, 4)
+    joint = model.joint.toarray().reshape(expected.shape)
+    np.testing.assert_allclose(joint, expected, atol=1e-12)

@@ -80,8 +80,7 @@ def test_status_input_learns_its_shared_embedding():
     engine = engine_of(whole, settings)
     start = engine.state().tensors
     from epifalcon.federation import client
-    from epifalcon.federation.plan import RunSeeds
-    from epifalcon.hypergraph.noise import Draw
+    from epifalcon.federation.plan import Draw, RunSeeds
     from epifalcon.models.micro import status_inputs
 
     shown, asked = client.masked_status(whole, settings, Draw(RunSeeds(1).mask, 0))
@@ -132,7 +131,7 @@ def test_counts_of_any_source_divide_the_edges():
     rows = torch.from_numpy(rng.standard_normal((20, 5)))
     summed = h @ torch.diag(torch.from_numpy(1 / counts)) @ h.T @ rows
     for kind, expected in (("upload", share * summed), ("return", summed)):
-        came = passage.carry(Exchange(kind, 0, rows), 0, (kind, 0))
+        came = passage.carry(Exchange(kind, 0, rows), 0, kind, 0)
         assert torch.allclose(came, expected, rtol=0, atol=1e-12)
 
 
@@ -145,7 +144,7 @@ def test_noise_of_counted_edges_has_its_variance():
     h = dense(inc)
     passage = Passage.of(whole, counts, plan)
     zero = Exchange("return", 0, torch.zeros(20, 2000, dtype=torch.float64))
-    noise = passage.carry(zero, 7, ("return", 0))
+    noise = passage.carry(zero, 7, "return", 0)
     variance = h @ torch.from_numpy(whole.uploads / counts**2) * 0.25
     seen = variance > 0
     ratio = noise.square().mean(1)[seen] / variance[seen]
@@ -170,7 +169,8 @@ def test_every_exchange_of_a_run_has_noise_of_its_own():
         passage.carry(
             Exchange("return" if kind == "return" else "upload", layer, zero),
             7,
-            (kind, number),
+            kind,
+            number,
         )
         for kind, layer, number in turns
     ]
@@ -210,4 +210,4 @@ def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
         rows = torch.ones(20, 4)
         rows[7, 3] = wrong
         with pytest.raises(DataError, match=f"{kind}/1 in round 3: .*NaN or infinity"):
-            passage.carry(Exchange(kind, 1, rows), 0, (kind, 3))
+            passage.carry(Exchange(kind, 1, rows), 0, kind, 3)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from epifalcon.epidemic.cases import reported_cases
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.reporting import ReportingSettings, report
 from epifalcon.mobility.statistics import measure
 from epifalcon.streams import Streams
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city, run_epidemics
 
 GOLDEN = Path(__file__).with_name("hamlet.json")
 

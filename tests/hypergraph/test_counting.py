@@ -2,8 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.hypergraph.counting import distinct_members, sum_of_edges
-from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.hypergraph.incidence import Incidence, distinct_members, sum_of_edges
 from epifalcon.mobility.clock import Clock
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.oracles.cities import random_traces

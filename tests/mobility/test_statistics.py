@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -6,12 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.mobility import statistics
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
-from epifalcon.mobility.statistics import measure
+from epifalcon.mobility.statistics import entropy_rate, fano, home_regions, measure
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
-from epifalcon.studies.experiment import Experiment
+from tests.oracles.cities import cities
 
 CASES = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -38,9 +39,9 @@ def test_presets_keep_their_bands(preset, seed):
 
 @pytest.mark.parametrize("observed", [1.0, 0.3])
 def test_basic_keeps_its_bands(observed):
-    wished = Experiment.load("basic-sars", ["city.days=15", "city.people=4000"]).city
+    wanted = Experiment.load("basic-sars", ["city.days=15", "city.people=4000"]).city
     full = CitySettings(
-        **{**vars(wished), "observed_share": observed, "regions": 2_900}
+        **{**vars(wanted), "observed_share": observed, "regions": 2_900}
     )
     city = build_city(full, np.random.default_rng(4))
     found = measure(city).statistics
@@ -162,31 +163,65 @@ def test_a_part_of_the_places_unknown():
     assert math.isnan(found.value("jump_exponent"))
 
 
-def test_names_are_distinct_and_every_statistic_has_a_source():
-    found = measure(traces_of([[0] * 12]))
-    names = [item.name for item in found.statistics]
-    assert len(set(names)) == len(names)
-    assert all(item.source and item.low < item.high for item in found.statistics)
-    curves = [item.name for item in found.curves]
-    assert len(set(curves)) == len(curves) == 9
+def plain_rate(row):
+    """Shortest strings not seen before, by comparing slices."""
+    size, total = len(row), 0
+    for here in range(size):
+        length = 1
+        while here + length <= size and any(
+            row[before : before + length] == row[here : here + length]
+            for before in range(here - length + 1)
+        ):
+            length += 1
+        total += length
+    return size * math.log2(size) / total
 
 
-def test_large_cities_are_sampled_evenly():
-    rows = np.zeros((50_000, 12), dtype=np.int32)
-    rows[::2, 6] = 1
-    found = measure(traces_of(rows))
-    assert found.value("distinct_1d") == pytest.approx(1.5, abs=0.01)
+@CASES
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=40))
+def test_entropy_rate_equals_the_plain_one(row):
+    assert entropy_rate(np.array(row, np.int32)) == pytest.approx(plain_rate(row))
 
 
-def test_slot_length_barely_moves_the_radius():
-    wished = {"people": 400, "regions": 300}
-    radius = [
-        measure(
-            build_city(
-                CitySettings(**wished, slot_hours=hours), np.random.default_rng(0)
-            )
-        ).value("radius_of_gyration_median")
-        for hours in (0.5, 1.0, 2.0)
-    ]
-    for a, b in itertools.pairwise(radius):
-        assert a == pytest.approx(b, rel=0.1)
+@CASES
+@given(st.integers(2, 60), st.floats(0.001, 0.999))
+def test_fano_is_undone_by_its_equation(places, share):
+    p = 1 / places + share * (1 - 1 / places)
+    bits = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+    bits += (1 - p) * math.log2(places - 1)
+    assert fano(bits, places) == pytest.approx(p, abs=1e-6)
+
+
+def test_fano_at_its_ends():
+    assert fano(0.0, 5) == 1
+    assert fano(3.0, 1) == 1
+    assert fano(99.0, 4) == pytest.approx(0.25)
+
+
+@CASES
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12).filter(any))
+def test_gini_equals_mean_difference(amounts):
+    row = np.repeat(np.arange(len(amounts)), amounts)
+    rows = np.column_stack([row] * 12)
+    centre = np.zeros((len(amounts), 2))
+    amount = np.array(amounts, dtype=float)
+    plain = np.abs(amount[:, None] - amount).mean() / (2 * amount.mean())
+    found = measure(traces_of(rows, centre=centre)).value("occupancy_gini")
+    assert found == pytest.approx(plain)
+
+
+def test_home_is_the_region_of_most_nights_else_of_most_slots():
+    night_and_day = [4] * 3 + [7] * 9
+    by_day_only = [-1] * 4 + [7] * 5 + [2] * 1 + [-1] * 2
+    never = [-1] * 12
+    rows = [night_and_day, by_day_only, never]
+    assert home_regions(traces_of(rows)).tolist() == [4, 7, -1]
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(cities())
+def test_homes_do_not_depend_on_blocks_of_people(traces):
+    whole = home_regions(traces)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "_SAMPLE_PEOPLE", 2)
+        np.testing.assert_array_equal(home_regions(traces), whole)

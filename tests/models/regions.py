@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from epifalcon.mobility.flows import Flows
-from epifalcon.models.regional import RegionHistory
+from epifalcon.models.region_model import RegionHistory
 from epifalcon.models.settings import TrainingSettings
 from epifalcon.types import Floats
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.models.diffusion import DiffusionConv, FlowGraph, diffuse
+from epifalcon.models.dcrnn import DiffusionConv, FlowGraph, diffuse
 from tests.models.regions import move_tables
 from tests.oracles import dense_diffusion
 

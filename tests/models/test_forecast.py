@@ -8,7 +8,7 @@ import torch
 
 from epifalcon.errors import DataError
 from epifalcon.models import forecast
-from epifalcon.models.regional import RegionHistory
+from epifalcon.models.region_model import RegionHistory
 from epifalcon.models.settings import RegionSettings, TrainingSettings
 from epifalcon.models.states import dcrnn_model
 from tests.models.regions import QUICK, flows_of, small_history

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from epifalcon.errors import SettingsError
-from epifalcon.models.diffusion import FlowGraph
-from epifalcon.models.macro import Dcrnn, DiffusionGru
+from epifalcon.models.dcrnn import Dcrnn, DiffusionGru, FlowGraph
 from epifalcon.models.settings import DcrnnSettings
 from tests.models.regions import small_history
 from tests.oracles import dense_diffusion

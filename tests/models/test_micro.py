@@ -12,6 +12,7 @@ from epifalcon.models.micro import HomeInputs, Way
 from epifalcon.models.settings import FalconSettings
 from tests.hypergraph.hypergraphs import incidences
 from tests.oracles.dense_hypergraph import dense_layer
+from tests.oracles.dropout_loop import kept_by_loop
 
 F64 = torch.float64
 quick = settings(deadline=None, derandomize=True, max_examples=25)
@@ -214,6 +215,22 @@ def test_dropout_has_its_share_and_knows_only_person_and_column():
     assert (micro.kept(person, 3, 0.0, key=1) == 1).all()
     with pytest.raises(DataError, match="dropout=1"):
         micro.kept(person, 3, 1.0, key=1)
+
+
+@pytest.mark.parametrize("width", [1, 2, 7])
+@pytest.mark.parametrize("dropout", [0.2, 1 - 2**-32])
+def test_dropout_is_that_of_a_plain_loop(width, dropout):
+    person, key = np.array([0, 3, 17, 2**40]), 2**63 + 5
+    expected = kept_by_loop(person, width, dropout, key)
+    assert np.array_equal(micro.kept(person, width, dropout, key), expected)
+
+
+def test_extreme_logits_give_finite_losses():
+    logits = torch.tensor([[0.0, 3e4], [3e4, 0.0], [-1e30, 1e30]])
+    target = np.array([1, 1, -1], np.int8)
+    loss, _, gradient = micro.loss_and_gradient(logits, target, None)
+    assert loss == 3e4
+    assert gradient.tolist() == [[0, 0], [1, -1], [0, 0]]
 
 
 def test_columns_of_dropout_are_independent():

@@ -7,7 +7,7 @@ from torch import nn
 
 from epifalcon.errors import DataError
 from epifalcon.models.region_gru import WINDOW_DAYS, GruRegionModel
-from epifalcon.models.regional import RegionHistory
+from epifalcon.models.region_model import RegionHistory
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.states import region_model
 from tests.models.regions import flows_of

@@ -12,7 +12,7 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.regions import Regions
 from epifalcon.models import region_store
-from epifalcon.models.regional import NetworkRegionModel
+from epifalcon.models.region_model import NetworkRegionModel
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.states import dcrnn_model
 from tests.models.regions import QUICK, PlainGru, small_history

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.models.diffusion import FlowGraph
-from epifalcon.models.macro import Dcrnn
-from epifalcon.models.region_training import Lesson, train
-from epifalcon.models.regional import Scaling
+from epifalcon.models.dcrnn import Dcrnn, FlowGraph
+from epifalcon.models.region_model import Lesson, Scaling, train
 from epifalcon.models.settings import DcrnnSettings, TrainingSettings
 from tests.models.regions import small_history
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.models.regional import NetworkRegionModel, RegionHistory, Scaling
+from epifalcon.models.region_model import NetworkRegionModel, RegionHistory, Scaling
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.models.states import dcrnn_model
 from tests.models.regions import QUICK, PlainGru, flows_of, small_history

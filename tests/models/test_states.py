@@ -7,23 +7,21 @@ import pytest
 import torch
 
 from epifalcon import store
-from epifalcon.epidemic.cases import CaseSettings, all_cases
+from epifalcon.epidemic.cases import CaseSettings, all_cases, reported_cases
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
-from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.mobility.flows import count_flows
 from epifalcon.models.coupling import state_of_people
-from epifalcon.models.regional import RegionHistory
+from epifalcon.models.region_model import RegionHistory
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.models.states import (
-    FoldHistories,
     RegionStates,
     dcrnn_model,
     fit_states,
     flows_sha256,
-    states_by_fold,
 )
 from epifalcon.settings import as_plain, build
 from tests.epidemic.worlds import FAST, mixing_city
@@ -38,16 +36,6 @@ def seeded(seed=0):
 
 def fit(history=None):
     return fit_states(dcrnn_model(SETTINGS), history or small_history(), seeded())
-
-
-def others_of(history, folds=4, seed=2):
-    """Histories as parts of the people would tell them."""
-    rng = np.random.default_rng(seed)
-    share = rng.dirichlet(np.ones(folds), size=history.cases.shape)
-    return [
-        history.with_cases(history.cases * (1 - share[..., fold]))
-        for fold in range(folds)
-    ]
 
 
 def test_a_saved_record_comes_back_as_it_was(tmp_path):
@@ -82,10 +70,8 @@ def test_a_flipped_bit_is_noticed(tmp_path):
         RegionStates.load(tmp_path, history.flows)
 
 
-def test_the_fingerprint_is_of_the_content(tmp_path):
+def test_the_fingerprint_is_of_the_content():
     flows = small_history().flows
-    flows.save(tmp_path, store.Origin())
-    assert flows_sha256(Flows.load(tmp_path)) == flows_sha256(flows)
     for name in ("stays", "visitors"):
         changed = np.array(getattr(flows, name))
         changed[0, 0] += 1
@@ -127,31 +113,6 @@ def test_states_name_their_source():
         RegionStates(np.zeros((1, 1, 1), np.float32), "some", "", "", "")
 
 
-def test_by_default_the_model_is_trained_once_and_run_on_the_others():
-    history = small_history()
-    others, model = others_of(history), dcrnn_model(SETTINGS)
-    made = states_by_fold(model, history, others, seeded())
-    assert np.array_equal(made.whole.states.hidden, fit(history).states.hidden)
-    for states, other in zip(made.folds, others, strict=True):
-        assert np.array_equal(states.hidden, model.states(other))
-        assert not np.array_equal(states.hidden, made.whole.states.hidden)
-
-
-def test_trained_for_each_fold_only_the_others_are_learnt_from():
-    history = small_history()
-    changed = history.with_cases(history.cases[::-1] * 3 + 1)
-    others = others_of(history)
-    one, two = (
-        states_by_fold(
-            dcrnn_model(SETTINGS), whole, others, seeded(), train_per_fold=True
-        )
-        for whole in (history, changed)
-    )
-    for first, second in zip(one.folds, two.folds, strict=True):
-        assert np.array_equal(first.hidden, second.hidden)
-    assert not np.array_equal(one.whole.states.hidden, two.whole.states.hidden)
-
-
 def outbreak_with(outbreak, people):
     """The outbreak with everybody's fate among ``people`` turned to its opposite."""
     infected = outbreak.ever_infected()
@@ -174,14 +135,22 @@ def people_states(traces, labels, cases):
     known = labels.known
     fold = np.full(known.people, -1)
     fold[known.tested] = np.arange(known.tested.sum()) % 3
-    told = FoldHistories.of(known, traces, fold, cases)
-    assert len(told.others) == 3
-    assert {one.measure for one in (told.whole, *told.others)} == {cases.measure}
-    made = states_by_fold(dcrnn_model(SETTINGS), told.whole, told.others, seeded())
+    told = [
+        reported_cases(known.of_people((fold >= 0) & (fold != number)), traces, cases)
+        for number in (-1, 0, 1, 2)
+    ]
+    whole, *others = (
+        RegionHistory(
+            count_flows(traces), one.by_region_and_day, one.source, one.measure
+        )
+        for one in told
+    )
+    model = dcrnn_model(SETTINGS)
+    fitted = fit_states(model, whole, seeded())
     inc = Incidence.of(traces, HypergraphSettings())
     return [
-        state_of_people(torch.tensor(one.hidden), inc, traces.clock)
-        for one in (made.whole.states, *made.folds)
+        state_of_people(torch.tensor(hidden), inc, traces.clock)
+        for hidden in (fitted.states.hidden, *map(model.states, others))
     ]
 
 
@@ -226,12 +195,6 @@ def test_everybodys_cases_flow_through_and_are_marked_and_do_leak():
     hidden = np.arange(30)
     leaked = everybodys_states(traces, outbreak_with(outbreak, hidden))
     assert not np.array_equal(made.states.hidden, leaked.states.hidden)
-
-
-def test_everybodys_cases_cannot_be_cross_fitted():
-    history = small_history(source="all")
-    with pytest.raises(SettingsError, match="use fit_states"):
-        states_by_fold(dcrnn_model(SETTINGS), history, [history] * 2, seeded())
 
 
 def test_settings_go_through_plain_words():

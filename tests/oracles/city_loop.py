@@ -1,6 +1,6 @@
 """The synthetic city, people one by one in plain Python.
 
-The same life as `epifalcon.mobility.city.diary`, written to be read: lists,
+The same life as `epifalcon.mobility.synthetic.schedule`, written to be read: lists,
 objects, no compiled code. It draws from the same streams of the same numbers,
 so a city made by it must be the same region by region.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from epifalcon.mobility.city.layout import lay_out
-from epifalcon.mobility.synthetic import _world
+from epifalcon.mobility.synthetic.city import make_world
+from epifalcon.mobility.synthetic.layout import lay_out
 
 DAY = 1440
 MASK = 2**64 - 1
@@ -103,7 +103,7 @@ class Person:
     choices: int = 2
 
     def __post_init__(self):
-        habits, draw = self.world.habits, self.stream
+        habits, draw = self.world.behaviour, self.stream
         self.home = first_above(
             self.goals["home"], draw.uniform() * self.goals["home"][-1]
         )
@@ -147,7 +147,7 @@ class Person:
         if clock >= DAY:
             return
         draw = self.stream
-        off = (self.world.habits.first_weekday + day) % 7 >= 5
+        off = (int(self.world.behaviour.first_weekday) + day) % 7 >= 5
         if draw.uniform() < self.excursion * (1.0 if off else 0.5):
             self.go_far(clock)
             return
@@ -186,7 +186,7 @@ class Person:
         place = self.goals["excursion"].draw(self.home, draw)
         self.remember(place)
         back = leave + int(240.0 + 360.0 * draw.uniform())
-        if draw.uniform() < self.world.habits.overnight_share:
+        if draw.uniform() < self.world.behaviour.overnight_share:
             back = DAY + int(600.0 + 720.0 * draw.uniform())
         self.until(place, back)
         self.until(self.home, DAY)
@@ -213,9 +213,12 @@ class Person:
         return DAY
 
     def go_out(self, here, clock, limit):
-        habits, draw = self.world.habits, self.stream
+        habits, draw = self.world.behaviour, self.stream
         power = 1.0 - habits.stay_exponent
-        low, high = habits.stay_min**power, habits.stay_max**power
+        low, high = (
+            (60.0 * habits.stay_min_hours) ** power,
+            (60.0 * habits.stay_max_hours) ** power,
+        )
         while True:
             here = self.choose(here)
             minutes = (low + draw.uniform() * (high - low)) ** (1.0 / power)
@@ -229,7 +232,7 @@ class Person:
                 return clock
 
     def choose(self, here):
-        habits, draw = self.world.habits, self.stream
+        habits, draw = self.world.behaviour, self.stream
         new = habits.exploration * float(len(self.known)) ** -habits.exploration_decay
         new *= self.moves / self.choices
         self.choices += 1
@@ -246,7 +249,7 @@ class Person:
         return place
 
     def choose_known(self, here):
-        scale = self.world.habits.return_scale_km
+        scale = self.world.behaviour.visit_scale_km
         target = self.stream.uniform()
         places, running, total = [], [], 0.0
         for place, visits in self.known.items():
@@ -275,9 +278,9 @@ class Person:
 def prepare(settings, rng):
     """What all people share, with its tables as plain lists."""
     seed = int(rng.integers(2**63))
-    world = _world(lay_out(settings, rng), settings)
+    world = make_world(lay_out(settings, rng), settings)
     names = ("work", "visit", "excursion")
-    goals = {name: Goals(world.goals, index) for index, name in enumerate(names)}
+    goals = {name: Goals(world.destinations, index) for index, name in enumerate(names)}
     goals["home"], goals["rate"] = world.home.tolist(), world.rate.tolist()
     return seed, world, goals
 

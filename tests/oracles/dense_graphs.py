@@ -6,8 +6,7 @@ import torch
 def matrix(edges, value):
     """The (people, people) matrix with ``value`` on ``edges``, row the target."""
     made = torch.zeros(edges.people, edges.people, dtype=value.dtype)
-    target, source = torch.from_numpy(edges.target), torch.from_numpy(edges.source)
-    return made.index_put((target.long(), source.long()), value)
+    return made.index_put((edges.target, edges.source), value)
 
 
 def off_diagonal(made):

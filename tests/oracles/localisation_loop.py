@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.markov import MobilityModel
 
 Claims = Sequence[Sequence[int]]
@@ -27,7 +27,7 @@ class PlainModel:
         joint, self.regions = model.joint.tocoo(), len(model.regions)
         cells = zip(*(part.tolist() for part in joint.coords), strict=True)
         self.known = dict(zip(cells, joint.data.tolist(), strict=True))
-        self.total = [model.row_totals(t).tolist() for t in range(model.slots_per_day)]
+        self.total = model.transitions.total.reshape(model.visits.shape).tolist()
         self.visits = [
             np.exp(model.log_visits(t)).tolist() for t in range(model.slots_per_day)
         ]

@@ -15,6 +15,9 @@ costs a table per pair. Slow and large: for a hundred people.
 
 import numpy as np
 
+FREE = np.iinfo(np.int32).max
+"""The last slot of a person without a positive test."""
+
 
 class PairwiseBp:
     def __init__(self, by_slot, force, chances, window):
@@ -109,3 +112,22 @@ class PairwiseBp:
         chance[..., 0] = seeded * a[..., 0]
         chance[..., -1] = (1 - seeded) * a[..., -1]
         return chance
+
+
+def allowed_slots(known, slots):
+    """In which slots each person can have been infected, by its tests.
+
+    A test says whether the person was infected in its slot or before: a positive
+    one rules out all slots after it, a negative one all until it. Where results
+    contradict each other the first positive one stands.
+    """
+    positive_in = known.first_positive_slot
+    last = np.where(positive_in < 0, FREE, np.minimum(positive_in, slots - 1))
+    first = np.zeros(known.people, np.int32)
+    end = np.where(positive_in < 0, FREE, positive_in)
+    counts = ~known.positive & (known.slot < end[known.person])
+    after = np.minimum(known.slot[counts] + 1, slots)
+    np.maximum.at(first, known.person[counts], after.astype(np.int32))
+    # A positive test after the end of the traces was at the latest in the last slot.
+    first = np.where(positive_in < 0, first, np.minimum(first, last))
+    return first.astype(np.int32), last.astype(np.int32)

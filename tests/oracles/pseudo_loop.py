@@ -21,7 +21,8 @@ def next_shares(
     visits = model.visits[slot % day]
     if last < 0:
         return place_shares(visits, free)
-    row = np.where(free, model.transition_row(slot - 1, last), 0.0)
+    everywhere = np.arange(free.size)
+    row = np.where(free, model.transition(slot - 1, last, everywhere), 0.0)
     return row / row.sum() if row.sum() > 0 else place_shares(visits, free)
 
 

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.markov import MobilityModel
 
 
@@ -35,7 +35,10 @@ def chances(found: Candidates, person: int, model: MobilityModel, evidence=None)
             total += model.log_visits(slot)[regions][chosen]
         else:
             was = np.array(distinct[before], np.int32)
-            moves = model.log_transition(slot - 1, was[:, None], regions)
+            with np.errstate(divide="ignore"):
+                moves = np.log(
+                    model.transition(slot - 1, was[:, None], regions, normalised=True)
+                )
             total += moves[lives[:, before], chosen]
         if evidence is not None:
             first = found.start[person * found.windows + window]

@@ -99,15 +99,6 @@ def test_a_bound_must_bound(bound):
         clip_factors(torch.ones(1), bound)
 
 
-def test_whole_numbers_and_empty_updates():
-    with pytest.raises(DataError):
-        clip_rows(torch.ones(2, 2, dtype=torch.int64), 1.0)
-    assert clip_rows(torch.zeros(0, 3), 1.0).shape == (0, 3)
-    assert clip_rows(torch.tensor([3.0, 4.0]), 1.0).tolist() == pytest.approx(
-        [0.6, 0.8], rel=1e-5
-    )
-
-
 def test_gradients_pass_through_the_clip():
     double = torch.tensor([[0.1, 0.0], [3.0, 4.0]]).double().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: clip_rows(x, 1.0), double)
@@ -117,14 +108,6 @@ def test_a_zero_row_beside_a_long_one_has_a_gradient():
     update = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
     clip_rows(update, 1.0)[0].sum().backward()
     assert update.grad.tolist() == [[1.0, 1.0], [0.0, 0.0]]
-
-
-def test_factors_are_one_within_and_safe_beyond():
-    norms = torch.tensor([0.0, 0.5, 1.0, 2.0, 1e30], dtype=torch.float64)
-    factors = clip_factors(norms, 1.0)
-    assert factors[:3].tolist() == [1, 1, 1]
-    assert torch.all(factors[3:] * norms[3:] <= 1.0)
-    assert factors[3:].tolist() == pytest.approx([0.5, 1e-30])
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])

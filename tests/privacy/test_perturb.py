@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import Releases, Terms
 from epifalcon.privacy.gaussian import NoiseKey
@@ -78,37 +78,6 @@ def test_every_upload_is_paid_for():
     assert epsilon_of(math.sqrt(total)) == pytest.approx(11188, abs=1)
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 40])
-def test_any_split_into_cohorts_uploads_the_same_bits(parts):
-    claims, rows = claims_of(), rows_of()
-    whole = perturb(rows, claims, BARE, key())
-    for people in np.array_split(np.random.default_rng(2).permutation(40), parts):
-        chosen = np.flatnonzero(np.isin(claims.row, people))
-        position = np.full(40, -1)
-        position[people] = np.arange(len(people))
-        cohort = Claims(
-            people=claims.people[people],
-            row=position[claims.row[chosen]],
-            place=claims.place[chosen],
-            true=claims.true[chosen],
-        )
-        part = perturb(rows[people], cohort, BARE, key())
-        assert torch.equal(part.value, whole.value[chosen])
-        assert part.receipt == whole.receipt
-
-
-def test_rounds_and_layers_have_noise_of_their_own():
-    claims, rows = claims_of(), rows_of()
-    seen = [
-        perturb(rows, claims, BARE, one).value
-        for one in (key(), key(turn=1), key(channel="upload/1"), key(seed=4))
-    ]
-    for index, one in enumerate(seen):
-        for other in seen[index + 1 :]:
-            assert not bool((one == other).any())
-    assert torch.equal(perturb(rows, claims, BARE, key()).value, seen[0])
-
-
 def test_a_true_place_met_again_by_a_pseudo_trace_is_refused():
     claims = Claims(
         people=np.array([5]),
@@ -147,27 +116,3 @@ def test_claims_that_make_no_sense(wrong):
         Claims(**{**good, **wrong})
     with pytest.raises(DataError, match="one a person"):
         perturb(rows_of(3), Claims(**good), BARE, key())
-
-
-def test_read_only_arrays_of_a_stored_record_will_do():
-    claims = claims_of()
-    frozen = [
-        array.copy() for array in (claims.people, claims.row, claims.place, claims.true)
-    ]
-    for array in frozen:
-        array.setflags(write=False)
-    again = perturb(rows_of(), Claims(*frozen), BARE, key()).value
-    assert torch.equal(again, perturb(rows_of(), claims, BARE, key()).value)
-
-
-@pytest.mark.parametrize("wrong", [(0.0, 1.0), (1.0, -1.0), (math.inf, 1.0)])
-def test_impossible_clips_and_noises_are_refused(wrong):
-    with pytest.raises(SettingsError):
-        UploadMechanism(*wrong)
-
-
-def test_poison_in_a_row_is_named_before_it_leaves():
-    rows = rows_of()
-    rows[7, 2] = math.nan
-    with pytest.raises(DataError, match="row 7"):
-        perturb(rows, claims_of(), BARE, key())

@@ -2,7 +2,8 @@ import shutil
 
 import pytest
 
-from epifalcon.studies.finished_run import FinishedRun
+from epifalcon.experiments.run_folder import FinishedRun
+from tests.app import processes  # noqa: F401
 from tests.studies.finished_runs import make_run
 
 LOCAL = ("privacy.mode=local", "model.rounds=4")

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from epifalcon.experiments.run_folder import begin
+from epifalcon.experiments.run_methods import Listeners, run_method
 from epifalcon.progress import silent
-from epifalcon.studies.outcomes import Listeners, run_method
-from epifalcon.studies.run_folder import begin
 from tests.studies import town
 
 LISTENERS = Listeners(progress=silent, checkpoint_seconds=10)
@@ -17,7 +17,7 @@ def made(folder, beside=(), **privacy):
         start.field,
         sweeps=6,
         folds=2,
-        region=replace(start.field.region, law="near"),
+        region=replace(start.field.region, law="mild"),
     )
     noise = replace(start.field_privacy, **privacy)
     changes = {"field": settings, "field_privacy": noise, "method": "falcon-field"}

@@ -7,15 +7,14 @@ import numpy as np
 
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import without
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish
+from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.experiments.simulation import prepare, run_epidemics
+from epifalcon.federation.training import Task, validation_people
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.features import Features
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.newcomers import Newcomers
-from epifalcon.studies.outcomes import Listeners, run_method
-from epifalcon.studies.pipeline import prepare, run_epidemics
-from epifalcon.studies.run_folder import Begun, begin, finish
 
 SEED = 5
 TOWN = (
@@ -68,7 +67,8 @@ def chosen_people(traces: Traces, known: Known, people) -> tuple[Traces, Known]:
 
 def again(run: FinishedRun, validation: bool = False) -> Newcomers:
     """The run's own people; with the tests of validation people or without."""
-    held_back = Features.load(run.place / "features").held_back
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    held_back = validation_people(task)
     known = run.known if validation else without(run.known, held_back)
     return Newcomers(run.traces, known)
 

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import evaluate
-from epifalcon.evaluation.recalibration import fit_isotonic, fit_platt
-from epifalcon.studies.comparison_plan import Plan
-from epifalcon.studies.measurements import (
+from epifalcon.experiments.measurements import (
     SCALINGS,
     Measured,
     Training,
@@ -16,6 +15,7 @@ from epifalcon.studies.measurements import (
     precision_at_recalls,
     reliability_sums,
 )
+from epifalcon.studies.study_plan import Plan
 from tests.studies import town
 
 

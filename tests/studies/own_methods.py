@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from epifalcon.baselines.catalogue import register
-from epifalcon.baselines.method import Method, Scores
 from epifalcon.errors import DataError
+from epifalcon.methods.base import Method, Scores
+from epifalcon.methods.registry import register
 
 HERE = Path(__file__).parent
 

@@ -2,11 +2,10 @@
 
 from functools import cache
 
-from epifalcon.studies.follow_ups import Followed
-from epifalcon.studies.measurements import Failed
+from epifalcon.experiments.measurements import Failed, Followed
+from epifalcon.studies.scheduler import StudyRun, follow_up_task
 from epifalcon.studies.study import Asked, Cell, Study
 from epifalcon.studies.study_plan import plan_study
-from epifalcon.studies.study_running import Ran, wish_of
 from tests.studies import measured_figures
 
 VALUES = {
@@ -31,11 +30,11 @@ def made_up(study, work, scale="hamlet", seeds=2, methods=()):
             by_seed = {seed: earned(seed, skill) for seed in planned.seeds}
             found.setdefault(cell.label, {})[method] = by_seed
             for seed in planned.seeds:
-                wish = wish_of(planned, cell, method, seed)
+                wish = follow_up_task(planned, cell, method, seed)
                 if wish is not None:
                     values = dict.fromkeys(VALUES[wish.kind], 0.1 + seed / 10)
                     Followed(values, 3.6).save(wish.place)
-    return Ran(planned, found)
+    return StudyRun(planned, found)
 
 
 def nothing(_result):
@@ -60,6 +59,6 @@ def tiny_study(preset, methods=("soft-dct-ratio", "fine"), draw=nothing, **more)
 
 def failed(ran, cell, method, seed, why="it broke"):
     """The same, but one run has failed."""
-    found = {label: dict(one) for label, one in ran.found.items()}
+    found = {label: dict(one) for label, one in ran.results.items()}
     found[cell][method] = {**found[cell][method], seed: Failed(why)}
-    return Ran(ran.planned, found)
+    return StudyRun(ran.planned, found)

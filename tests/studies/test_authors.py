@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import SettingsError
+from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
+from epifalcon.experiments.run_methods import Outcome, _task
 from epifalcon.federation.settings import StoppingSettings
+from epifalcon.federation.training import Selection, fit, selection, validation_people
 from epifalcon.settings import as_plain
-from epifalcon.studies.experiment import Experiment, layer_names, preset_names
-from epifalcon.studies.features import Selection, make_features, selection
-from epifalcon.studies.fitting import fit
-from epifalcon.studies.outcomes import Outcome, _task
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
 from epifalcon.studies.study import Asked
 from epifalcon.studies.study_plan import plan_study
@@ -78,8 +77,7 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
     truth = town.epidemic().labels.hidden.open("a test")
     chosen = Selection(truth.person, truth.infected)
     task = replace(town.task(selected_on_test()), test_people=chosen)
-    features = make_features(task, task.incidence)
-    assert len(features.held_back) == 0
+    assert len(validation_people(task)) == 0
     found = fit(task)
     assert found.validation_auc == max(look.auc for look in found.looks)
     risk, infected = found.probability[truth.person], truth.infected
@@ -90,7 +88,7 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
 
 def test_selection_on_test_people_needs_a_simulated_outbreak():
     with pytest.raises(SettingsError, match="needs a simulated outbreak"):
-        selection(town.task(selected_on_test()), np.zeros(0, np.int32))
+        selection(town.task(selected_on_test()))
 
 
 @pytest.mark.parametrize(

@@ -84,20 +84,6 @@ def test_what_is_shared_is_equal_to_the_last_bit(tmp_path, made):
             assert contents(first) == contents(second)
 
 
-def test_few_are_kept_and_none_that_is_large(tmp_path, monkeypatch):
-    simulated = Simulations()
-    one = plan(tmp_path / "one", ["dct"], range(6))
-    for seed in one.seeds:
-        simulated.begun(one, seed, 1)
-    assert len(simulated.cities) == beginning._CITIES
-    assert len(simulated.epidemics) == beginning._EPIDEMICS
-    monkeypatch.setattr(beginning, "_MOST_VISITS", 80 * 59)
-    large = Simulations()
-    large.begun(one, 0, 1)
-    assert not large.cities
-    assert not large.epidemics
-
-
 def test_what_is_impossible_leaves_nothing(tmp_path):
     one = plan(tmp_path / "one", ["dct"], [0])
     labels = replace(one.experiment.labels, label_share=1.0)

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from epifalcon.evaluation.attacks import diagnosis
+from epifalcon.evaluation.attacks import label_inference
+from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, read_notes
 from epifalcon.federation.settings import PrivacySettings, ViewSettings
+from epifalcon.federation.training import fit, validation_people
 from epifalcon.store import Origin
 from epifalcon.studies.diagnosing import diagnoses, tried
-from epifalcon.studies.features import validation_people
-from epifalcon.studies.fitting import Desk, fit
-from epifalcon.studies.recording import read_notes
 from tests.studies import town
 
 SILENT = PrivacySettings(mode="paper", upload_sigma=0.001, gradient_sigma=0.001)
@@ -36,7 +35,12 @@ def recorded(tmp_path_factory):
         )
         task = town.task(settings)
         folder = tmp_path_factory.mktemp(kind)
-        fit(task, Desk(folder=folder, checkpoint_seconds=1000))
+        fit(
+            task,
+            folder=folder,
+            checkpoint_seconds=1000,
+            recorder=UploadRecorder.of(task.settings),
+        )
         return task, read_notes(folder)
 
     return cache(record)
@@ -61,8 +65,8 @@ def test_validation_people_are_left_out_and_counted(recorded, kind):
     for one in found.values():
         assert f"without {count} validation people" in one.what
     # To their devices' messages they are untested, so mixed in they spoil it.
-    told = diagnosis.from_gradients(notes)
-    mixed = diagnosis.judge(told, status).tested.estimate
+    told = label_inference.from_gradients(notes)
+    mixed = label_inference.judge(told, status).tested.estimate
     assert 1 - found["tested from gradients"].error > mixed + 0.05
     assert found["tested from gradients"].error < 0.05
 
@@ -78,7 +82,7 @@ def test_a_status_input_is_read_off_the_rows(recorded):
 def test_rows_of_peoples_own_are_followed_as_they_drift(recorded):
     _, notes = recorded("embedding")
     assert [one.name for one in tried(notes)] == ["gradients", "rows"]
-    wanted = diagnosis.from_rows(notes)
+    wanted = label_inference.from_rows(notes)
     assert np.array_equal(tried(notes)[1].positive, wanted.positive)
 
 

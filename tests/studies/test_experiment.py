@@ -5,18 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.baselines.catalogue import method_class, names
 from epifalcon.epidemic.pathogen import OMICRON
 from epifalcon.epidemic.rules import named_rule
 from epifalcon.errors import SettingsError
-from epifalcon.settings import as_plain
-from epifalcon.studies.experiment import (
+from epifalcon.experiments.experiment import (
     Experiment,
     layer_descriptions,
     layer_names,
     preset_names,
 )
-from epifalcon.studies.methods import FALCONS
+from epifalcon.methods.registry import entry, method_class, names
+from epifalcon.settings import as_plain
 
 PRESETS = ["hamlet", "basic-omicron", "basic-sars", "larger-omicron", "larger-sars"]
 
@@ -217,7 +216,7 @@ def test_free_embeddings_are_set_for_every_network_that_has_them():
     networks = {
         name
         for name in names()
-        if name not in FALCONS
+        if not entry(name).trains_in_rounds
         and "input" in {one.name for one in fields(method_class(name).settings_type)}
     }
     assert set(made.rivals) == networks

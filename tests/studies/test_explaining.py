@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 
 from epifalcon import store
+from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.models.field.settings import WindowSettings
-from epifalcon.studies import daily, explanation_page
-from epifalcon.studies.explaining import explain, find_person
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.keeping import keep_results
-from epifalcon.studies.newcomers import Newcomers
-from epifalcon.studies.outcomes import run_method
-from epifalcon.studies.predicting import score
-from epifalcon.studies.run_folder import begin, finish
+from epifalcon.experiments import daily, run_tables
+from epifalcon.experiments.explaining import explain, find_person
+from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.predicting import score
+from epifalcon.experiments.run_folder import FinishedRun, begin, finish
+from epifalcon.experiments.run_methods import run_method
+from epifalcon.experiments.run_report import keep_results
+from epifalcon.reports import explanation_report
 from tests.studies import town
 from tests.studies.field_runs import LISTENERS, made, write_tests, write_visits
 from tests.studies.finished_runs import chosen_people
@@ -79,9 +79,10 @@ def test_exposures_are_stays_of_the_person_s_own_trace(run):
 
 def test_the_report_takes_one_risk_of_somebody_not_tested_apart(reported):
     text = (reported / "report.html").read_text()
-    assert "One risk taken apart" in text
+    assert "One risk explained" in text
     assert "points at the other one" in text
     assert "still are at the end of the last day" in text
+    assert "Falcon Field; Soft DCT, ratio: nothing is protected" in text
     assert (reported / "figures" / "explanation.svg").is_file()
     rows = pl.read_csv(reported / "figures" / "explanation.csv")
     assert rows["share"].sum() == pytest.approx(1)
@@ -109,41 +110,33 @@ def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
     assert list((begun.folder / "figures").glob("explanation*")) == []
 
 
-def test_of_somebody_not_tested_nothing_is_said_of_own_tests(run, reported):
-    person = int(np.flatnonzero(~run.known.tested)[0])
-    found = explain(run, str(person))
-    assert "tests" not in explanation_page.sentences(found, tested=False)[0]
-    assert (
-        "own tests, if there are any, left aside"
-        in (explanation_page.sentences(found)[0])
-    )
-    assert "left aside" not in (reported / "report.html").read_text()
-
-
-def test_a_page_says_it_and_needs_nothing_else(run, tmp_path):
+def test_a_page_says_it_and_needs_nothing_else(run, tmp_path, stored_page):
     found = explain(run, "11")
-    explanation_page.write_page(tmp_path / "page", found, "epifalcon explain run 11")
+    explanation_report.write_page(tmp_path / "page", found, "epifalcon explain run 11")
     page = (tmp_path / "page" / "explanation.html").read_text()
     assert f"{found.risk:.1%}" in page
-    assert explanation_page.CAUTION in page
+    assert "http" not in page
+    few = page.replace(explanation_report.exposure_table(found).rows[0][2], "REGION")
     plain = json.loads((tmp_path / "page" / "explanation.json").read_text())
     assert plain["before"] + sum(plain["by_day"]) == pytest.approx(1)
-    lines = explanation_page.day_lines(found)
-    assert len(lines) == 1 + run.traces.clock.days
+    assert len(explanation_report.day_lines(found)) == 1 + run.traces.clock.days
+    untested = explanation_report.sentences(found, tested=False)
+    assert "tests" not in untested[0]
+    stored_page(few.partition("<tbody>")[0], "explanation")
 
 
 def test_no_risk_needs_no_explanation(run):
     healthy = np.flatnonzero(run.known.status == 0)[0]
     found = explain(run, str(healthy), tests=True)
     assert found.risk == 0
-    assert "rule it out" in explanation_page.sentences(found)[1]
+    assert "rule it out" in explanation_report.sentences(found)[1]
 
 
 def test_wrong_people_and_methods_are_refused(run):
     for person in ("80", "-1", "anna", ""):
         with pytest.raises(DataError, match="numbers from 0 to 79"):
             find_person(run.traces, person)
-    with pytest.raises(SettingsError, match="soft-dct-ratio tells no risks by place"):
+    with pytest.raises(SettingsError, match="soft-dct-ratio has no risks by place"):
         explain(FinishedRun.open(run.folder, "soft-dct-ratio"), "1")
 
 
@@ -184,8 +177,11 @@ def test_other_days_are_refused_with_a_way_on(run):
 
 
 def test_a_run_behind_noise_keeps_no_messages_and_can_be_read(tmp_path):
-    begun, _ = made(tmp_path / "run", mode="sums", epsilon=50.0)
+    begun, outcomes = made(tmp_path / "run", mode="sums", epsilon=50.0)
     finish(begun)
+    guarantee = run_tables.guarantee(outcomes[0])
+    assert guarantee.epsilon == pytest.approx(50, rel=0.01)
+    assert not guarantee.trained
     run = FinishedRun.open(begun.folder)
     assert not (run.place / "prediction" / "messages").exists()
     listed, found = run.risks(), explain(run, "3")

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.baselines.method import Scene
-from epifalcon.baselines.soft_dct import SoftDctRatio
 from epifalcon.epidemic.hidden import Hidden
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.federation.training import Prediction
+from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.progress import silent
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.fitting import Prediction
-from epifalcon.studies.outcomes import Listeners, run_method
+from tests.scenes import Scene, placed
 from tests.studies.finished_runs import make_run
 from tests.studies.measured_figures import measured
 
@@ -42,7 +42,7 @@ def test_the_risks_are_those_of_the_training(made):
 
 def test_a_rival_keeps_its_scores(made):
     run = FinishedRun.open(made.folder, "soft-dct-ratio")
-    method = SoftDctRatio(Scene(made.reported, seed=made.seed)).fit(made.known)
+    method = placed(SoftDctRatio, Scene(made.reported, seed=made.seed)).fit(made.known)
     np.testing.assert_array_equal(run.risks().probability, method.predict_proba())
 
 

@@ -8,7 +8,7 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError
 from epifalcon.evaluation.calibration import reliability
 from epifalcon.evaluation.curves import curve
-from epifalcon.studies.measurements import (
+from epifalcon.experiments.measurements import (
     BINS,
     RECALLS,
     Failed,

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
+from epifalcon.experiments.newcomers import Newcomers
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.studies.newcomers import Newcomers
 from tests.oracles.cities import cities, random_traces
 
 CLOCK = Clock(slot_hours=4, days=3)

@@ -7,12 +7,10 @@ import pytest
 from epifalcon.epidemic.hidden import Hidden, Truth
 from epifalcon.epidemic.labels import Labels
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.federation.settings import PrivacySettings
-from epifalcon.progress import silent
-from epifalcon.settings import json_text
-from epifalcon.studies import outcomes
-from epifalcon.studies.measurements import Failed
-from epifalcon.studies.outcomes import (
+from epifalcon.experiments import run_methods
+from epifalcon.experiments.measurements import Failed
+from epifalcon.experiments.run_folder import begin, finish
+from epifalcon.experiments.run_methods import (
     Listeners,
     Outcome,
     judge,
@@ -20,7 +18,9 @@ from epifalcon.studies.outcomes import (
     run_guest,
     run_method,
 )
-from epifalcon.studies.run_folder import begin, finish
+from epifalcon.federation.settings import PrivacySettings
+from epifalcon.progress import silent
+from epifalcon.settings import json_text
 from tests.faults import disk, full_from
 from tests.studies import town
 
@@ -130,7 +130,6 @@ def test_what_a_kill_left_is_swept_up(tmp_path):
         (begun.method_folder("hgnn") / name).mkdir(parents=True)
     run_method(begun, "hgnn", LISTENERS)
     assert sorted(entry.name for entry in begun.method_folder("hgnn").iterdir()) == [
-        "features",
         "ledger.jsonl",
         "model",
         "prediction",
@@ -211,7 +210,7 @@ def test_a_guest_that_fails_is_told_and_tried_again(tmp_path, monkeypatch, error
     begun = town.begun(tmp_path / "run", beside=("soft-dct-ratio",))
     begin(begun)
     with monkeypatch.context() as patched:
-        patched.setattr(outcomes, "run_method", failing(error))
+        patched.setattr(run_methods, "run_method", failing(error))
         failed = run_guest(begun, "soft-dct-ratio", LISTENERS)
     assert isinstance(failed, Failed)
     assert failed.message == told
@@ -225,7 +224,7 @@ def test_a_finished_run_keeps_what_was_told_of_a_guest(tmp_path, monkeypatch):
     begun = town.begun(tmp_path / "run", beside=("hbp",))
     begin(begun)
     with monkeypatch.context() as patched:
-        patched.setattr(outcomes, "run_method", failing(DataError("no")))
+        patched.setattr(run_methods, "run_method", failing(DataError("no")))
         failed = run_guest(begun, "hbp", LISTENERS)
     finish(begun)
     assert run_guest(begun, "hbp", LISTENERS) == failed
@@ -235,7 +234,7 @@ def test_a_finished_run_keeps_what_was_told_of_a_guest(tmp_path, monkeypatch):
 def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
     begun = town.begun(tmp_path / "run", beside=("hbp",))
     begin(begun)
-    monkeypatch.setattr(outcomes, "run_method", failing(stop))
+    monkeypatch.setattr(run_methods, "run_method", failing(stop))
     with pytest.raises(type(stop)):
         run_guest(begun, "hbp", LISTENERS)
     assert Failed.load(begun.method_folder("hbp")) is None

@@ -6,14 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.evaluation.attacks.guessing import true_claims
+from epifalcon.evaluation.attacks.claims import Candidates, true_claims
 from epifalcon.evaluation.attacks.localisation import Profile
-from epifalcon.evaluation.attacks.rehearsal import combined
-from epifalcon.evaluation.attacks.sets import by_sets
-from epifalcon.federation.note_taking import NoteTaker
+from epifalcon.evaluation.attacks.recurrence import combined
+from epifalcon.evaluation.attacks.repeated_claims import by_sets
+from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
+from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import place_attacks
-from epifalcon.studies.experiment import Experiment
 from epifalcon.studies.place_attacks import (
     Places,
     claimants,
@@ -22,7 +21,7 @@ from epifalcon.studies.place_attacks import (
     rehearse,
 )
 from tests.evaluation.attacks import claims
-from tests.federation.curious import People, gradient, terms_of
+from tests.evaluation.attacks.curious import People, gradient, terms_of
 
 WORDS = ["city.people=120", "city.regions=100", "city.days=7"]
 COPIES = 3
@@ -129,7 +128,8 @@ def test_claimants_are_counted_over_everybody():
 def test_a_rehearsal_samples_the_same_share_of_people():
     words = [*WORDS, "pseudo.method=walk", "pseudo.people_share=0.25"]
     found = rehearse(Experiment.load("hamlet", words), 1, 5)
-    assert found.model.people == 30
+    # Everybody is drawn by itself: 30 of 120 on average.
+    assert 15 <= found.model.people <= 45
     assert rehearse(experiment("walk"), 1, 5).model.people == 120
 
 

@@ -8,21 +8,29 @@ import pytest
 import torch
 
 from epifalcon import store
-from epifalcon.baselines.soft_dct import exposure
 from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import even_folds
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation.preparing import hypergraph
+from epifalcon.experiments import predicting
+from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.predicting import require_inductive, score
+from epifalcon.experiments.run_folder import FinishedRun, begin
+from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.preparing import (
+    Household,
+    cohort_of,
+    divide,
+    hypergraph,
+)
+from epifalcon.federation.training import (
+    RegionFeatures,
+    Task,
+    best_model,
+    surrounding,
+)
+from epifalcon.methods.contact_tracing import positive_share
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.streams import Streams
-from epifalcon.studies import predicting
-from epifalcon.studies.features import Features
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.fitting import best_model
-from epifalcon.studies.newcomers import Newcomers
-from epifalcon.studies.predicting import require_inductive, score
-from epifalcon.studies.run_folder import begin
+from epifalcon.progress import silent
 from tests.oracles.dense_hypergraph import dense_layer
 from tests.studies.finished_runs import (
     again,
@@ -53,9 +61,17 @@ def by_hand(run, newcomers, state):
     return torch.softmax(logits, dim=1)[:, 1].numpy()
 
 
-def state_of(run, people, incidence):
-    scaling = Features.load(run.place / "features").scaling
-    return predicting._state(run, scaling, people, incidence)
+def state_of(run, people):
+    return predicting._cohort(run, people, silent).state.numpy()
+
+
+def trained_state(run):
+    """Return the region states that the run was trained with."""
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    around = surrounding(task, RegionFeatures.load(run.place / "features"))
+    rng = RunSeeds(run.seed).pseudo(0)
+    made = cohort_of(task.home, task.division, run.settings, around, rng)
+    return made.state.numpy()
 
 
 @pytest.mark.parametrize("validation", [False, True])
@@ -80,24 +96,13 @@ def test_the_training_people_get_their_scores_again(opened):
     assert np.abs(shown - stored).max() > 1e-4
 
 
-def as_in_training(monkeypatch):
-    """Folds as training draws them: by the order of people."""
-
-    def folds(self, count, seed):
-        rng = Streams(seed).numpy("region folds")
-        return even_folds(self.known, count, rng)
-
-    monkeypatch.setattr(Newcomers, "folds", folds)
-
-
 def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
-    as_in_training(monkeypatch)
     run = opened("off")
     people = again(run)
-    incidence = hypergraph(run.traces, run.settings)
-    state = Features.load(run.place / "features").state
-    made = state_of(run, people, incidence)
-    assert np.array_equal(made.numpy(), state)
+    division = divide(Household(run.traces, run.known), run.settings, run.seed)
+    monkeypatch.setattr(Newcomers, "folds", lambda *_: division.fold)
+    state = trained_state(run)
+    assert np.array_equal(state_of(run, people), state)
     found = score(run, people).risks.probability
     assert np.array_equal(found, run.risks().probability)
     np.testing.assert_allclose(found, by_hand(run, people, state), atol=1e-6)
@@ -106,9 +111,7 @@ def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
 def test_other_folds_move_the_tested_alone(opened):
     run = opened("off")
     people = again(run)
-    incidence = hypergraph(run.traces, run.settings)
-    state = Features.load(run.place / "features").state
-    made = state_of(run, people, incidence).numpy()
+    state, made = trained_state(run), state_of(run, people)
     tested = people.known.tested
     assert np.array_equal(made[~tested], state[~tested])
     assert not np.array_equal(made[tested], state[tested])
@@ -149,7 +152,7 @@ def halves(tmp_path_factory):
 def test_whom_one_has_met_decides(halves):
     run, people = halves
     found = score(run, people).risks.probability
-    met = exposure(hypergraph(people.traces, run.settings), people.known.status)
+    met = positive_share(hypergraph(people.traces, run.settings), people.known.status)
     untested = ~people.known.tested
     assert np.corrcoef(found[untested], met[untested])[0, 1] > 0.5
     told = Newcomers.of(people.traces, None, run.traces)
@@ -164,7 +167,7 @@ def test_tests_of_the_people_met_raise_and_lower_a_risk(halves):
         score(run, replace(people, known=replace(known, positive=results))).risks
         for results in (np.ones_like(known.positive), np.zeros_like(known.positive))
     )
-    met = exposure(hypergraph(people.traces, run.settings), high.status) > 0.2
+    met = positive_share(hypergraph(people.traces, run.settings), high.status) > 0.2
     untested = met & ~known.tested
     assert untested.sum() > 50
     assert (high.probability > low.probability)[untested].all()
@@ -173,11 +176,10 @@ def test_tests_of_the_people_met_raise_and_lower_a_risk(halves):
 def test_a_test_does_not_come_back_by_way_of_the_region(opened):
     run = opened("off")
     people = again(run)
-    incidence = hypergraph(run.traces, run.settings)
-    before = state_of(run, people, incidence).numpy()
+    before = state_of(run, people)
     for person in np.flatnonzero(people.known.status == 1)[:3]:
         flipped = one_flipped(people, person)
-        after = state_of(run, flipped, incidence).numpy()
+        after = state_of(run, flipped)
         assert np.array_equal(before[person], after[person])
         assert not np.array_equal(before, after)
         found = score(run, flipped).risks.probability
@@ -236,12 +238,12 @@ def test_a_region_model_of_another_city_is_refused(copied, tmp_path):
     run = copied("off")
     other = make_run(tmp_path / "other", "city.people=160", "city.regions=31")
     place = run.place / "features"
+    loaded = RegionFeatures.load(place)
     shutil.rmtree(place / "region")
     shutil.copytree(
         other.method_folder("falcon") / "features" / "region", place / "region"
     )
     (place / store.MANIFEST).unlink()
-    loaded = Features(np.zeros(1, np.int32), None, None)
     loaded.save(place, store.Origin())
     with pytest.raises(DataError, match="another city"):
         score(run, Newcomers.of(run.traces, run.known, run.traces))

@@ -7,15 +7,18 @@ import pytest
 
 from epifalcon import store
 from epifalcon.errors import BudgetExceededError, CorruptFileError, WriteError
+from epifalcon.experiments import predicting
+from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.predicting import score
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation import training
+from epifalcon.federation.preparing import hypergraph
 from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.locks import alone
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.studies import features, predicting
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.newcomers import Newcomers
-from epifalcon.studies.predicting import score
-from epifalcon.studies.run_folder import alone
+from epifalcon.progress import silent
 from tests.studies.finished_runs import again, chosen_people, one_flipped, some
 
 
@@ -89,20 +92,16 @@ def test_noise_is_never_used_twice(copied, seeds, tmp_path):
     assert len(set(seeds)) == len(seeds) == 4
 
 
-def test_the_same_people_claim_the_same_pseudo_places(copied, monkeypatch):
-    run, claimed = copied("paper"), []
-    made = predicting.pseudo_places
-
-    def noting(*words):
-        claimed.append(made(*words))
-        return claimed[-1]
-
-    monkeypatch.setattr(predicting, "pseudo_places", noting)
-    score(run, again(run))
-    score(run, again(run, validation=True))
+def test_the_same_people_claim_the_same_pseudo_places(copied):
+    run = copied("paper")
+    claimed = [
+        predicting._cohort(run, people, silent).pseudo
+        for people in (again(run), again(run, validation=True))
+    ]
     # In training too: what two draws have in common would be the true places.
-    task = features.Task(run.traces, run.known, run.settings, run.seed)
-    trained = made(task, again(run).known)
+    task = training.Task(run.traces, run.known, run.settings, run.seed)
+    made = training.pseudo_traces_of(task)
+    trained = [hypergraph(made.copy(k), run.settings) for k in range(made.copies)]
     for one in (*claimed, trained):
         assert len(one) == 2
         for copy, expected in zip(one, claimed[0], strict=True):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.studies.risks import Risks, require_writable
+from epifalcon.experiments.risks import Risks, require_writable
 
 
 def risks_of(probability, status=None, names=None):

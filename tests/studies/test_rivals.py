@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.baselines.started import begun_by, share_infected
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.experiments import run_methods
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import begin
+from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.progress import silent
-from epifalcon.studies import rivals
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.run_folder import begin
 from tests.studies import town
 
 QUICK = {"gcn": {"steps": 4, "check_every": 2, "learning_rates": [0.01]}}
@@ -25,7 +25,9 @@ def begun(tmp_path):
 
 
 def run(begun, name="gcn", **more):
-    return rivals.run_rival(begun, name, more.get("progress", silent), 0.0)
+    progress = more.get("progress", silent)
+    listeners = run_methods.Listeners(progress=progress, checkpoint_seconds=0.0)
+    return run_methods.run_method(begun, name, listeners)
 
 
 def test_what_was_found_is_kept_and_read(begun):
@@ -100,10 +102,10 @@ def test_a_record_that_lacks_something_is_told(begun):
 
 def test_the_ceiling_alone_is_given_the_truth(begun):
     for name in ("gcn", "hbp", "soft-dct"):
-        assert rivals.scene_of(begun, name, silent, 1.0).everybody is None
+        assert run_methods.context_of(begun, name, silent, 1.0).ground_truth is None
     for name in ("oracle", "hbp-true-factors"):
-        scene = rivals.scene_of(begun, name, silent, 1.0)
-        assert scene.everybody is begun.epidemic.outbreak
+        scene = run_methods.context_of(begun, name, silent, 1.0)
+        assert scene.ground_truth is begun.epidemic.outbreak
 
 
 def test_methods_are_told_beliefs_and_how_often_tests_err(begun):
@@ -111,7 +113,7 @@ def test_methods_are_told_beliefs_and_how_often_tests_err(begun):
     prepared = dataclasses.replace(begun.prepared, experiment=experiment)
     begun = dataclasses.replace(begun, prepared=prepared)
     for name in ("hbp", "gcn", "hbp-true-factors"):
-        scene = rivals.scene_of(begun, name, silent, 1.0)
+        scene = run_methods.context_of(begun, name, silent, 1.0)
         assert scene.rule.even
         assert scene.pathogen.beta == SARS_COV_2.beta / 2
         assert scene.test_errors.false_negative == 0.15
@@ -119,21 +121,21 @@ def test_methods_are_told_beliefs_and_how_often_tests_err(begun):
 
 def test_a_ceiling_that_is_told_factors_sees_what_methods_see(begun):
     late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
-    scene = rivals.scene_of(late, "hbp-true-factors", silent, 1.0)
-    assert scene.traces is late.reported
-    assert scene.rule == rivals.scene_of(late, "hbp", silent, 1.0).rule
-    assert rivals.scene_of(late, "oracle", silent, 1.0).traces is begun.prepared.traces
+    scene = run_methods.context_of(late, "hbp-true-factors", silent, 1.0)
+    assert run_methods.traces_of(late, "hbp-true-factors") is late.reported
+    assert scene.rule == run_methods.context_of(late, "hbp", silent, 1.0).rule
+    assert run_methods.traces_of(late, "oracle") is begun.prepared.traces
 
 
 def test_the_ceiling_needs_a_simulated_outbreak(begun):
     real = dataclasses.replace(begun, epidemic=None)
     with pytest.raises(SettingsError, match="oracle needs a simulated outbreak"):
-        rivals.require_possible(real, "oracle")
-    rivals.require_possible(real, "gcn")
+        run_methods.context_of(real, "oracle", silent, 1.0)
+    run_methods.context_of(real, "gcn", silent, 1.0)
 
 
 def test_traces_that_begin_later_begin_with_more_infected(begun):
-    assert rivals.rule_of(begun) == begun.prepared.experiment.outbreak
+    assert run_methods.rule_of(begun) == begun.prepared.experiment.outbreak
     late = dataclasses.replace(begun, reported=keep_last_days(begun.reported, 2))
     dropped = begun.reported.slots - late.reported.slots
     rule, known = begun.prepared.experiment.outbreak, begun.known
@@ -143,9 +145,9 @@ def test_traces_that_begin_later_begin_with_more_infected(begun):
     # Nothing hidden is needed.
     blind = dataclasses.replace(late, epidemic=None)
     for name in ("hbp", "mean-field", "gcn"):
-        found = rivals.scene_of(blind, name, silent, 1.0).rule
+        found = run_methods.context_of(blind, name, silent, 1.0).rule
         assert found == begun_by(rule, expected)
     # The ceiling sees the outbreak from its first slot.
-    scene = rivals.scene_of(late, "oracle", silent, 1.0)
+    scene = run_methods.context_of(late, "oracle", silent, 1.0)
     assert scene.rule is rule
-    assert scene.traces.slots == begun.reported.slots
+    assert run_methods.traces_of(late, "oracle").slots == begun.reported.slots

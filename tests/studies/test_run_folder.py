@@ -8,8 +8,9 @@ import pytest
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.experiments.run_folder import begin, finish, finished, open_run
+from epifalcon.locks import alone
 from epifalcon.mobility.reporting import ReportingSettings
-from epifalcon.studies.run_folder import alone, begin, finish, finished, open_run
 from tests.faults import Killed, disk, full_from, killed_at
 from tests.studies import town
 

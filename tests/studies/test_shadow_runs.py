@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.baselines.method import Method, Scene
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.attacks.membership import infer
+from epifalcon.methods.base import Method
 from epifalcon.studies import shadow_runs
 from epifalcon.studies.shadow_runs import Attacked, ShadowSettings, run_shadows
+from tests.scenes import Scene
 from tests.studies import town
 
 SOFT = Attacked("soft-dct-ratio")
@@ -21,7 +22,16 @@ def scene(seed=3, **more):
 
 
 def run(folder, at=None, attacked=SOFT, settings=FOUR):
-    return run_shadows(folder, at or scene(), town.known(), attacked, settings)
+    at = at or scene()
+    return run_shadows(
+        folder,
+        at.traces,
+        town.known(),
+        attacked,
+        settings,
+        context=at,
+        seed=at.seed,
+    )
 
 
 class Remembering(Method):
@@ -31,8 +41,8 @@ class Remembering(Method):
     told = ()
 
     def score(self, traces, known):
-        Remembering.told += ((self.scene.seed, int(known.tested.sum())),)
-        rng = np.random.default_rng(self.scene.seed)
+        Remembering.told += ((self.seed, int(known.tested.sum())),)
+        rng = np.random.default_rng(self.seed)
         level = np.choose(known.status + 1, [0.5, 0.1, 0.9])
         return np.clip(level + 0.02 * rng.standard_normal(traces.people), 0, 1)
 
@@ -118,7 +128,7 @@ def test_runs_of_something_else_are_refused(tmp_path):
             run(folder, **changed)
     flipped = town.flipped(town.known(), town.known().person[:1])
     with pytest.raises(DataError, match="other data"):
-        run_shadows(folder, scene(), flipped, SOFT, FOUR)
+        run_shadows(folder, town.traces(), flipped, SOFT, FOUR, seed=3)
 
 
 def test_a_changed_run_is_refused(tmp_path):
@@ -135,7 +145,7 @@ def test_what_cannot_be_attacked_is_refused(tmp_path):
         run(tmp_path, attacked=Attacked("oracle"))
     few = town.known().of_people(np.arange(town.traces().people) < 3)
     with pytest.raises(DataError, match="too few"):
-        run_shadows(tmp_path, scene(), few, SOFT, FOUR)
+        run_shadows(tmp_path, town.traces(), few, SOFT, FOUR)
     with pytest.raises(SettingsError, match="runs"):
         ShadowSettings(runs=3)
     with pytest.raises(SettingsError, match="both sides"):

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from epifalcon.baselines.catalogue import names
 from epifalcon.errors import SettingsError
+from epifalcon.methods.registry import names
+from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.studies import study_list
-from epifalcon.studies.comparison import METRICS
 from epifalcon.studies.study import SCALES, Asked
+from epifalcon.studies.study_findings import findings
 from epifalcon.studies.study_plan import plan_study
 from epifalcon.studies.study_rows import protocol, study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown, result_tables
@@ -60,7 +61,7 @@ def test_every_plan_can_be_made(name, scale):
         for against in cell.against:
             other = by_label[against.cell or cell.label]
             assert {against.method or cell.methods[0]} <= set(other.methods)
-    assert set(made.study.metrics) <= set(METRICS)
+    assert set(made.study.metrics) <= set(STUDY_METRICS)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -81,14 +82,11 @@ def grouped(cells):
 
 
 @each_study
-def test_every_study_has_tables_and_pictures(name, tmp_path):
+def test_every_study_has_tables_plots_and_findings(name, tmp_path):
     study = study_list.find_study(name)
-    ran = made_up(study, tmp_path)
-    result = study_result(ran)
-    tables = result_tables(study, result)
-    width = {len(table.columns) for table in tables for row in table.rows}
-    assert width
-    for table in tables:
+    result = study_result(made_up(study, tmp_path))
+    for table in result_tables(study, result):
+        assert table.rows
         assert all(len(row) == len(table.columns) for row in table.rows)
     lines = as_csv(study, result).splitlines()
     assert len(lines) == 1 + len(result["rows"])
@@ -97,6 +95,11 @@ def test_every_study_has_tables_and_pictures(name, tmp_path):
     # Made-up runs have no ledger, and so no epsilon to draw.
     assert drawn or name == "frontier"
     assert all(one.caption.endswith(".") for one in drawn.values())
+    said = findings(study, result)
+    assert len(said) > 1
+    assert not any(word in " ".join(said) for word in ("None", "nan", "{", "  "))
+    empty = [{**one, "seeds": [], "by_seed": []} for one in result["rows"]]
+    assert findings(study, {**result, "rows": empty}) == []
 
 
 def test_leaks_are_told_as_such():

@@ -6,10 +6,10 @@ import pytest
 
 from epifalcon.errors import SettingsError
 from epifalcon.studies import study_plan
+from epifalcon.studies.scheduler import _runs as runs_of
 from epifalcon.studies.study import Asked, Cell
 from epifalcon.studies.study_list import find_study
 from epifalcon.studies.study_plan import plan_study
-from epifalcon.studies.study_running import runs_of
 from tests.studies.study_results import tiny_study
 
 WORK = Path("work")

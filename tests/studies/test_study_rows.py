@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Against, Cell
 from epifalcon.studies.study_rows import study_result
-from epifalcon.studies.study_running import Ran
 from epifalcon.studies.study_tables import as_csv, as_markdown
 from tests.studies.measured_figures import trained
 from tests.studies.study_results import earned, failed, made_up, tiny_study
@@ -127,8 +127,8 @@ def test_what_follows_a_run_is_told_with_it(ran):
 
 def test_learning_rates_and_steps_stand_by_seed(ran):
     values = {0: (0.01, 85, False), 1: (0.003, 500, True), 2: (0.01, 120, False)}
-    found_ = {**ran.found, "one": trained(ran.found["one"], "hgnn", values)}
-    result = study_result(Ran(ran.planned, found_))
+    found_ = {**ran.results, "one": trained(ran.results["one"], "hgnn", values)}
+    result = study_result(StudyRun(ran.planned, found_))
     row = row_of(result, "one", "hgnn")
     assert row["learning_rate"] == [0.01, 0.003, 0.01]
     assert row["steps"] == [85, 500, 120]

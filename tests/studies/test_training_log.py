@@ -4,8 +4,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from epifalcon.errors import SettingsError
-from epifalcon.studies.looks import Look
-from epifalcon.studies.training_log import training_log
+from epifalcon.experiments.training_log import training_log
+from epifalcon.federation.early_stopping import Look
 
 
 def write(folder, *looks):

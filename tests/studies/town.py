@@ -7,11 +7,15 @@ import numpy as np
 
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.epidemic.known import Known
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import Begun
+from epifalcon.experiments.simulation import make_city, prepare, run_epidemics
 from epifalcon.federation.settings import (
     PredictionSettings,
     PrivacySettings,
     StoppingSettings,
 )
+from epifalcon.federation.training import Task
 from epifalcon.models.settings import (
     DcrnnSettings,
     FalconSettings,
@@ -20,10 +24,6 @@ from epifalcon.models.settings import (
 )
 from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.privacy.pseudo.record import PseudoSettings
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.features import Task
-from epifalcon.studies.pipeline import make_city, prepare, run_epidemics
-from epifalcon.studies.run_folder import Begun
 
 SEED = 5
 FALCON = PredictionSettings(

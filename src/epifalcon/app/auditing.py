@@ -10,7 +10,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import BudgetExceededError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.privacy_card import PrivacyCard
+    from epifalcon.reports.privacy_card import PrivacyCard
 
 
 def audit(
@@ -54,9 +54,9 @@ def audit(
     epifalcon audit r --out card
     """
     from epifalcon import store
+    from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.studies.audit_wishes import AuditWish
     from epifalcon.studies.auditing import audit as attack
-    from epifalcon.studies.finished_run import FinishedRun
 
     screen = Screen(json=as_json, quiet=quiet)
     if out is not None:

@@ -10,7 +10,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.explaining import Explanation
+    from epifalcon.reports.explanation_report import Explanation
 
 
 def explain(
@@ -66,7 +66,7 @@ def explain(
         store.refuse_occupied(out, overwrite=False)
     screen = Screen(json=json, quiet=quiet)
     found, listed = _explained(run, method, person, with_tests)
-    from epifalcon.studies import explanation_page as page
+    from epifalcon.reports import explanation_report as page
 
     if out is not None:
         words = f"{' --with-tests' if with_tests else ''} --out {out}"
@@ -90,10 +90,11 @@ def _explained(
 ) -> tuple["Explanation", float]:
     """The explanation, and the risk that stands in the list."""
     from epifalcon import store
-    from epifalcon.studies import daily, explaining
-    from epifalcon.studies.finished_run import FinishedRun
+    from epifalcon.experiments import daily, explaining
+    from epifalcon.experiments.run_folder import FinishedRun
+    from epifalcon.federation.field.window import KIND
 
-    if store.read_manifest(folder)["kind"] == daily.KIND:
+    if store.read_manifest(folder)["kind"] == KIND:
         if method is not None:
             raise SettingsError(f"{folder}: is a state of falcon-field; no --method")
         window = daily.load_state(folder)

@@ -2,8 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +13,9 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
+    from epifalcon.experiments.experiment import Experiment
     from epifalcon.federation.nvflare.admin import JobStatus
-    from epifalcon.federation.nvflare.jobs import Job
-    from epifalcon.studies.experiment import Experiment
-    from epifalcon.types import Plain
+    from epifalcon.federation.settings import SiteRules
 
 Rounds = Annotated[
     int | None,
@@ -32,8 +30,7 @@ Uploads = Annotated[
     str,
     typer.Option(
         "--uploads",
-        help="sums of a site's people, rows of each person, or auto: sums where "
-        "privacy is promised.",
+        help="sums of a site's people, rows of each person, or auto: sums.",
     ),
 ]
 Mode = Annotated[
@@ -83,26 +80,22 @@ def rehearse(
 
     Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
     """
-    from epifalcon.studies import rehearsing, rehearsing_field
+    from epifalcon.studies.rehearsing import Rehearsal
+    from epifalcon.studies.rehearsing import rehearse as carry_out
 
     screen = Screen(json=as_json, quiet=quiet)
     precise = ["model.precision=double"] if method == "falcon" else []
-    words = [*precise, *_words(method, mode, rounds), *(overrides or ())]
-    experiment = _experiment(preset, words)
-    rules = _rules(uploads, sites)
-    if method == "falcon":
-        experiment = rehearsing.with_rounds(experiment, rounds)
-        wanted = rehearsing.Rehearsal(
-            experiment=experiment, seed=seed, sites=sites, rules=rules
-        )
-        go = partial(rehearsing.rehearse, wanted)
-    else:
-        other = rehearsing_field.FieldRehearsal(
-            experiment=experiment, seed=seed, sites=sites, rules=rules
-        )
-        go = partial(rehearsing_field.rehearse_field, other)
+    wanted = Rehearsal(
+        experiment=_experiment(
+            preset, method, mode, rounds, [*precise, *(overrides or ())]
+        ),
+        method=method,
+        seed=seed,
+        sites=sites,
+        rules=_rules(uploads, sites),
+    )
     with _folder(keep) as folder, screen.progress() as progress:
-        found = go(folder, progress)
+        found = carry_out(wanted, folder, progress)
     screen.figures(found)
     _show_rehearsal(screen, found)
 
@@ -129,14 +122,12 @@ def provision(
 
     Example: epifalcon federate provision federation.toml --out kits
     """
-    from epifalcon.federation.nvflare import falcon, falcon_field
-    from epifalcon.federation.nvflare.deployment import read_deployment
-    from epifalcon.federation.nvflare.kits import provision as write
+    from epifalcon.federation.nvflare.provisioning import provision as write
+    from epifalcon.federation.nvflare.provisioning import read_deployment
     from epifalcon.federation.sites.files import SITE_FILE, TEMPLATE
 
     deployment = read_deployment(plan)
-    classes = (*falcon.CLASSES, *falcon_field.CLASSES)
-    kits = write(deployment, out, classes=classes, authority=authority)
+    kits = write(deployment, out, authority=authority)
     for site in deployment.sites:
         (kits[site] / SITE_FILE).write_text(TEMPLATE)
     screen = Screen(quiet=quiet)
@@ -154,8 +145,8 @@ def serve(
 
     Example: epifalcon federate serve kits/server
     """
-    from epifalcon.federation.nvflare.kits import open_kit
     from epifalcon.federation.nvflare.processes import run_in_foreground
+    from epifalcon.federation.nvflare.provisioning import open_kit
 
     open_kit(kit, "server")
     run_in_foreground(kit)
@@ -169,8 +160,8 @@ def join(
 
     Example: epifalcon federate join kits/clinic
     """
-    from epifalcon.federation.nvflare.kits import open_kit
     from epifalcon.federation.nvflare.processes import run_in_foreground
+    from epifalcon.federation.nvflare.provisioning import open_kit
     from epifalcon.federation.sites.files import SiteFiles
 
     open_kit(kit, "site")
@@ -212,18 +203,17 @@ def submit(
     Example: epifalcon federate submit kits/admin --run first --mode local --wait
     """
     from epifalcon.federation.nvflare.admin import connect
-    from epifalcon.federation.nvflare.kits import open_kit
-    from epifalcon.federation.sites.coordinating import Conduct
+    from epifalcon.federation.nvflare.jobs import job_of
+    from epifalcon.federation.nvflare.provisioning import open_kit
     from epifalcon.federation.sites.files import require_run_name
-    from epifalcon.settings import as_plain
+    from epifalcon.federation.sites.server_run import Conduct
+    from epifalcon.studies.rehearsing import order_of
 
     require_run_name(run)
-    words = [*_words(method, mode, rounds), *(overrides or ())]
-    experiment = _experiment(preset, words)
+    experiment = _experiment(preset, method, mode, rounds, overrides or [])
     least = least_sites or len(open_kit(kit, "admin").deployment.sites)
-    rules = _rules(uploads, least)
-    order, job_of = _ordered(method, experiment, rounds, (rules, seed))
-    job = job_of(run, order, as_plain(Conduct(scores=scores)), least, resume)
+    order = order_of(method, experiment, _rules(uploads, least), seed)
+    job = job_of(run, order, Conduct(scores=scores), least, resume=resume)
     screen = Screen(json=as_json, quiet=quiet)
     with connect(kit) as admin:
         number = admin.submit(job)
@@ -289,49 +279,28 @@ def deal(
         Screen().say(str(part))
 
 
-def _experiment(preset: str | None, words: list[str]) -> "Experiment":
-    from epifalcon.studies.experiment import DEFAULT_PRESET, Experiment
-
-    return Experiment.load(preset or DEFAULT_PRESET, words)
-
-
-def _words(method: str, mode: str | None, rounds: int | None) -> list[str]:
-    """Mode and, of Falcon Field, sweeps as settings of the method."""
-    if method not in ("falcon", "falcon-field"):
-        raise SettingsError(
-            f"--method {method}: falcon and falcon-field run over sites"
-        )
-    if method == "falcon":
-        return [] if mode is None else [f"privacy.mode={mode}"]
-    made = [] if mode is None else [f"field_privacy.mode={mode}"]
-    if rounds is not None:
-        made += [f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}"]
-    return made
-
-
-def _ordered(
+def _experiment(
+    preset: str | None,
     method: str,
-    experiment: "Experiment",
+    mode: str | None,
     rounds: int | None,
-    run_by: tuple[Any, int],
-) -> tuple["Plain", "Callable[..., Job]"]:
-    """What sites are asked, as plain values, and how a job is made of it."""
-    from epifalcon.federation.nvflare import falcon, falcon_field
-    from epifalcon.federation.sites.run import Order, require_federable
-    from epifalcon.settings import as_plain
+    overrides: list[str],
+) -> "Experiment":
+    """The experiment with mode and rounds (sweeps of Falcon Field) put in."""
+    from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
     from epifalcon.studies.rehearsing import with_rounds
-    from epifalcon.studies.rehearsing_field import order_of
 
-    rules, seed = run_by
-    if method != "falcon":
-        return as_plain(order_of(experiment, rules, seed)), falcon_field.job_of
-    settings = with_rounds(experiment, rounds).prediction
-    require_federable(settings)
-    order = Order(settings=settings, rules=rules, seed=seed)
-    return as_plain(order), falcon.job_of
+    is_field = method == "falcon-field"
+    words = []
+    if mode is not None:
+        words = [f"{'field_privacy' if is_field else 'privacy'}.mode={mode}"]
+    if is_field and rounds is not None:
+        words += [f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}"]
+    found = Experiment.load(preset or DEFAULT_PRESET, [*words, *overrides])
+    return found if is_field else with_rounds(found, rounds)
 
 
-def _rules(uploads: str, least_sites: int) -> Any:  # noqa: ANN401
+def _rules(uploads: str, least_sites: int) -> "SiteRules":
     from epifalcon.federation.settings import SiteRules
     from epifalcon.settings import build
 
@@ -352,7 +321,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 def _require_success(status: "JobStatus") -> None:
     """Raise what ended the run, with the exit code that it would have here."""
-    from epifalcon.federation.nvflare.outcomes import error_of
+    from epifalcon.federation.nvflare.jobs import error_of
 
     if status.succeeded:
         return
@@ -362,9 +331,11 @@ def _require_success(status: "JobStatus") -> None:
 
 
 def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:
+    from epifalcon.reports import formats
+
     both = found["metrics"], found["in_process_metrics"]
     rows = [
-        (name, *(_number(one[name]) for one in both))
+        (name, *(formats.number(one[name]) for one in both))
         for name in ("auc", "f1", "accuracy", "dep")
     ]
     seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
@@ -378,7 +349,3 @@ def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:
     screen.table(title, columns, rows)
     gap = found["max_difference_to_in_process"]
     screen.say(f"Largest difference of any parameter or score: {gap:.2g}")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

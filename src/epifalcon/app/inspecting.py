@@ -70,7 +70,7 @@ def _describe(folder: Path, screen: Screen) -> dict[str, Any]:
 
 
 def _city_inside(folder: Path, kind: str) -> bool:
-    from epifalcon.studies.pipeline import CITY
+    from epifalcon.experiments.simulation import CITY
 
     return kind == CITY or (folder / CITY).is_dir()
 
@@ -82,16 +82,16 @@ def _measure(
     seed: int,
     screen: Screen,
 ) -> dict[str, Any]:
-    from epifalcon.app.loading import choose
+    from epifalcon.experiments.run_tables import plain_statistics, statistics_table
+    from epifalcon.experiments.simulation import choose
     from epifalcon.mobility.statistics import measure
-    from epifalcon.studies.keeping import plain_statistics, validity_table
 
     with screen.progress() as progress:
         chosen = choose(preset, folder, overrides, seed, progress)
         traces = chosen.traces
         statistics = measure(traces, progress)
     name = chosen.name if folder is None else str(folder)
-    table = validity_table(plain_statistics(statistics))
+    table = statistics_table(plain_statistics(statistics))
     screen.table(f"{table.caption} of {name}", table.columns, table.rows)
     return {
         "name": name,
@@ -113,10 +113,10 @@ def _draw(
     overwrite: bool,
 ) -> str:
     from epifalcon import store
-    from epifalcon.studies.keeping import write_mobility_figure
+    from epifalcon.experiments.run_plots import write_mobility
 
     with store.new_directory(out, overwrite=overwrite, inputs=[source]) as scratch:
-        picture = write_mobility_figure(scratch, statistics, figures["name"])
+        picture = write_mobility(scratch, statistics, figures["name"])
         origin = store.Origin.now({"of": figures["name"]}, figures.get("seed"))
         store.write_manifest(scratch, "picture", meta={}, origin=origin)
     return str(out / picture.path.name)

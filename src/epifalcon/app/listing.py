@@ -1,5 +1,6 @@
-"""``epifalcon methods``: what can be compared, and the settings of each."""
+"""``epifalcon methods`` and ``epifalcon presets``: what can be named, with settings."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -20,10 +21,7 @@ def methods(
 
     Example: epifalcon methods gcn
     """
-    from epifalcon.baselines.catalogue import entry, names
-
-    # Puts Falcon and HGNN on the list.
-    from epifalcon.studies import methods as _  # noqa: F401
+    from epifalcon.methods.registry import entry, names
 
     screen = Screen(json=as_json)
     del own  # Loaded as the option was read.
@@ -32,7 +30,7 @@ def methods(
         screen.figures({"methods": [_told(one) for one in chosen]})
     elif name is None:
         listed = [entry(one) for one in chosen]
-        rows = [[one.name, one.title, one.kind, one.what] for one in listed]
+        rows = [[one.name, one.title, one.kind, one.summary] for one in listed]
         screen.table("Methods", ["name", "title", "kind", "what it does"], rows)
     else:
         _show(screen, _told(name))
@@ -50,9 +48,8 @@ def _show(screen: Screen, told: dict[str, Any]) -> None:
 
 def _told(name: str) -> dict[str, Any]:
     """What JSON tells of a method; ``prefix`` stands before a setting in --set."""
-    from epifalcon.baselines.catalogue import entry, settings_of
+    from epifalcon.methods.registry import entry, settings_of
     from epifalcon.settings import as_plain
-    from epifalcon.studies.methods import FALCONS
 
     listed, settings, unavailable = entry(name), None, None
     try:
@@ -64,8 +61,8 @@ def _told(name: str) -> dict[str, Any]:
         "name": listed.name,
         "title": listed.title,
         "kind": listed.kind,
-        "what": listed.what,
-        "prefix": "" if name in FALCONS else f"rivals.{name}.",
+        "what": listed.summary,
+        "prefix": "" if listed.trains_in_rounds else f"rivals.{name}.",
         "settings": settings,
         "unavailable": unavailable,
     }
@@ -79,3 +76,51 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> list[list[str]]:
         else:
             rows.append([f"{prefix}{key}", str(value)])
     return rows
+
+
+def presets(
+    name: Annotated[
+        str | None, typer.Argument(help="Show every setting of this preset.")
+    ] = None,
+    overrides: options.Overrides = None,
+    json: options.Json = False,
+) -> None:
+    """List the presets, or print one in full as TOML to copy and change.
+
+    Example: epifalcon presets hamlet > mine.toml
+    """
+    from epifalcon.experiments.experiment import (
+        Experiment,
+        layer_descriptions,
+        preset_names,
+    )
+    from epifalcon.settings import as_plain
+
+    screen = Screen(json=json)
+    if name is None and overrides:
+        raise SettingsError("--set goes with the name of a preset")
+    if name is not None:
+        experiment = Experiment.load(name, overrides or [])
+        screen.figures(as_plain(experiment))
+        if not json:
+            sys.stdout.write(experiment.to_toml())
+        return
+    found = {known: Experiment.load(known) for known in preset_names()}
+    screen.figures({known: as_plain(item) for known, item in found.items()})
+    rows = [
+        [
+            known,
+            f"{item.city.people:,}",
+            f"{item.city.regions:,}",
+            item.city.kind,
+            str(item.city.days),
+            item.pathogen.name,
+            str(item.outbreak.seed_count),
+        ]
+        for known, item in found.items()
+    ]
+    columns = ["preset", "people", "regions", "kind", "days", "pathogen", "seeds"]
+    screen.table("Presets", columns, rows)
+    layers = layer_descriptions()
+    title = f"Layers, put on a preset as in hamlet+{min(layers)}"
+    screen.table(title, ["layer", "what it changes"], [*map(list, layers.items())])

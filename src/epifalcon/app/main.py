@@ -15,20 +15,16 @@ from typer.exceptions import TyperException
 
 from epifalcon.app import (
     auditing,
-    city,
-    comparing,
     explaining,
     federating,
     importing,
     inspecting,
     listing,
-    outbreak,
     predicting,
-    presets,
     privacy,
     run,
+    simulating,
     studying,
-    teaching,
     updating,
 )
 from epifalcon.errors import EpifalconError
@@ -47,16 +43,15 @@ app.command("run")(run.run)
 app.command("predict")(predicting.predict)
 app.command("explain")(explaining.explain)
 app.command("update")(updating.update)
-app.command("compare")(comparing.compare)
+app.command("compare")(studying.compare)
 app.command("methods")(listing.methods)
 app.command("audit")(auditing.audit)
 app.command("privacy")(privacy.privacy)
-app.command("city")(city.city)
-app.command("outbreak")(outbreak.outbreak)
+app.command("city")(simulating.city)
+app.command("outbreak")(simulating.outbreak)
 app.command("import")(importing.import_)
 app.command("inspect")(inspecting.inspect)
-app.command("presets")(presets.presets)
-app.command("train-correction")(teaching.train_correction)
+app.command("presets")(listing.presets)
 federate_app = typer.Typer(
     help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
     no_args_is_help=True,

@@ -8,7 +8,7 @@ import typer
 
 def _load_own(files: list[Path] | None) -> list[Path]:
     if files:
-        from epifalcon.baselines.catalogue import load_file
+        from epifalcon.methods.registry import load_file
 
         for file in files:
             load_file(file)

@@ -1,6 +1,5 @@
 """``epifalcon predict``: everybody's risk, out of a finished run."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +10,8 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
 if TYPE_CHECKING:
+    from epifalcon.experiments.risks import Scored
     from epifalcon.progress import Progress
-    from epifalcon.studies.risks import Scored
 
 _SHOWN = 10
 
@@ -80,7 +79,7 @@ def predict(
 
     Example: epifalcon predict demo --out risks.csv
     """
-    from epifalcon.studies.risks import require_writable
+    from epifalcon.experiments.risks import require_writable
 
     del own  # Loaded as the option was read.
     if known is not None and city is None:
@@ -94,108 +93,78 @@ def predict(
     require_writable(out, overwrite=overwrite)
     screen = Screen(json=json, quiet=quiet)
     with screen.progress() as progress:
-        chosen = _Chosen(run, method, (city, known), (traces, tests))
-        scored = chosen.score(progress)
+        scored = _score(run, method, city, known, traces, tests, progress)
     try:
         scored.risks.write(out, overwrite=overwrite)
     except WriteError as error:
         if scored.spent is None:
             raise
         raise WriteError(f"{error}; what this scoring cost stays spent") from None
-    screen.figures({**chosen.figures(scored), "out": str(out)})
-    rows = [_row(one) for one in scored.risks.highest(_SHOWN)]
-    title = f"The highest of {len(scored.risks):,} risks"
-    columns = ["rank", "person", "risk", "percentile", "known"]
-    if scored.risks.now is not None:
-        columns.append("risk now")
-    screen.table(title, columns, rows)
-    if (warning := chosen.warning()) is not None:
-        screen.note(warning)
-    if scored.spent is not None:
-        screen.say(_spent(scored.spent))
-    screen.say(f"Written to {out}.")
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    """What the user asked for."""
-
-    run: Path
-    method: str | None
-    folders: tuple[Path | None, Path | None]
-    """Of a city and of tests."""
-    files: tuple[Path | None, Path | None]
-    """Of visits and of tests."""
-
-    @property
-    def city(self) -> Path | None:
-        """The folder whose people are asked for, if any is."""
-        return self.folders[0]
-
-    @property
-    def known(self) -> Path | None:
-        """The folder of their tests."""
-        return self.folders[1]
-
-    def score(self, progress: "Progress") -> "Scored":
-        """Read the scores of the run's people, or score those of the city."""
-        from epifalcon.studies.finished_run import FinishedRun
-        from epifalcon.studies.risks import Scored
-
-        run = FinishedRun.open(self.run, self.method)
-        visits, tests = self.files
-        if self.city is None and visits is None:
-            return Scored(run.method, run.risks(), None)
-        from epifalcon.studies.newcomers import Newcomers
-        from epifalcon.studies.predicting import require_inductive, score
-
-        require_inductive(run)
-        if visits is not None:
-            people = Newcomers.from_files(visits, tests, run.traces)
-        else:
-            assert self.city is not None
-            people = Newcomers.read(self.city, self.known, run.traces)
-        try:
-            return score(run, people, progress)
-        except KeyboardInterrupt:
-            if run.settings.privacy.mode == "off":
-                raise
-            raise StoppedError(
-                "interrupted; no risks were written, but what the run's ledger holds "
-                "of this scoring stays spent"
-            ) from None
-
-    def warning(self) -> str | None:
-        """A word on tests that are there and were not asked for."""
-        if self.city is None or self.known is not None:
-            return None
-        if not (self.city / "known").is_dir():
-            return None
-        return (
-            f"{self.city} holds test results that were not used; to use them, "
-            f"add --known {self.city}"
-        )
-
-    def figures(self, scored: "Scored") -> dict[str, Any]:
-        """For JSON."""
-        risks = scored.risks
-        figures: dict[str, Any] = {
-            "run": str(self.run),
+    risks = scored.risks
+    screen.figures(
+        {
+            "run": str(run),
             "method": scored.method,
-            "city": _named(self.city),
-            "traces": _named(self.files[0]),
+            "city": None if city is None else str(city),
+            "traces": None if traces is None else str(traces),
             "people": len(risks),
             "tested": int((risks.status >= 0).sum()),
             "positive": int((risks.status == 1).sum()),
             "mean_risk": float(risks.probability.mean()),
             "highest": risks.highest(_SHOWN),
             "privacy": scored.spent,
+            "out": str(out),
         }
-        return figures
+    )
+    rows = [_row(one) for one in risks.highest(_SHOWN)]
+    title = f"The highest of {len(risks):,} risks"
+    columns = ["rank", "person", "risk", "percentile", "known"]
+    if risks.now is not None:
+        columns.append("risk now")
+    screen.table(title, columns, rows)
+    if city is not None and known is None and (city / "known").is_dir():
+        screen.note(
+            f"{city} holds test results that were not used; to use them, add --known "
+            f"{city}"
+        )
+    if scored.spent is not None:
+        screen.say(_spent(scored.spent))
+    screen.say(f"Written to {out}.")
 
 
-def _named(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+def _score(
+    folder: Path,
+    method: str | None,
+    city: Path | None,
+    known: Path | None,
+    traces: Path | None,
+    tests: Path | None,
+    progress: "Progress",
+) -> "Scored":
+    """Read the risks of the run's people, or score new ones."""
+    from epifalcon.experiments.risks import Scored
+    from epifalcon.experiments.run_folder import FinishedRun
+
+    run = FinishedRun.open(folder, method)
+    if city is None and traces is None:
+        return Scored(run.method, run.risks(), None)
+    from epifalcon.experiments.newcomers import Newcomers
+    from epifalcon.experiments.predicting import require_inductive, score
+
+    require_inductive(run)
+    if city is not None:
+        people = Newcomers.read(city, known, run.traces)
+    elif traces is not None:
+        people = Newcomers.from_files(traces, tests, run.traces)
+    try:
+        return score(run, people, progress)
+    except KeyboardInterrupt:
+        if run.settings.privacy.mode == "off":
+            raise
+        raise StoppedError(
+            "interrupted; no risks were written, but what the run's ledger holds "
+            "of this scoring stays spent"
+        ) from None
 
 
 def _row(one: dict[str, Any]) -> list[str]:

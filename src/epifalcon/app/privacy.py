@@ -12,7 +12,6 @@ from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
     from epifalcon.privacy.calculator import Cost, Uploads
-    from epifalcon.privacy.events import Unit
 
 
 def privacy(
@@ -89,19 +88,19 @@ def privacy(
 
 
 def _show(screen: Screen, uploads: "Uploads", cost: "Cost") -> None:
-    from epifalcon.studies.report import shown_epsilon
+    from epifalcon.privacy.events import UNITS
+    from epifalcon.reports import formats
 
-    units: tuple[Unit, ...] = ("visit", "day", "person")
     rows = [
         [
             f"one {unit}",
             f"{uploads.releases(unit):,}",
-            shown_epsilon(getattr(cost, unit)),
+            formats.epsilon(getattr(cost, unit)),
         ]
-        for unit in units
+        for unit in UNITS
     ]
     formula = f"the paper's formula, delta {uploads.paper_delta:g}"
-    rows.append([formula, f"{uploads.rounds:,}", shown_epsilon(cost.paper_formula)])
+    rows.append([formula, f"{uploads.rounds:,}", formats.epsilon(cost.paper_formula)])
     title = (
         f"Epsilon at delta {uploads.delta:g} ({uploads.relation}), "
         f"sigma {_at_least(cost.sigma)}, clip {uploads.clip:g}"

@@ -6,10 +6,11 @@ standard output and nothing else there; ``--quiet`` prints only errors.
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from epifalcon.errors import StoppedError
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 
@@ -24,6 +25,21 @@ _BESIDE = "paper's"
 """A column that belongs to the one before it."""
 _FEW = 6
 """Columns of a table whose cells are folded rather than parted."""
+
+
+@contextlib.contextmanager
+def resumable(command: str, begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Name the command that resumes the work if it is stopped after it has begun."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if not begun():
+            raise
+        way = f"go on with: {command}"
+        if isinstance(stop, SystemExit):
+            sys.stderr.write(f"epifalcon: stopped; {way}\n")
+            raise
+        raise StoppedError(f"interrupted; {way}") from None
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,100 @@
-"""``epifalcon study``: tables and figures, the paper's and ours, one command each."""
+"""``epifalcon compare`` and ``epifalcon study``: many runs and their tables."""
 
-import sys
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from epifalcon.app import options
-from epifalcon.app.screen import Screen
-from epifalcon.errors import EpifalconError, StoppedError
+from epifalcon.app.screen import Screen, resumable
+from epifalcon.errors import EpifalconError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.adopting import Adoption
-    from epifalcon.studies.comparing import Crew
     from epifalcon.studies.study_plan import Planned
-    from epifalcon.studies.study_running import Ran
 
 _WORK = Path("runs/studies")
 _RESULTS = Path("results")
+
+
+def compare(
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder of the comparison, new or begun.")
+    ],
+    preset: options.Preset = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            help="all, or names between commas (see: epifalcon methods).",
+        ),
+    ] = "all",
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="How many cities and outbreaks.")
+    ] = 5,
+    first_seed: Annotated[int, typer.Option("--first-seed", help="Of the seeds.")] = 0,
+    jobs: options.Jobs = None,
+    retry: options.Retry = False,
+    overrides: options.Overrides = None,
+    own: options.Own = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run methods on the same cities, outbreaks and tests; compare them over seeds.
+
+    Each method of each seed runs in a process of its own; one that fails is told
+    of and the others go on. Called again, with more methods or seeds or after a
+    stop, it only does what is not done yet.
+
+    Example: epifalcon compare --preset hamlet --methods hgnn,hbp --seeds 3 --out demo
+    """
+    from epifalcon.store import MANIFEST
+    from epifalcon.studies.compare import keep_comparison, plan_of
+    from epifalcon.studies.scheduler import run_study
+    from epifalcon.studies.study_plan import plan_comparison
+    from epifalcon.studies.study_rows import study_result
+    from epifalcon.studies.worker_pool import Workers
+
+    screen = Screen(json=as_json, quiet=quiet)
+    workers = Workers(jobs=jobs, retry=retry)
+    plan = plan_comparison(
+        out,
+        preset=preset,
+        overrides=tuple(overrides or ()),
+        methods=methods,
+        seeds=seeds,
+        first_seed=first_seed,
+        sources=tuple(own or ()),
+    )
+    planned, begun = plan_of(plan), out / MANIFEST
+    with resumable(planned.command, begun.is_file), screen.progress() as progress:
+        ran = run_study(planned, workers, progress, raise_errors=True)
+    result = study_result(ran)
+    keep_comparison(planned, result)
+    _show(screen, planned, result, out)
+
+
+def _show(
+    screen: Screen, planned: "Planned", result: dict[str, Any], place: Path
+) -> None:
+    """Print tables, findings and notes of a study; raise if it has no result."""
+    from epifalcon.studies.study_findings import findings
+    from epifalcon.studies.study_tables import screen_tables
+
+    said = findings(planned.study, result)
+    screen.figures({**result, "reading": said, "out": str(place)})
+    for table in screen_tables(planned.study, result):
+        screen.table(table.caption, table.columns, table.rows)
+    for sentence in said:
+        screen.say(f"- {sentence}")
+    for note in result["notes"]:
+        screen.note(note)
+    if failed := sum(bool(row["failed"]) for row in result["rows"]):
+        rows = "one row" if failed == 1 else f"{failed} rows"
+        screen.warn(f"runs of {rows} failed; try them again with --retry")
+    if not any(row["seeds"] for row in result["rows"]):
+        raise EpifalconError("no method has a result")
+    screen.say(f"Report: {place / 'report.html'}")
 
 
 def list_(as_json: options.Json = False) -> None:
@@ -35,7 +112,7 @@ def list_(as_json: options.Json = False) -> None:
             one["name"],
             one["what"],
             one["paper"],
-            *(f"{one['scales'][scale]['cpu_hours']:.1f}" for scale in one["scales"]),
+            *(f"{scale['cpu_hours'] or 0:.1f}" for scale in one["scales"].values()),
         ]
         for one in told
     ]
@@ -76,16 +153,6 @@ def run(
             show_default=False,
         ),
     ] = None,
-    adopt: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--adopt",
-            help="Take what this folder of kept results measured by equal settings, "
-            "and do not run it; a finished study or a comparison, more than one is "
-            "fine.",
-            show_default=False,
-        ),
-    ] = None,
     jobs: options.Jobs = None,
     work: Annotated[
         Path,
@@ -112,55 +179,36 @@ def run(
 
     Example: epifalcon study run overall --scale hamlet --seeds 2
     """
-    from epifalcon.studies.adopting import plan_adoption
-    from epifalcon.studies.comparing import Crew
+    from epifalcon.studies.scheduler import run_study
     from epifalcon.studies.study import Asked
-    from epifalcon.studies.study_keeping import keep_study, require_free
     from epifalcon.studies.study_list import find_study
-    from epifalcon.studies.study_plan import plan_study
-    from epifalcon.studies.study_reading import reading
+    from epifalcon.studies.study_plan import method_names, plan_study
+    from epifalcon.studies.study_report import keep_study, require_free
     from epifalcon.studies.study_rows import study_result
-    from epifalcon.studies.study_tables import screen_tables
+    from epifalcon.studies.worker_pool import Workers
 
     screen = Screen(json=as_json, quiet=quiet)
     study = find_study(name)
-    chosen = () if methods is None else _names(methods)
+    chosen = () if methods is None else method_names(methods)
     asked = Asked(
         scale=scale,  # type: ignore[arg-type]
         seeds=seeds,
         methods=chosen,
         cells=tuple(cell or ()),
     )
-    crew = Crew(jobs=jobs, retry=retry)
+    workers = Workers(jobs=jobs, retry=retry)
     planned = plan_study(study, asked, work)
     place = out or _default_out(planned, work)
     require_free(place, planned)
-    folders = tuple(dict.fromkeys(adopt or ()))
-    adoption = plan_adoption(planned, folders)
-    for line in adoption.told:
-        screen.note(line)
-    again = _again(planned, (work, out), folders)
-    ran = _ran(planned, crew, screen, again, adoption)
+    again = _again(planned, work, out)
+    with resumable(again), screen.progress() as progress:
+        ran = run_study(planned, workers, progress)
     result = study_result(ran)
     result["made_by"] = again
-    some = any(row["seeds"] for row in result["rows"])
-    if some or not place.exists():
-        # Tables without a figure are told, but not put in place of others.
+    if any(row["seeds"] for row in result["rows"]) or not place.exists():
+        # Tables without a figure do not replace others.
         keep_study(place, planned, result)
-    said = reading(study, result)
-    screen.figures({**result, "reading": said, "out": str(place)})
-    for table in screen_tables(study, result):
-        screen.table(table.caption, table.columns, table.rows)
-    for sentence in said:
-        screen.say(f"- {sentence}")
-    for note in (*result["notes"], *result["adopted"]):
-        screen.note(note)
-    if failed := sum(bool(row["failed"]) for row in result["rows"]):
-        rows = "one row" if failed == 1 else f"{failed} rows"
-        screen.warn(f"runs of {rows} failed; try them again with --retry")
-    if not some:
-        raise EpifalconError("no method has a result")
-    screen.say(f"Report: {place / 'report.html'}")
+    _show(screen, planned, result, place)
 
 
 def report(
@@ -195,15 +243,6 @@ def report(
     screen.say(f"Report: {place}")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    from epifalcon.errors import SettingsError
-
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
-        raise SettingsError("--methods names no method: names between commas")
-    return tuple(dict.fromkeys(found))
-
-
 def _default_out(planned: "Planned", work: Path) -> Path:
     """Kept results are not overwritten by a small or partial run."""
     name = planned.study.name
@@ -212,32 +251,11 @@ def _default_out(planned: "Planned", work: Path) -> Path:
     return _RESULTS / name if planned.scale == "full" else work / f"{name}-hamlet"
 
 
-def _again(
-    planned: "Planned", given: tuple[Path, Path | None], adopted: tuple[Path, ...]
-) -> str:
-    import shlex
-
+def _again(planned: "Planned", work: Path, out: Path | None) -> str:
+    """Return the command that repeats or resumes the study."""
     words = [planned.command]
-    words += [f"--adopt {shlex.quote(str(one))}" for one in adopted]
-    for option, value, usual in zip(
-        ("--work", "--out"), given, (_WORK, None), strict=True
-    ):
-        if value not in (None, usual):
-            words.append(f"{option} {shlex.quote(str(value))}")
+    if work != _WORK:
+        words.append(f"--work {shlex.quote(str(work))}")
+    if out is not None:
+        words.append(f"--out {shlex.quote(str(out))}")
     return " ".join(words)
-
-
-def _ran(
-    planned: "Planned", crew: "Crew", screen: Screen, again: str, adoption: "Adoption"
-) -> "Ran":
-    from epifalcon.studies.study_running import run_study
-
-    try:
-        with screen.progress() as progress:
-            return run_study(planned, crew, progress, adoption)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        way = f"go on with: {again}"
-        if isinstance(stop, SystemExit):
-            sys.stderr.write(f"epifalcon: stopped; {way}\n")
-            raise
-        raise StoppedError(f"interrupted; {way}") from None

@@ -10,8 +10,8 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError, WriteError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.daily import Updated
-    from epifalcon.studies.risks import Risks
+    from epifalcon.experiments.daily import Updated
+    from epifalcon.experiments.risks import Risks
 
 _SHOWN = 10
 
@@ -84,76 +84,39 @@ def update(
 
     Example: epifalcon update state --traces day-15.csv --tests new.csv --out risks.csv
     """
-    from epifalcon.studies.run_folder import alone
+    from epifalcon.belief_propagation.settings import WindowSettings
+    from epifalcon.experiments import daily
+    from epifalcon.experiments.risks import require_writable
+    from epifalcon.locks import alone
 
-    _require_sense(run, traces, tests, (days, sweeps))
-    if out is not None:
-        from epifalcon.studies.risks import require_writable
-
-        require_writable(out, overwrite=overwrite)
-    screen = Screen(json=json, quiet=quiet)
-    with alone(state):
-        found = _moved(state, run, (traces, tests), (days, sweeps))
-    from epifalcon.studies.daily import risks_of
-
-    risks = risks_of(found.window)
-    if out is not None:
-        _write(risks, out, state, overwrite)
-    _show(screen, state, found, risks, out)
-
-
-def _require_sense(
-    run: Path | None,
-    traces: Path | None,
-    tests: Path | None,
-    wishes: tuple[int | None, int | None],
-) -> None:
     if tests is not None and traces is None:
         raise SettingsError("--tests needs --traces: tests come in with a day")
-    if run is None and wishes != (None, None):
+    given = (("days", days), ("sweeps", sweeps))
+    sizes = {name: value for name, value in given if value is not None}
+    if run is None and sizes:
         raise SettingsError(
             "--days and --sweeps are chosen when a state is begun, with --from"
         )
-
-
-def _moved(
-    state: Path,
-    run: Path | None,
-    files: tuple[Path | None, Path | None],
-    wishes: tuple[int | None, int | None],
-) -> "Updated":
-    """Begin or read the state, take the day if there is one, and keep it."""
-    from epifalcon.models.field.settings import WindowSettings
-    from epifalcon.studies import daily
-
-    given = {
-        name: value
-        for name, value in zip(("days", "sweeps"), wishes, strict=True)
-        if value is not None
-    }
-    if run is None:
-        daily.require_state(state)
-        window = daily.load_state(state)
-    else:
-        from epifalcon.studies.finished_run import FinishedRun
-        from epifalcon.studies.methods import FIELD
-
-        if state.exists():
-            raise WriteError(
-                f"{state}: exists; leave out --from to go on with it, or begin another"
-            )
-        window = daily.window_of(FinishedRun.open(run, FIELD), WindowSettings(**given))
-    visits, tests = files
-    found = daily.Updated(window)
-    if visits is not None:
-        found = daily.take_day(window, visits, tests)
-    if run is not None or visits is not None:
-        made_by = {
-            "from": None if run is None else str(run),
-            "day": found.window.last_day,
-        }
-        daily.save_state(state, found.window, made_by, again=run is None)
-    return found
+    if out is not None:
+        require_writable(out, overwrite=overwrite)
+    screen = Screen(json=json, quiet=quiet)
+    with alone(state):
+        if run is None:
+            found = daily.Updated(daily.load_state(state))
+        else:
+            found = daily.begin_state(state, run, WindowSettings(**sizes))
+        if traces is not None:
+            found = daily.take_day(found.window, traces, tests)
+        if run is not None or traces is not None:
+            made_by = {
+                "from": None if run is None else str(run),
+                "day": found.window.last_day,
+            }
+            daily.save_state(state, found.window, made_by, again=run is None)
+    risks = daily.risks_of(found.window)
+    if out is not None:
+        _write(risks, out, state, overwrite)
+    _show(screen, state, found, risks, out)
 
 
 def _write(risks: "Risks", out: Path, state: Path, overwrite: bool) -> None:

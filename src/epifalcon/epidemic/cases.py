@@ -7,10 +7,9 @@ The paper's X(t) is "the new cases of each region observed at time t", estimated
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from epifalcon._numba import njit
 from epifalcon.checks import non_negative, one_of, positive, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
@@ -158,30 +157,6 @@ def tally_cases(
     return CaseTally(counts, visits, int(unplaced), int(known.tested.sum()))
 
 
-def cases_without_folds(
-    known: Known,
-    traces: Traces,
-    fold: NDArray[np.int64],
-    settings: CaseSettings = COUNTS,
-) -> tuple[Cases, ...]:
-    """For each fold the reported cases as the tested people of the others tell them.
-
-    ``fold`` (people,) is 0 or more for tested people, -1 for the rest. The
-    results of a fold's people do not enter its cases at all. Counts are scaled
-    up to the number of all tested people; shares need no such scale. Where all
-    tested people are in one fold, nobody tells it anything: its cases are 0.
-    """
-    if len(fold) != known.people or ((fold >= 0) != known.tested).any():
-        raise DataError("every tested person, and nobody else, must have a fold")
-    made = []
-    for number in range(int(fold.max(initial=-1)) + 1):
-        others = known.of_people((fold >= 0) & (fold != number))
-        tally = tally_cases(others, traces, settings)
-        everybody = int(known.tested.sum())
-        made.append(tally.told(traces.clock.slots_per_day, settings, everybody))
-    return tuple(made)
-
-
 def all_cases(
     outbreak: Outbreak, traces: Traces, measure: CaseMeasure = "count"
 ) -> Cases:
@@ -256,7 +231,7 @@ def _per_hundred(cases: Floats, visits: Floats, prior: float) -> Floats:
     return np.asarray(100 * (cases + prior * city) / (visits + prior))
 
 
-@numba.njit(cache=True)
+@njit
 def _spread(
     by_slot: RegionIds,
     people: PersonIds,

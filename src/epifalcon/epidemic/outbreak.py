@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
+from epifalcon._numba import njit
 from epifalcon.checks import same_length, vectors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
@@ -235,7 +235,7 @@ def _happened(began: Slots, slot: int) -> Mask:
     return (began >= 0) & (began <= slot)
 
 
-@numba.njit(cache=True)
+@njit
 def _count_infectious(
     by_slot: RegionIds, shape: tuple[int, int], begins: Slots, ends: Slots
 ) -> Counts:

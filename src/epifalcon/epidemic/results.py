@@ -1,6 +1,6 @@
-"""Test results from a file: person, time, result."""
+"""Read test results from a file: person, time or day, result."""
 
-from datetime import date
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.ingest import columns, values
-from epifalcon.mobility.ingest.rows import RowCount, Sieve, Tally
+from epifalcon.mobility.ingest.regions import look_up
+from epifalcon.mobility.ingest.rejects import RowCount, RowFilter, Rule
 from epifalcon.mobility.ingest.settings import ReadSettings
-from epifalcon.mobility.ingest.tables import Batch, open_table
-from epifalcon.mobility.ingest.times import Zone
+from epifalcon.mobility.ingest.tables import (
+    find_column,
+    need_column,
+    open_table,
+    renamed,
+)
+from epifalcon.mobility.ingest.values import keep_ids, keep_times
+from epifalcon.mobility.ingest.visits import STRICT, keep_slots
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask
 
 _OUTSIDE_DAYS = "outside the days of the traces"
-_COLUMNS = ("person", "time", "result")
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null, pl.Boolean)
 _POSITIVE = ("positive", "pos", "1", "true", "+", "1.0")
 _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
@@ -28,115 +33,100 @@ _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
 def read_results(
     path: Path, traces: Traces, settings: ReadSettings | None = None
 ) -> tuple[Known, RowCount]:
-    """The tests in a CSV or Parquet file, one entry per row that is kept.
+    """Read the tests in a CSV or Parquet file, one entry per row that is kept.
 
-    A row is refused if its person is not in the traces, its time is not within
-    their days, or its result is neither positive nor negative. Where the
-    traces have no names, people are called by their number from 0. A date
-    without a time of day counts for the first slot of that day.
+    A row is rejected if its person is not in the traces, its time is not within
+    their days, or its result is neither positive nor negative. Where the traces
+    have no names, people are called by their number from 0. A date without a time
+    of day counts for the first slot of that day.
     """
-    settings = settings or ReadSettings()
-    if traces.clock.start is None:
+    settings, clock = settings or ReadSettings(), traces.clock
+    if clock.start is None:
         raise SettingsError(
             f"{path}: test results need the date of the traces' first day: give start"
         )
     table = open_table(path, settings.delimiter)
-    chosen = columns.renamed(settings.columns, _COLUMNS)
-    wanted = {ours: columns.need(path, table.names, ours, chosen) for ours in _COLUMNS}
-    tally = Tally(
-        path, strict=settings.strict, max_refused_share=settings.max_refused_share
-    )
-    tally.expect(_OUTSIDE_DAYS)
-    reader = _Reader(traces, settings, wanted)
+    columns = ("person", "time", "result")
+    chosen = renamed(settings.columns, columns)
+    wanted = {ours: need_column(table, ours, chosen) for ours in columns}
+    rows = RowFilter(path, wanted, settings, (_OUTSIDE_DAYS,))
+    names = pl.Series(traces.names or map(str, range(traces.people)), dtype=pl.String)
+    slot = pl.col("time_local") // (clock.slot_minutes * 60_000_000) - clock.epoch_slot
+    days = f"{clock.days} days from {clock.start}"
+    people = f"one of the {len(names)} people of the traces"
     parts = []
-    for batch in table.batches(wanted):
-        sieve = batch.sieve(tally, table.width)
-        parts.append(reader.take(sieve, batch))
-        tally.check_strict()
-    rows = tally.finish()
-    person, positive, slot = (
-        np.concatenate([part[k] for part in parts]) for k in range(3)
+    for batch in rows.batches(table):
+        frame = keep_ids(rows, batch.frame, "person")
+        frame = frame.with_columns(at=look_up(frame["person_text"], names))
+        unknown = pl.col("at").is_null()
+        stranger = Rule("person is not in the traces", "person", people, unknown)
+        frame = rows.keep(frame, stranger)
+        frame = keep_times(rows, frame, "time", clock.timezone, settings.epoch_unit)
+        frame = frame.with_columns(slot=slot)
+        outside = ~pl.col("slot").is_between(0, clock.slots - 1)
+        frame = rows.keep(frame, Rule(_OUTSIDE_DAYS, "time", days, outside))
+        parts.append(_keep_results(rows, frame).select("at", "positive", "slot"))
+    count = rows.finish()
+    found = pl.concat(parts)
+    known = Known.from_tests(
+        traces.people,
+        found["at"].to_numpy(),
+        found["positive"].to_numpy(),
+        found["slot"].to_numpy(),
+        traces.who,
     )
-    known = Known.from_tests(traces.people, person, positive, slot, traces.who)
-    return known, rows
+    return known, count
 
 
-class _Reader:
-    """Turns batches of rows into (person, positive, slot)."""
+@dataclass(frozen=True, eq=False)
+class NamedTests:
+    """One entry for each test."""
 
-    def __init__(
-        self, traces: Traces, settings: ReadSettings, wanted: dict[str, str]
-    ) -> None:
-        names = traces.names or [str(number) for number in range(traces.people)]
-        self._people = pl.DataFrame(
-            {"name": list(names)}, schema={"name": pl.String}
-        ).with_row_index("at")
-        self._clock = traces.clock
-        self._zone = Zone.of(traces.clock.timezone)
-        self._unit = settings.epoch_unit
-        self._wanted = wanted
+    name: tuple[str, ...]
+    slot: NDArray[np.int64]
+    positive: Mask
 
-    def take(
-        self, sieve: Sieve, batch: Batch
-    ) -> tuple[NDArray[np.int64], Mask, NDArray[np.int64]]:
-        person = self._person(sieve, batch)
-        called, column = self._wanted["time"], batch.frame["time"]
-        moment = values.times(sieve, column, called, self._zone, self._unit)
-        slot = slots_at(self._zone.local(moment.utc), self._clock)
-        outside = (slot < 0) | (slot >= self._clock.slots)
-        sieve.refuse(
-            outside,
-            _OUTSIDE_DAYS,
-            called,
-            column,
-            f"{self._clock.days} days from {self._clock.start}",
-        )
-        positive = read_positive(sieve, batch, self._wanted["result"])
-        alive = sieve.alive
-        return person[alive], positive[alive], slot[alive]
-
-    def _person(self, sieve: Sieve, batch: Batch) -> NDArray[np.int64]:
-        called = self._wanted["person"]
-        text = values.names(sieve, batch.frame["person"], called)
-        joined = pl.DataFrame({"name": text}).join(
-            self._people, on="name", how="left", maintain_order="left"
-        )
-        at = joined["at"].cast(pl.Int64).fill_null(-1).to_numpy()
-        sieve.refuse(
-            at < 0,
-            "person is not in the traces",
-            called,
-            batch.frame["person"],
-            f"one of the {len(self._people)} people of the traces",
-        )
-        return at
+    def __len__(self) -> int:
+        return len(self.name)
 
 
-def slots_at(local: NDArray[np.int64], clock: Clock) -> NDArray[np.int64]:
-    """Slots of wall-clock times in microseconds since 1970; any whole number."""
-    assert clock.start is not None
-    first = date.fromisoformat(clock.start).toordinal() - date(1970, 1, 1).toordinal()
-    slot = local // (clock.slot_minutes * 60_000_000)
-    return np.asarray(slot - first * clock.slots_per_day)
+def read_day_tests(path: Path, clock: Clock, first_day: int = 1) -> NamedTests:
+    """Read the tests of a known city in a CSV or Parquet file, on ``clock``.
+
+    Without a column ``hour`` a test counts for the first slot of its day. Any row
+    that cannot be read is a ``DataError`` that names row, column and what was
+    expected; a file with a header alone holds no tests.
+    """
+    table = open_table(path)
+    columns = ("person", "day", "result")
+    wanted = {ours: need_column(table, ours, {}) for ours in columns}
+    if (hour := find_column(table, "hour", {})) is not None:
+        wanted["hour"] = hour
+    rows = RowFilter(path, wanted, STRICT)
+    schema = {"person_text": pl.String, "slot": pl.Int64, "positive": pl.Boolean}
+    found = pl.DataFrame(schema=schema)
+    for batch in rows.batches(table):
+        found_slots = keep_slots(rows, batch.frame, clock, first_day)
+        frame = _keep_results(rows, found_slots)
+        found = pl.concat([found, frame.select(*schema)])
+    return NamedTests(
+        tuple(found["person_text"].to_list()),
+        found["slot"].to_numpy(),
+        found["positive"].to_numpy(),
+    )
 
 
-def read_positive(sieve: Sieve, batch: Batch, called: str) -> Mask:
-    """Which results are positive; rows that are neither that nor negative go out."""
-    column = batch.frame["result"]
-    if not (isinstance(column.dtype, _TEXT) or column.dtype.is_numeric()):
+def _keep_results(rows: RowFilter, frame: pl.DataFrame) -> pl.DataFrame:
+    """Add ``positive``; reject results that are neither positive nor negative."""
+    kind = frame["result"].dtype
+    if not (isinstance(kind, _TEXT) or kind.is_numeric()):
         raise DataError(
-            f"{sieve.path}: column {called!r} holds {column.dtype}, "
+            f"{rows.path}: column {rows.columns['result']!r} holds {kind}, "
             "expected positive or negative"
         )
-    text = column.cast(pl.String, strict=False).str.strip_chars()
-    text = text.str.to_lowercase()
-    positive = text.is_in(_POSITIVE).fill_null(False).to_numpy()
-    negative = text.is_in(_NEGATIVE).fill_null(False).to_numpy()
-    sieve.refuse(
-        ~(positive | negative),
-        "result is neither positive nor negative",
-        called,
-        column,
-        "positive or negative, pos or neg, 1 or 0, true or false, + or -",
-    )
-    return positive
+    text = pl.col("result").cast(pl.String, strict=False)
+    text = text.str.strip_chars().str.to_lowercase()
+    odd = ~text.is_in([*_POSITIVE, *_NEGATIVE]).fill_null(False)
+    expected = "positive or negative, pos or neg, 1 or 0, true or false, + or -"
+    rule = Rule("result is neither positive nor negative", "result", expected, odd)
+    return rows.keep(frame.with_columns(positive=text.is_in(_POSITIVE)), rule)

@@ -1,6 +1,6 @@
 """The rule of an outbreak: model, contact law, chances, seeds; and its named forms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval
@@ -147,3 +147,26 @@ def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
 
 def _seeds(counts: dict[str, int], pathogen: Pathogen) -> int:
     return counts.get(pathogen.name, counts[SARS_COV_2.name])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeliefSettings:
+    """By how much the published rates, which methods are given, differ from the truth.
+
+    That regions or people differ, and by how much, no health office knows. A method
+    is therefore given this pathogen and rule, never those of the simulator.
+    """
+
+    beta_factor: float = 1.0
+    """Believed over true transmission rate."""
+
+    def __post_init__(self) -> None:
+        positive(beta_factor=self.beta_factor)
+
+    def pathogen(self, true: Pathogen) -> Pathogen:
+        """Return the rates that methods are given."""
+        return replace(true, beta=true.beta * self.beta_factor)
+
+    def rule(self, true: OutbreakSettings) -> OutbreakSettings:
+        """Return the rule that methods are given: all regions and people alike."""
+        return replace(true, regional_sigma=0.0, dispersion=None)

@@ -22,21 +22,28 @@ Time goes by slots of dt days. The order within slot t, written down once:
 With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt f W / N
 (infinite for p of 1 or more), which makes the chance of the slot exactly p.
 Under ``I/S`` the chance is bounded by 1 in both cases; nothing else caps it.
+
+Each slot costs one pass over everybody to count who is where, one to add hazard,
+and some over the people who are exposed or infectious. Nothing larger than a few
+numbers per person and per region is held. One thread does it all, so the result
+cannot depend on the number of threads.
 """
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 
-from epifalcon.epidemic.hazard import resolve_kappa
+from epifalcon._numba import njit
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.reproduction_number import resolve_kappa, slot_hazard
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.epidemic.sellke import Draws
-from epifalcon.epidemic.spread import spread
-from epifalcon.epidemic.spread_records import Lives, Rule
+from epifalcon.epidemic.sellke import Draws, SlotCounts
 from epifalcon.epidemic.variation import EVEN, Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Mask, PersonIds, Slots
+from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, RegionIds, Slots
 
 
 def simulate(
@@ -74,29 +81,48 @@ def replay(
         raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
     if kappa is None:
         kappa = resolve_kappa(traces, pathogen, settings)
-    variation = _variation(traces, settings, variation)
-    seeds = choose_seeds(traces, pathogen, settings, draws)
-    rule = Rule(
-        force=kappa * pathogen.beta * traces.clock.slot_days,
-        silent_weight=settings.asymptomatic_weight,
-        linear=settings.chance == "linear",
-        over_susceptible=settings.contact == "I/S",
-        exposed_seeds=settings.seed_state == "exposed",
-        alike=variation.infectiousness is None,
-    )
-    regions = len(traces.regions)
-    cases = spread(traces.by_slot, regions, draws, seeds, rule, variation)
-    return _record(traces, pathogen, settings, cases, (seeds, kappa, variation))
-
-
-def _variation(
-    traces: Traces, settings: OutbreakSettings, variation: Variation | None
-) -> Variation:
-    """What the caller gave, or none where none is asked for."""
     variation = EVEN if variation is None else variation
     variation.require_asked_for(settings)
     variation.require_fit(traces.people, len(traces.regions))
-    return variation
+    seeds = choose_seeds(traces, pathogen, settings, draws)
+    cases = _Cases.none(traces.people)
+    infectiousness = variation.infectiousness
+    _run(
+        traces.by_slot,
+        draws.resistance.copy(),
+        draws.source_choice,
+        draws.latent_slots,
+        draws.infectious_slots,
+        draws.onset_slots,
+        # A copy may be written to, so that all calls share one compiled form.
+        np.ones(traces.people) if infectiousness is None else infectiousness.copy(),
+        np.append(1.0, variation.factors(len(traces.regions))),
+        seeds,
+        settings.seed_state == "exposed",
+        kappa * pathogen.beta * traces.clock.slot_days,
+        settings.asymptomatic_weight,
+        settings.chance == "linear",
+        settings.contact == "I/S",
+        cases,
+    )
+
+    def within(when: Slots) -> Slots:
+        return np.where(when < traces.slots, when, np.int32(-1))
+
+    return Outbreak(
+        infection_slot=within(cases.infection),
+        infectious_slot=within(cases.infectious),
+        onset_slot=within(cases.onset),
+        recovery_slot=within(cases.recovery),
+        source_person=cases.source_person,
+        source_region=cases.source_region,
+        seeds=seeds,
+        clock=traces.clock,
+        pathogen=pathogen,
+        settings=settings,
+        kappa=kappa,
+        variation=variation,
+    )
 
 
 def choose_seeds(
@@ -142,30 +168,175 @@ def _qualified(traces: Traces, regions: tuple[int, ...]) -> PersonIds:
     return np.flatnonzero(np.isin(first, regions)).astype(np.int32)
 
 
-def _record(
-    traces: Traces,
-    pathogen: Pathogen,
-    settings: OutbreakSettings,
-    cases: Lives,
-    used: tuple[Mask, float, Variation],
-) -> Outbreak:
-    slots = traces.slots
+_NEVER = np.iinfo(np.int32).max
 
-    def within(when: Slots) -> Slots:
-        return np.where(when < slots, when, np.int32(-1))
 
-    seeds, kappa, variation = used
-    return Outbreak(
-        infection_slot=within(cases.infection),
-        infectious_slot=within(cases.infectious),
-        onset_slot=within(cases.onset),
-        recovery_slot=within(cases.recovery),
-        source_person=cases.source_person,
-        source_region=cases.source_region,
-        seeds=seeds,
-        clock=traces.clock,
-        pathogen=pathogen,
-        settings=settings,
-        kappa=kappa,
-        variation=variation,
-    )
+class _Cases(NamedTuple):
+    """What happened to each person, (people,) each; slots may lie past the end."""
+
+    infection: Slots
+    infectious: Slots
+    onset: Slots
+    recovery: Slots
+    source_person: PersonIds
+    source_region: RegionIds
+
+    @classmethod
+    def none(cls, people: int) -> "_Cases":
+        first = [_NEVER, _NEVER, _NEVER, _NEVER, UNKNOWN, UNKNOWN]
+        return cls._make(np.full(people, value, np.int32) for value in first)
+
+
+@njit
+def _run(
+    by_slot: RegionIds,
+    resistance: Floats,
+    source_choice: Floats,
+    latent: SlotCounts,
+    infectious: SlotCounts,
+    onset: SlotCounts,
+    infectiousness: Floats,
+    factor: Floats,
+    seeds: Mask,
+    exposed_seeds: bool,
+    force: float,
+    silent_weight: float,
+    linear: bool,
+    over_susceptible: bool,
+    cases: _Cases,
+) -> None:
+    """Run all slots; fill ``cases``, use up ``resistance`` (infinite once infected).
+
+    ``factor`` and all arrays by place have an entry more than there are regions:
+    place 0 is "not observed", and region r is place r + 1.
+    """
+    slots, people = by_slot.shape
+    places = len(factor)
+    crowd = np.zeros(places, np.int32)
+    weight, hazard = np.zeros(places), np.zeros(places)
+    ill, silent = np.zeros(places, np.int32), np.zeros(places, np.int32)
+    # Where the carriers of a place with a new case end in ``line``, -1 elsewhere.
+    ill_end, silent_end = np.full(places, -1, np.int32), np.full(places, -1, np.int32)
+    touched = np.empty(places, np.int32)
+    # Everybody exposed or infectious, always in order of person.
+    active, carriers = np.empty(people, np.int32), np.empty(people, np.int32)
+    fresh, line = np.empty(people, np.int32), np.empty(people, np.int32)
+    actives = 0
+    for person in range(people):
+        if seeds[person]:
+            wait = latent[person] if exposed_seeds else 0
+            _infect(person, 0, wait, infectious, onset, cases)
+            resistance[person] = math.inf
+            active[actives] = person
+            actives += 1
+    for slot in range(slots):
+        here = by_slot[slot]
+        kept = found = many = 0
+        for person in active[:actives]:
+            active[kept] = person
+            kept += cases.recovery[person] > slot
+        actives = kept
+        if actives == 0:
+            break
+        for person in active[:actives]:
+            carriers[found] = person
+            found += cases.infectious[person] <= slot and here[person] >= 0
+        if found == 0:
+            continue
+        for person in carriers[:found]:
+            place = here[person] + 1
+            touched[many] = place
+            many += ill[place] + silent[place] == 0
+            is_ill = cases.onset[person] <= slot
+            ill[place] += is_ill
+            silent[place] += not is_ill
+            weight[place] += infectiousness[person] * (1.0 if is_ill else silent_weight)
+        crowd[:] = 0
+        # An unsigned index spares the test for negative ones.
+        for person in range(people):
+            counts = not over_susceptible or resistance[person] < math.inf
+            crowd[np.uint32(here[person] + 1)] += counts
+        for place in touched[:many]:
+            if crowd[place] > 0:
+                dose = force * (weight[place] / crowd[place]) * factor[place]
+                hazard[place] = slot_hazard(dose, linear)
+        # To walk over the infected too is three times faster than to keep a list
+        # of the susceptible.
+        infected = 0
+        for person in range(people):
+            left = resistance[person] - hazard[np.uint32(here[person] + 1)]
+            resistance[person] = left
+            if left <= 0:
+                fresh[infected] = person
+                infected += 1
+        # Put the carriers of every place with a new case side by side: its ill
+        # first, then its silent, each in order of person.
+        end = 0
+        for person in fresh[:infected]:
+            place = here[person] + 1
+            if ill_end[place] < 0:
+                ill_end[place] = end
+                silent_end[place] = end + ill[place]
+                end += ill[place] + silent[place]
+        for person in carriers[:found]:
+            place = here[person] + 1
+            if ill_end[place] >= 0:
+                ends = ill_end if cases.onset[person] <= slot else silent_end
+                line[ends[place]] = person
+                ends[place] += 1
+        for person in fresh[:infected]:
+            place = here[person] + 1
+            left = source_choice[person] * weight[place]
+            middle = ill_end[place]
+            for index in range(middle - ill[place], silent_end[place]):
+                share = infectiousness[line[index]]
+                if index >= middle:
+                    share *= silent_weight
+                if share > 0:
+                    cases.source_person[person] = line[index]
+                    left -= share
+                    if left < 0:
+                        break
+        for person in fresh[:infected]:
+            _infect(person, slot, latent[person], infectious, onset, cases)
+            cases.source_region[person] = here[person]
+            resistance[person] = math.inf
+        actives = _merge(active, actives, fresh[:infected])
+        for place in touched[:many]:
+            hazard[place] = weight[place] = 0.0
+            silent[place] = ill[place] = 0
+            ill_end[place] = -1
+
+
+@njit
+def _infect(
+    person: int,
+    slot: int,
+    wait: int,
+    infectious: SlotCounts,
+    onset: SlotCounts,
+    cases: _Cases,
+) -> None:
+    begin = slot + wait
+    recovery = begin + infectious[person]
+    cases.infection[person] = slot
+    cases.infectious[person] = begin
+    cases.recovery[person] = recovery
+    if onset[person] > 0 and begin + onset[person] < recovery:
+        cases.onset[person] = begin + onset[person]
+
+
+@njit
+def _merge(active: PersonIds, actives: int, fresh: PersonIds) -> int:
+    """Put ``fresh`` into ``active``, both in order of person, from the back."""
+    old, new = actives - 1, fresh.size - 1
+    place = actives + new
+    while new >= 0:
+        if old >= 0 and active[old] > fresh[new]:
+            active[place] = active[old]
+            old -= 1
+        else:
+            active[place] = fresh[new]
+            new -= 1
+        place -= 1
+    return actives + fresh.size

@@ -50,17 +50,3 @@ def blind_folds(
     dealt = rng.permutation(np.flatnonzero(known.tested))
     fold[dealt] = np.arange(len(dealt)) % folds
     return fold
-
-
-def even_folds(known: Known, folds: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(people,) the fold of each tested person, -1 for everybody else.
-
-    Every fold has the same share of positives: otherwise a fold with many would
-    see fewer among the others, and training would learn the answer backwards.
-    """
-    fold = np.full(known.people, -1, np.int64)
-    dealt = np.concatenate(
-        [rng.permutation(np.flatnonzero(known.status == kind)) for kind in (1, 0)]
-    )
-    fold[dealt] = np.arange(len(dealt)) % folds
-    return fold

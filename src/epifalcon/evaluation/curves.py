@@ -1,8 +1,8 @@
-"""The ranking of people against the truth: what every threshold calls, exactly.
+"""Rank people by score against the truth, with exact handling of ties.
 
-People with equal scores cannot be told apart by any threshold, so they stand in
-one group and move together. All metrics are functions of these groups: the order
-in which people are listed cannot change a result.
+No threshold can separate people with equal scores, so they form one group. All
+metrics are functions of these groups, and the order in which people are listed
+cannot change a result.
 
 >>> ranked = curve([0.9, 0.5, 0.5, 0.1], [True, True, False, False])
 >>> precision_recall(ranked).precision.round(3).tolist()
@@ -23,90 +23,80 @@ from epifalcon.types import Counts, Floats, Mask
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Infected and other people at each distinct score, from high to low.
-
-    A curve of resampled people has a leading axis, one row a replicate; a score
-    at which a replicate has nobody keeps its place with two zeros.
-    """
+    """Infected and other people at each distinct score, all arrays (thresholds,)."""
 
     score: Floats
-    """Distinct scores in falling order: (thresholds,)."""
+    """Distinct scores in falling order."""
     positives: Counts
-    """Infected people at each score: (..., thresholds)."""
+    """Infected people at each score."""
     negatives: Counts
-    """Other people at each score: (..., thresholds)."""
+    """Other people at each score."""
 
     def __post_init__(self) -> None:
-        shapes = {self.positives.shape, self.negatives.shape}
-        if len(shapes) > 1 or self.positives.shape[-1:] != self.score.shape:
-            raise DataError(
-                f"positives {self.positives.shape} and negatives "
-                f"{self.negatives.shape} must have one count for each of the "
-                f"{self.score.shape} scores"
-            )
-        if not len(self.score):
-            raise DataError("a curve needs at least one person")
         for array in (self.score, self.positives, self.negatives):
             array.setflags(write=False)
 
     @cached_property
     def true_positives(self) -> Counts:
-        """Infected people at or above each score: (..., thresholds)."""
-        return np.cumsum(self.positives, axis=-1, dtype=np.int64)
+        """Infected people at or above each score."""
+        return np.cumsum(self.positives, dtype=np.int64)
 
     @cached_property
     def false_positives(self) -> Counts:
-        """Other people at or above each score: (..., thresholds)."""
-        return np.cumsum(self.negatives, axis=-1, dtype=np.int64)
+        """Other people at or above each score."""
+        return np.cumsum(self.negatives, dtype=np.int64)
 
     @cached_property
     def called(self) -> Counts:
-        """People at or above each score: (..., thresholds)."""
+        """People at or above each score."""
         return self.true_positives + self.false_positives
 
     @property
-    def infected(self) -> Counts:
-        """All infected people: (...,)."""
-        return np.asarray(self.true_positives[..., -1])
+    def infected(self) -> int:
+        """Number of infected people."""
+        return int(self.true_positives[-1])
 
     @property
-    def people(self) -> Counts:
-        """All people: (...,)."""
-        return np.asarray(self.called[..., -1])
+    def people(self) -> int:
+        """Number of people."""
+        return int(self.called[-1])
+
+    @property
+    def healthy(self) -> int:
+        """Number of people who are not infected."""
+        return self.people - self.infected
 
     @cached_property
     def precision(self) -> Floats:
-        """Infected share of those called, 0 where nobody is: (..., thresholds)."""
-        return np.asarray(self.true_positives / np.maximum(self.called, 1))
+        """Infected share of those called at each score."""
+        return np.asarray(self.true_positives / self.called)
 
     @property
     def recall(self) -> Floats:
-        """Share of the infected called, NaN without any: (..., thresholds)."""
-        return ratio(self.true_positives, self.infected[..., None])
+        """Share of the infected who are called at each score; NaN without any."""
+        if not self.infected:
+            return np.full(len(self.score), np.nan)
+        return np.asarray(self.true_positives / self.infected)
 
-    def found(self, tested: ArrayLike) -> Floats:
-        """Infected people expected among the ``tested`` highest scores: (...,).
+    def found(self, tested: int) -> float:
+        """Return the expected number of infected among the highest scores.
 
-        Where the last place falls inside a group of equal scores, the places
-        are drawn by lot, and the expectation over the lot is returned.
+        Where the last of the ``tested`` places falls inside a group of equal
+        scores, the people of the group are chosen at random.
         """
-        wanted = np.minimum(np.asarray(tested), self.people)[..., None]
-        last = np.argmax(self.called >= wanted, axis=-1, keepdims=True)
-
-        def there(counts: Counts) -> Counts:
-            return np.take_along_axis(counts, last, axis=-1)
-
-        positives = there(self.positives)
-        group = np.maximum(positives + there(self.negatives), 1)
-        left_out = positives * (there(self.called) - wanted) / group
-        return np.asarray((there(self.true_positives) - left_out)[..., 0])
+        tested = min(tested, self.people)
+        last = int(np.argmax(self.called >= tested))
+        size = self.positives[last] + self.negatives[last]
+        excess = self.called[last] - tested
+        missed = self.positives[last] * excess / size
+        return float(self.true_positives[last] - missed)
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionRecall:
     """Points of the precision-recall curve, highest threshold first; (thresholds,).
 
-    There is no made-up first point: nobody called has no precision.
+    There is no artificial first point: nobody called has no precision.
     """
 
     threshold: Floats
@@ -116,10 +106,7 @@ class PrecisionRecall:
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """Points of the ROC curve from (0, 0), nobody called, to (1, 1).
-
-    Both arrays (thresholds + 1,).
-    """
+    """Points of the ROC curve from (0, 0) to (1, 1); both (thresholds + 1,)."""
 
     false_positive_rate: Floats
     recall: Floats
@@ -128,8 +115,9 @@ class Roc:
 def curve(scores: ArrayLike, truth: ArrayLike) -> Curve:
     """Rank people by ``scores`` against ``truth``; both (people,).
 
-    A higher score means a higher risk. Scores may be any numbers, infinite too;
-    ``truth`` is bool or 0 and 1. ``DataError`` for NaN, unequal lengths, no people.
+    A higher score means a higher risk. Scores may be any numbers, including
+    infinite ones; ``truth`` is bool or 0 and 1. Raises ``DataError`` for NaN,
+    unequal lengths and an empty list.
     """
     score, infected = _scores(scores), _truth(truth)
     same_length(scores=score, truth=infected)
@@ -145,35 +133,27 @@ def curve(scores: ArrayLike, truth: ArrayLike) -> Curve:
 
 
 def precision_recall(ranked: Curve) -> PrecisionRecall:
-    """The precision-recall curve, the paper's pr(.); needs an infected person."""
-    if not ranked.infected.all():
+    """Return the precision-recall curve, pr(.) of the paper; needs an infected."""
+    if not ranked.infected:
         raise DataError("no infected person among those scored: recall is undefined")
     return PrecisionRecall(ranked.score, ranked.recall, ranked.precision)
 
 
 def roc(ranked: Curve) -> Roc:
-    """The ROC curve; needs an infected and a not infected person."""
+    """Return the ROC curve; needs an infected and a healthy person."""
     need_both(ranked)
-    healthy = ranked.people - ranked.infected
     return Roc(
-        _from_zero(ranked.false_positives / healthy),
-        _from_zero(ranked.true_positives / ranked.infected),
+        np.append(0.0, ranked.false_positives / ranked.healthy),
+        np.append(0.0, ranked.recall),
     )
 
 
 def need_both(ranked: Curve, who: str = "those scored") -> None:
     """Raise ``DataError`` unless ``who`` holds infected and other people."""
-    if not ranked.infected.all():
+    if not ranked.infected:
         raise DataError(f"no infected person among {who} ({ranked.people} people)")
-    if (ranked.infected == ranked.people).any():
+    if not ranked.healthy:
         raise DataError(f"all of {who} are infected ({ranked.people} people)")
-
-
-def ratio(part: ArrayLike, whole: ArrayLike) -> Floats:
-    """``part / whole``, NaN where ``whole`` is 0; shapes broadcast."""
-    part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
-    empty = np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan)
-    return np.asarray(np.divide(part, whole, out=empty, where=whole != 0))
 
 
 def _scores(scores: ArrayLike) -> Floats:
@@ -202,7 +182,3 @@ def _truth(truth: ArrayLike) -> Mask:
         value = infected[np.argmax(strange)]
         raise DataError(f"truth holds {value}, expected only 0 and 1")
     return infected.astype(np.bool_)
-
-
-def _from_zero(values: Floats) -> Floats:
-    return np.concatenate([[0.0], values])

@@ -1,4 +1,4 @@
-"""How sure a figure is: over seeds, within one run, and between two methods.
+"""Uncertainty of a figure: over seeds, within one run, and between two methods.
 
 Seeds are outbreaks and splits of labels. An interval over seeds says what another
 outbreak may bring; an interval within one run only what other people of the same
@@ -6,22 +6,20 @@ outbreak would have, which is narrower. Claims rest on seeds.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from epifalcon.checks import same_length, whole
+from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.evaluation.curves import Curve, ratio
+from epifalcon.evaluation.curves import Curve
 from epifalcon.types import Counts, Floats, Mask
 
 EXACT_FLIPS = 40
 """Most pairs for which all sign flips are counted; see ``Paired.p_flip``."""
-
-_CHUNK = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -131,49 +129,14 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def bootstrap(
-    ranked: Curve,
-    statistics: Mapping[str, Callable[[Curve], Floats]],
-    rng: np.random.Generator,
-    replicates: int = 1000,
-    level: float = 0.95,
-) -> dict[str, Interval]:
-    """Intervals of metrics within one run, all from the same draws.
-
-    Infected and healthy people are drawn anew, each kind among itself, so the
-    prevalence stays. ``metrics.statistics`` names the metrics. The interval is
-    that of percentiles, moved by twice the bias that the draws show: best-over-
-    thresholds metrics and calibration errors are too large on few people, and
-    twice too large on people drawn from them. For calibration errors even the
-    estimate may then lie above the interval. Not cut at 0 or 1.
-    """
-    _check_level(level)
-    whole(2, replicates=replicates)
-    if ranked.positives.ndim != 1:
-        raise DataError("only a curve that was not resampled can be")
-    rows = max(1, _CHUNK // int(ranked.people))
-    drawn: dict[str, list[Floats]] = {name: [] for name in statistics}
-    for start in range(0, replicates, rows):
-        sample = _resampled(ranked, min(rows, replicates - start), rng)
-        for name, statistic in statistics.items():
-            drawn[name].append(statistic(sample))
-    return {
-        name: _interval(statistic(ranked), np.concatenate(drawn[name]), level)
-        for name, statistic in statistics.items()
-    }
-
-
 def auc_interval(ranked: Curve, level: float = 0.95) -> Interval:
     """DeLong's interval of the AUC within one run, on the logit scale.
 
-    Without drawing; agrees with ``bootstrap``. No interval where DeLong's
-    variance is zero or undefined: a perfect ranking, fewer than two of a kind.
+    No interval where DeLong's variance is zero or undefined: a perfect ranking,
+    fewer than two of a kind.
     """
     _check_level(level)
-    if ranked.positives.ndim != 1:
-        raise DataError("DeLong's interval is for one ranking at a time")
-    infected = int(ranked.infected)
-    healthy = int(ranked.people) - infected
+    infected, healthy = ranked.infected, ranked.healthy
     if not (infected and healthy):
         return Interval(None, None, None, level)
     wins = 1 - (ranked.false_positives - ranked.negatives / 2) / healthy
@@ -278,32 +241,6 @@ def _flip_sums(gaps: Floats) -> Floats:
     return sums
 
 
-def _resampled(ranked: Curve, rows: int, rng: np.random.Generator) -> Curve:
-    return Curve(
-        ranked.score,
-        _redrawn(ranked.positives, rows, rng),
-        _redrawn(ranked.negatives, rows, rng),
-    )
-
-
-def _redrawn(counts: Counts, rows: int, rng: np.random.Generator) -> Counts:
-    """As many people drawn anew, counted by score: (rows, thresholds)."""
-    groups, people = len(counts), int(counts.sum())
-    owner = np.repeat(np.arange(groups), counts)
-    chosen = owner[rng.integers(0, people, (rows, people))] if people else owner[None]
-    flat = (chosen + groups * np.arange(rows)[:, None]).ravel()
-    return np.bincount(flat, minlength=rows * groups).reshape(rows, groups)
-
-
-def _interval(estimate: Floats, drawn: Floats, level: float) -> Interval:
-    known = drawn[~np.isnan(drawn)]
-    if np.isnan(estimate) or not len(known):
-        return Interval(None, None, None, level)
-    moved = known - 2 * (known.mean() - estimate)
-    low, high = np.quantile(moved, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(estimate), float(low), float(high), level)
-
-
 def _spread(values: Floats, counts: Counts, mean: float) -> float:
     total = float((counts * (values - mean) ** 2).sum())
-    return float(ratio(total, int(counts.sum()) - 1))
+    return total / (int(counts.sum()) - 1)

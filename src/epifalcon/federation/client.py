@@ -22,10 +22,13 @@ from epifalcon.federation.messages import (
     LocationUpload,
     PresenceUpload,
 )
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.hypergraph.counting import distinct_members, sum_of_edges
-from epifalcon.hypergraph.incidence import EdgeKeys, Incidence
-from epifalcon.hypergraph.noise import Draw
+from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.hypergraph.incidence import (
+    EdgeKeys,
+    Incidence,
+    distinct_members,
+    sum_of_edges,
+)
 from epifalcon.hypergraph.propagate import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.micro import (
     Exchange,
@@ -181,7 +184,7 @@ def first_home(cohort: Cohort, settings: FalconSettings, seeds: RunSeeds) -> Hom
 
 def announce(cohort: Cohort, plan: PrivacyPlan, seeds: RunSeeds) -> PresenceUpload:
     """How many of the cohort are at each place that it claims."""
-    if plan.mode == "off":
+    if not plan.is_private:
         size = cohort.incidence.size.astype(np.float64)
         return PresenceUpload(cohort.incidence.edge_key, size)
     claims = cohort.claims
@@ -206,17 +209,18 @@ def training_inputs(
     cohort: Cohort,
     home: Home,
     around: Surroundings,
-    run: tuple[FalconSettings, RunSeeds, int],
     parameters: Parameters,
+    settings: FalconSettings,
+    seeds: RunSeeds,
+    round_number: int,
 ) -> tuple[HomeInputs, LinearUse | None]:
-    """What enters a round's pass; ``run`` is settings, seeds and round number.
+    """Return what enters a round's pass.
 
-    For a status input, also the linear map that made the rows, its outputs
-    being the factors of dropout (the gradient is still to come).
+    For a status input, also the linear map that made the rows, its outputs being the
+    factors of dropout (the gradient follows later).
     """
-    settings, seeds, number = run
     masks = tuple(
-        _dropout(cohort, settings, Draw(seeds.dropout, number, layer))
+        _dropout(cohort, settings, Draw(seeds.dropout, round_number, layer))
         for layer in range(settings.layers + 1)
     )
     entry = masks[0]
@@ -225,7 +229,7 @@ def training_inputs(
         if entry is not None:
             rows = rows * entry
     else:
-        shown, target = masked_status(cohort, settings, Draw(seeds.mask, number))
+        shown, target = masked_status(cohort, settings, Draw(seeds.mask, round_number))
         inputs = status_inputs(shown, settings.dtype)
         rows = inputs @ parameters["input.weight"].T
         factor = torch.ones_like(rows) if entry is None else entry
@@ -333,26 +337,25 @@ def gradient_upload(
     uses: Sequence[LinearUse],
     weight: float,
     plan: PrivacyPlan,
-    where: tuple[RunSeeds, int],
+    seeds: RunSeeds,
+    round_number: int,
 ) -> GradientUpload:
-    """The cohort's summed gradients, each person's clipped and noised by the plan.
+    """Sum the cohort's gradients, each person's clipped and noised by the plan.
 
-    ``where`` is the seeds and the round. Everybody takes part, also people
-    without a known result, whose own loss is 0.
+    Everybody takes part, also people without a known result, whose own loss is 0.
     """
-    seeds, number = where
     people = len(cohort.people)
     if plan.gradient is None:
         sums = {use.weight: use.weight_gradient() for use in uses}
         sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
-        return GradientUpload(number, sums, people, weight)
+        return GradientUpload(round_number, sums, people, weight)
     tapes = [LinearTape(use.weight, use.inputs, use.outputs, use.bias) for use in uses]
     clipped = clipped_sum(tapes, plan.gradient.clip)
-    terms = plan.gradient_terms(number)
+    terms = plan.gradient_terms(round_number)
     generator = seeds.gradient(terms, int(cohort.people[0]))
     mean = private_mean(clipped, plan.gradient, terms, generator).value
     sums = {name: value * people for name, value in mean.items()}
-    return GradientUpload(number, sums, people, None)
+    return GradientUpload(round_number, sums, people, None)
 
 
 def clip_step(before: Home, after: Home, clip: float) -> Home:
@@ -375,14 +378,15 @@ def close_round(
     home: Home,
     result: PassResult,
     closing: Closing,
-    run: tuple[FalconSettings, RunSeeds, bool],
+    settings: FalconSettings,
+    seeds: RunSeeds,
+    exchanged: bool,
 ) -> Home:
-    """Each person's embedding after its own step of Adam (algorithm 2, line 8).
+    """Return each person's embedding after its step of Adam (algorithm 2, line 8).
 
-    ``run`` is settings, seeds and whether gradients were exchanged: then the
-    step is that of the mean loss of all, otherwise that of the person's own.
+    Where gradients were exchanged the step is that of the mean loss of all, otherwise
+    that of the person's own.
     """
-    settings, seeds, exchanged = run
     if home.rows is None or home.moments is None:
         return replace(home, received=result.received)
     gradient = result.row_gradient

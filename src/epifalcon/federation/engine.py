@@ -47,23 +47,28 @@ class RoundReport:
     seconds: float
 
 
-class Engine(Protocol):
-    """Federated rounds over some people, however they are carried out."""
+class Rounds(Protocol):
+    """Federated rounds, however they are carried out."""
 
     settings: FalconSettings
-    plan: PrivacyPlan
-    ledger: Ledger
 
     @property
     def round(self) -> int:
         """Rounds done."""
 
     def step(self) -> float:
-        """One round; returns its mean loss.
+        """Do one round and return its mean loss.
 
         Receipts are in the ledger before anything leaves. If it raises, model
         and homes are as they were before.
         """
+
+
+class Engine(Rounds, Protocol):
+    """Rounds over people whose scores can be asked for here."""
+
+    plan: PrivacyPlan
+    ledger: Ledger
 
     def scores(self, fresh: bool) -> Probabilities:
         """Probability of infection of everybody, (people,).
@@ -80,7 +85,7 @@ class Engine(Protocol):
 
 
 def train(
-    engine: Engine,
+    engine: Rounds,
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
 ) -> list[RoundReport]:
@@ -109,7 +114,7 @@ def predict(engine: Engine, fresh: bool | None = None) -> Probabilities:
     round left at home, which costs nothing more.
     """
     if fresh is None:
-        fresh = engine.plan.mode == "off" or engine.round == 0
+        fresh = not engine.plan.is_private or engine.round == 0
     return engine.scores(fresh)
 
 
@@ -219,7 +224,7 @@ def probabilities(
 
 def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
     """Enter a forward pass beside the rounds; without privacy nothing is counted."""
-    if plan.mode == "off":
+    if not plan.is_private:
         return
     opening = () if number else plan.opening()
     ledger.record(*opening, *plan.scoring_receipts(number))
@@ -233,7 +238,7 @@ def require_plan(
         raise SettingsError(
             f"the plan is for {plan.layers} layers, the model has {settings.layers}"
         )
-    if plan.mode == "off":
+    if not plan.is_private:
         return
     if plan.copies != copies:
         raise SettingsError(

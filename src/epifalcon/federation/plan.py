@@ -9,13 +9,15 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from epifalcon._random import combine
 from epifalcon.errors import SettingsError
-from epifalcon.federation.settings import Mode, PrivacySettings
+from epifalcon.federation.settings import Mode, PredictionSettings, PrivacySettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.micro import UNCHANGED, Part, Way
 from epifalcon.models.settings import FalconSettings
@@ -132,8 +134,8 @@ class PrivacyPlan:
         person (see ``releases_of``).
         """
         path = settings.gradient_path
-        exchanged = path == "exchanged" or (path == "auto" and wish.mode == "off")
-        if wish.mode == "off":
+        exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
+        if not wish.is_private:
             return cls(
                 mode="off",
                 way=Way(exchanged=exchanged),
@@ -164,6 +166,18 @@ class PrivacyPlan:
             presence=None if presence is None else UploadMechanism(1.0, presence),
             budget=_budget(wish),
         )
+
+    @classmethod
+    def for_run(cls, settings: PredictionSettings, clock: Clock) -> "PrivacyPlan":
+        """Return the plan of a run of ``settings`` on traces of ``clock``."""
+        copies = settings.pseudo.pseudo_copies if settings.uses_pseudo_traces else 0
+        releases = releases_of(clock)
+        return cls.of(settings.privacy, settings.model, releases, copies)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether uploads are protected at all."""
+        return self.mode != "off"
 
     @property
     def step_clip(self) -> float | None:
@@ -300,6 +314,31 @@ class RunSeeds:
         """256 bits of the secret for one purpose."""
         text = f"epifalcon secret\0{self.secret}\0{name}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Key of one draw of noise or masks; any other value gives a fresh draw."""
+
+    seed: int
+    round: int = 0
+    layer: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            is_whole = isinstance(value, Integral) and not isinstance(value, bool)
+            if not is_whole or not 0 <= value < 2**63:
+                raise SettingsError(
+                    f"{name}={value} must be a whole number from 0 to 2^63 - 1"
+                )
+
+    @property
+    def key(self) -> int:
+        """The 64-bit key of the generator."""
+        key = np.uint64(0)
+        for word in (self.seed, self.round, self.layer):
+            key = np.uint64(combine(key, np.uint64(word)))
+        return int(key)
 
 
 def _way(upload: UploadMechanism, releases: Releases, exchanged: bool) -> Way:

@@ -114,6 +114,19 @@ class PrivacySettings:
             )
 
     @property
+    def is_private(self) -> bool:
+        """Whether uploads are protected at all."""
+        return self.mode != "off"
+
+    @property
+    def reveals_validation(self) -> bool:
+        """Whether results of validation people may leave and choose the round.
+
+        In mode ``local`` the guarantee covers test results too.
+        """
+        return self.mode != "local"
+
+    @property
     def is_published(self) -> bool:
         """Whether clip and noise are the paper's, not those of its program."""
         mechanisms = self.clipped, self.upload_noise, self.gradient_noise
@@ -174,8 +187,7 @@ class SiteRules:
     uploads: Literal["auto", "sums", "rows"] = "auto"
     """``sums``: a site adds its people's noised rows up by place. ``rows``: each
     person's row leaves by itself, as in the paper, with a number for the person.
-    ``auto``: sums where something is promised; without, rows, which are the same
-    at all places of a person and so a tenth of the bytes."""
+    ``auto``: sums."""
     least_sites: int = 1
     """With fewer that answer, the run stops and can be gone on with."""
     answer_seconds: float = 120.0
@@ -190,9 +202,10 @@ class SiteRules:
         whole(1, most_answer_mb=self.most_answer_mb)
         positive(answer_seconds=self.answer_seconds)
 
-    def sends_rows(self, mode: Mode) -> bool:
-        """Whether rows leave person by person in ``mode``."""
-        return self.uploads == "rows" or (self.uploads == "auto" and mode == "off")
+    @property
+    def sends_rows(self) -> bool:
+        """Whether rows leave person by person."""
+        return self.uploads == "rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,14 +225,45 @@ class PredictionSettings:
         wanted = self.region.macro_cases
         if wanted != "auto":
             return wanted
-        return "none" if self.privacy.mode == "local" else "reported"
+        return "reported" if self.privacy.reveals_validation else "none"
+
+    @property
+    def uses_region_model(self) -> bool:
+        """Whether a region model is fitted, on sums of cases and flows."""
+        return self.macro_cases != "none"
+
+    @property
+    def uses_pseudo_traces(self) -> bool:
+        """Whether people hide among pseudo traces."""
+        return self.privacy.is_private and self.pseudo.pseudo_copies > 0
+
+    @property
+    def pseudo_follows_cases(self) -> bool:
+        """Whether pseudo traces depend on reported cases.
+
+        In mode ``local`` only with a region model, for which cases leave anyway:
+        the guarantee for test results would not hold for sums without noise.
+        """
+        if not (self.uses_pseudo_traces and self.pseudo.reads_cases):
+            return False
+        return self.privacy.reveals_validation or self.uses_region_model
+
+    @property
+    def shares_cases(self) -> bool:
+        """Whether sums of cases leave a site without noise."""
+        return self.uses_region_model or self.pseudo_follows_cases
+
+    @property
+    def shares_sums(self) -> bool:
+        """Whether any sum leaves a site without noise."""
+        return self.uses_region_model or self.uses_pseudo_traces
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
         """The learning rates that are tried, one training each."""
         if self.model.learning_rate is not None:
             return (self.model.learning_rate,)
-        several = self.privacy.mode == "off" and self.stopping.selected_on != "test"
+        several = not self.privacy.is_private and self.stopping.selected_on != "test"
         return TRIED_RATES if several else (PAPER_RATE,)
 
     def with_learning_rate(self, rate: float) -> "PredictionSettings":

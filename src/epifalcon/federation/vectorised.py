@@ -3,16 +3,16 @@
 The same arithmetic as with messages. What differs is only how rows are carried:
 one fused product instead of uploads and replies, and for each group of edges
 one Gaussian instead of one for each upload, which is the same joint
-distribution for all that people receive (``hypergraph.noise``).
+distribution for all that people receive.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.federation import client, server
 from epifalcon.federation.client import Cohort, Surroundings
 from epifalcon.federation.engine import (
@@ -26,14 +26,11 @@ from epifalcon.federation.engine import (
     run_pass,
     unpack,
 )
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.sampling import Sampling
+from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
-from epifalcon.federation.view import ServerView
-from epifalcon.hypergraph.merging import ALONE, Groups
-from epifalcon.hypergraph.noise import Draw
-from epifalcon.hypergraph.operator import SILENT, Noise, Operator
-from epifalcon.hypergraph.propagate import require_rows, view
+from epifalcon.federation.view import Sampling, ServerView
+from epifalcon.hypergraph.fused import EdgeSums, FusedOperator, Noise
+from epifalcon.hypergraph.propagate import RowsOf, require_rows, view
 from epifalcon.models.micro import (
     Exchange,
     initial_parameters,
@@ -49,39 +46,13 @@ _KINDS = ("upload", "return", "scoring")
 
 
 @dataclass(frozen=True, eq=False)
-class CountedGroups(Groups):
-    """Groups whose edges are divided by counts other than their members."""
-
-    summed: Floats
-    """(groups,) the sum of 1/n_e over the merged edges."""
-
-    @property
-    def weight(self) -> Floats:
-        """The sum of 1/n_e."""
-        return self.summed
-
-
-@dataclass(frozen=True, eq=False)
-class CountedOperator(Operator):
-    """H diag(1/n_e) H' with counts n_e of any source."""
-
-    lone: Floats = field(default_factory=lambda: np.zeros(0))
-
-    @property
-    def alone(self) -> Floats:  # type: ignore[override]
-        """The sum of 1/n_e over the edges in which the person was alone."""
-        return self.lone
-
-
-@dataclass(frozen=True, eq=False)
 class Passage:
     """Carries rows from people to edges and back, with the noise of all uploads."""
 
-    operator: Operator
-    group_sigma: Floats
-    """(groups,) noise on what a group passes on; empty for none."""
-    person_sigma: Floats
-    """(people,) noise on what a person gets from edges of its own."""
+    operator: FusedOperator
+    sigma: EdgeSums | None
+    """Standard deviation of the noise on what groups pass on, and on what a person
+    gets from edges of its own; None for no noise."""
     layers: int
     one_value: bool = False
     """Whether all columns share one noise value for each edge, and only uploads
@@ -89,68 +60,51 @@ class Passage:
 
     @classmethod
     def of(cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan) -> "Passage":
-        """The passage under ``plan``; ``counts``, (edges,), are None if true."""
-        inc = cohort.incidence
-        noisy = plan.upload is not None and plan.upload.sigma > 0
-        operator = Operator.of(inc)
-        divisor = inc.size.astype(np.float64) if counts is None else counts
-        if counts is not None:
-            group, lone = _by_group(operator, 1 / divisor)
-            whole = operator.groups
-            groups = CountedGroups(whole.rows, whole.edges, whole.group_of_edge, group)
-            operator = CountedOperator(
-                groups, operator.person_alone, operator.degree, lone
-            )
-        empty = np.zeros(0)
-        group_sigma, person_sigma = empty, empty
-        if noisy and plan.upload is not None:
-            uploads = cohort.uploads
-            # In the program the mean of an edge has the noise of a mean of uploads,
-            # pseudo uploads included, although these never enter the mean.
-            squared = 1 / uploads if plan.upload.one_value else uploads / divisor**2
-            variance = _by_group(operator, squared)
-            group_sigma, person_sigma = (
-                plan.upload.sigma * np.sqrt(one) for one in variance
-            )
-        one_value = plan.upload is not None and plan.upload.one_value
-        return cls(operator, group_sigma, person_sigma, plan.layers, one_value)
+        """Build the passage under ``plan``; ``counts``, (edges,), are None if true."""
+        operator, upload = FusedOperator.of(cohort.incidence, counts), plan.upload
+        if upload is None or upload.sigma <= 0:
+            return cls(operator, None, plan.layers)
+        # In the program the mean of an edge has the noise of a mean of uploads,
+        # pseudo uploads included, although these never enter the mean.
+        uploads = cohort.uploads
+        squared = 1 / uploads if upload.one_value else uploads / operator.counts**2
+        variance = operator.sum_edges(squared)
+        sigma = EdgeSums(
+            upload.sigma * np.sqrt(variance.group),
+            upload.sigma * np.sqrt(variance.person),
+        )
+        return cls(operator, sigma, plan.layers, upload.one_value)
 
-    def carry(self, exchange: Exchange, seed: int, turn: tuple[str, int]) -> Tensor:
-        """What comes back for the rows; ``turn`` is the kind of pass and the round."""
-        rows = exchange.rows
-        require_rows(rows, self.operator.people, "people")
-        place = _KINDS.index(turn[0]) * self.layers + exchange.layer
-        noise = SILENT
-        if len(self.group_sigma) or len(self.person_sigma):
-            key = Draw(seed, turn[1], place).key
-            noise = Noise(self.group_sigma, self.person_sigma, key)
-        after = self.operator.share if exchange.kind == "upload" else None
+    def carry(
+        self, exchange: Exchange, seed: int, kind: str, round_number: int
+    ) -> Tensor:
+        """Return what comes back in a pass of ``kind``: upload, return or scoring."""
+        require_rows(exchange.rows, self.operator.people, "people")
+        rows, noise = view(exchange.rows), None
+        _require_finite(rows, exchange, round_number)
+        if self.sigma is not None:
+            place = _KINDS.index(kind) * self.layers + exchange.layer
+            key = Draw(seed, round_number, place).key
+            noise = Noise(self.sigma.group, self.sigma.person, key)
+        upload = exchange.kind == "upload"
+        after = self.operator.share if upload else None
         if self.one_value:
-            passed = self.operator.symmetric(view(rows), None, after, SILENT)
-            if exchange.kind == "upload" and turn[1] > 0 and noise is not SILENT:
-                zero = np.zeros((len(rows), 1), view(rows).dtype)
-                alone = self.operator.symmetric(zero, None, after, noise)
-                np.add(passed.rows, alone.rows, out=passed.rows)
+            passed = self.operator.apply(rows, after)
+            if upload and round_number > 0 and noise is not None:
+                zero = np.zeros((len(rows), 1), rows.dtype)
+                passed += self.operator.apply(zero, after, noise)
         else:
-            passed = self.operator.symmetric(view(rows), None, after, noise)
-        if not passed.finite:
-            raise DataError(
-                f"{exchange.channel} in round {turn[1]}: an upload holds NaN or "
-                "infinity; nothing was passed on. Is learning_rate too large?"
-            )
-        return torch.from_numpy(passed.rows)
+            passed = self.operator.apply(rows, after, noise)
+        _require_finite(passed, exchange, round_number)
+        return torch.from_numpy(passed)
 
 
-def _by_group(operator: Operator, value: Floats) -> tuple[Floats, Floats]:
-    """Sums of a value of each edge: (groups,), and (people,) over lonely edges."""
-    group = operator.groups.group_of_edge
-    joined = group != ALONE
-    return (
-        np.bincount(group[joined], value[joined], len(operator.groups)).astype(float),
-        np.bincount(operator.person_alone, value[~joined], operator.people).astype(
-            float
-        ),
-    )
+def _require_finite(rows: RowsOf, exchange: Exchange, number: int) -> None:
+    if not np.isfinite(rows).all():
+        raise DataError(
+            f"{exchange.channel} in round {number}: an upload holds NaN or "
+            "infinity; nothing was passed on. Is learning_rate too large?"
+        )
 
 
 class VectorisedEngine:
@@ -158,7 +112,7 @@ class VectorisedEngine:
 
     No upload is ever formed, so a ``view`` must name a sample of people. What it
     is shown of them has the same rows, and noise of the same distribution as, but
-    not the same draw as, the sums that train (see ``sampling``): those stay what
+    not the same draw as, the sums that train (see ``view``): those stay what
     they are without a view, bit by bit.
     """
 
@@ -183,12 +137,7 @@ class VectorisedEngine:
         self._opened: tuple[Passage, Surroundings] | None = None
         self._shown: Sampling | None = None
         if view is not None:
-            if view.sample is None:
-                raise SettingsError(
-                    "the fast engine forms no uploads: name the people of the view's "
-                    "sample, or run with messages (CohortEngine)"
-                )
-            self._shown = Sampling((cohort,), view, plan, self._seeds)
+            self._shown = Sampling(cohort, view, plan, self._seeds)
 
     @property
     def round(self) -> int:
@@ -201,33 +150,37 @@ class VectorisedEngine:
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
         passage, around = self._open()
-        run = settings, self._seeds, number
         parameters = self._model.parameters
         home, entry = client.training_inputs(
-            self._cohort, self._home, around, run, parameters
+            self._cohort, self._home, around, parameters, settings, self._seeds, number
         )
         weights = class_weights(settings)
         work = training_pass(parameters, home, self.plan.way, weights)
         if self._shown is not None:
             self._shown.broadcast(number, parameters)
-        result = run_pass(
-            work, lambda one: self._carry(passage, one, (one.kind, number))
-        )
+        result = run_pass(work, lambda one: self._carry(passage, one, one.kind, number))
         loss = require_loss(result.loss, result.weight, number)
         uses = client.all_uses(result, entry)
         upload = client.gradient_upload(
-            self._cohort, uses, result.weight, self.plan, (self._seeds, number)
+            self._cohort, uses, result.weight, self.plan, self._seeds, number
         )
         if self._shown is not None:
-            self._shown.gradients([uses], number)
+            self._shown.gradients(uses, number)
         model, closing = server.step(self._model, [upload], settings)
         if self.plan.weight_sigma is not None:
             sigma = self.plan.weight_sigma * len(self._cohort.people) ** -0.5
             sigma *= settings.learning_rate_at(number + 1)
             source = self._seeds.gradient(self.plan.gradient_terms(number), 0)
             model = server.noised(model, sigma, source)
-        end = settings, self._seeds, self.plan.way.exchanged
-        kept = client.close_round(self._cohort, self._home, result, closing, end)
+        kept = client.close_round(
+            self._cohort,
+            self._home,
+            result,
+            closing,
+            settings,
+            self._seeds,
+            self.plan.way.exchanged,
+        )
         if self.plan.step_clip is not None:
             kept = client.clip_step(self._home, kept, self.plan.step_clip)
         self._model, self._home, self._round = model, kept, number + 1
@@ -249,15 +202,15 @@ class VectorisedEngine:
             self._cohort, self._home, around, self.settings, parameters
         )
         work = scoring_pass(parameters, home, self.plan.way)
-        turn = "scoring", self._round
-        return run_pass(work, lambda one: self._carry(passage, one, turn))
+        number = self._round
+        return run_pass(work, lambda one: self._carry(passage, one, "scoring", number))
 
     def _carry(
-        self, passage: Passage, exchange: Exchange, turn: tuple[str, int]
+        self, passage: Passage, exchange: Exchange, kind: str, number: int
     ) -> Tensor:
-        came = passage.carry(exchange, self._seeds.noise, turn)
+        came = passage.carry(exchange, self._seeds.noise, kind, number)
         if self._shown is not None:
-            self._shown.uploads([exchange], turn[1], turn[0])
+            self._shown.uploads(exchange, number, kind)
         return came
 
     def state(self) -> EngineState:

@@ -1,35 +1,42 @@
-"""What an honest but curious server saw, recorded on request and within bounds."""
+"""What an honest but curious server sees of a sample of people.
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from threading import Lock
+``ServerView`` is the interface of a recorder; ``Sampling`` shows it the messages
+that would reach the server if each sampled person were a cohort of its own, made by
+the functions of ``client``. Training does not change. The engine draws noise for
+sums only, so the noise shown has the same distribution as, but is not the same draw
+as, the noise in training.
+"""
+
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from epifalcon.checks import same_length, whole
-from epifalcon.errors import SettingsError
+from epifalcon._numba import each_part
+from epifalcon.checks import same_length
+from epifalcon.federation import client
+from epifalcon.federation.client import Cohort
 from epifalcon.federation.messages import (
     Broadcast,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
 )
-from epifalcon.hypergraph.incidence import EdgeKeys
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
+from epifalcon.models.micro import Exchange, LinearUse, Parameters
+from epifalcon.privacy.gaussian import NoiseKey
+from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
 SERVER = -1
-"""In place of a cohort's number: what the server knows by itself."""
+"""Sender of what the server knows by itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Crowd:
-    """What the server knows of places: how many are there, how many claim to be.
-
-    Totals over everybody; who of the claimants is there truly, it is not told.
-    """
+    """Totals over everybody that the server knows at each place."""
 
     keys: EdgeKeys
     """(keys,) ascending."""
@@ -46,83 +53,123 @@ Seen = PresenceUpload | LocationUpload | GradientUpload | Crowd | Broadcast
 
 
 class ServerView(Protocol):
-    """Told of every message that reaches the server."""
+    """Records messages of some people."""
 
     @property
-    def each_upload(self) -> bool:
-        """Whether cohorts shall send a row for each upload instead of sums."""
+    def sample(self) -> NDArray[np.int64]:
+        """Numbers of the people whose messages are recorded."""
 
-    @property
-    def sample(self) -> NDArray[np.int64] | None:
-        """Whose messages are wanted, by their numbers in the city; None for all.
+    def saw(self, sender: int, message: Seen) -> None:
+        """Record a message of person ``sender``, or of ``SERVER``.
 
-        The view is then told what the devices of these people would send if each
-        were a cohort of its own, whose number is the person's, and as ``SERVER``
-        the crowd at their places and the parameters. The run stays as it is, bit
-        by bit.
-        """
-
-    def saw(self, cohort: int, message: Seen) -> None:
-        """Cohort number ``cohort`` sent ``message``.
-
-        With a sample, messages of different people may come at the same time
-        from different threads.
+        Messages of different people may arrive at the same time from several
+        threads.
         """
 
 
-@dataclass(eq=False)
-class RecordedView:
-    """Keeps the messages of the first ``rounds`` rounds; later ones are let go.
+class Sampling:
+    """Shows a view the messages of its sample of the people of ``cohort``."""
 
-    A message that would bring its arrays over ``most_bytes`` is refused with a
-    ``SettingsError``, and what was kept before stays.
-    """
+    def __init__(
+        self, cohort: Cohort, view: ServerView, plan: PrivacyPlan, seeds: RunSeeds
+    ) -> None:
+        self._cohort, self._view = cohort, view
+        self._plan, self._seeds = plan, seeds
+        place = np.flatnonzero(np.isin(cohort.people, view.sample))
+        few = cohort.restrict(place.astype(np.int32))
+        self._devices = {
+            int(at): few.restrict([number]) for number, at in enumerate(place)
+        }
+        """Each sampled person as a cohort of one, by position in ``cohort``."""
 
-    rounds: int = 1
-    each_upload: bool = True
-    most_bytes: int = 2**31
-    """Of all messages kept. A row for each upload takes 4 * width + 16 bytes: one
-    round of two layers in the Larger city with two pseudo copies is 2.3 GB."""
-    sample: NDArray[np.int64] | None = None
-    messages: list[tuple[int, Seen]] = field(default_factory=list, init=False)
-    """(cohort, message) in order of arrival."""
-    held_bytes: int = field(default=0, init=False)
-    _one_at_a_time: Lock = field(default_factory=Lock, init=False, repr=False)
+    def broadcast(self, number: int, parameters: Parameters) -> None:
+        """Show the parameters with which a round begins."""
+        self._view.saw(SERVER, Broadcast(number, dict(parameters)))
 
-    def __post_init__(self) -> None:
-        whole(0, rounds=self.rounds, most_bytes=self.most_bytes)
+    def uploads(self, exchange: Exchange, number: int, kind: str) -> None:
+        """Show each person's uploads of an exchange in a pass of ``kind``."""
+        channel = f"{kind}/{exchange.layer}"
+        key = NoiseKey(self._seeds.noise, self._plan.terms(channel, number))
+        places = list(self._devices)
 
-    def saw(self, cohort: int, message: Seen) -> None:
-        """Keep the message if its round is one of the first."""
-        number = 0 if isinstance(message, PresenceUpload | Crowd) else message.round
-        if number >= self.rounds:
-            return
-        with self._one_at_a_time:
-            self._keep(cohort, message, number)
+        def show(index: int) -> None:
+            place = places[index]
+            one = self._devices[place]
+            rows = exchange.rows[place : place + 1]
+            own = Exchange(exchange.kind, exchange.layer, rows)
+            upload = client.location_upload(one, own, self._plan, key, each_upload=True)
+            self._view.saw(int(one.people[0]), upload)
 
-    def _keep(self, cohort: int, message: Seen, number: int) -> None:
-        held = self.held_bytes + sum(array.nbytes for array in _arrays(message))
-        if held > self.most_bytes:
-            raise SettingsError(
-                f"recording a {type(message).__name__} of round {number} would bring "
-                f"the view to {held:,} bytes, most_bytes={self.most_bytes:,}: record "
-                f"fewer rounds than {self.rounds}, sums instead of single uploads "
-                "(each_upload=False), fewer people, or raise most_bytes"
+        steps = exchange.rows.shape[1] * sum(
+            one.incidence.pairs * (1 + len(one.pseudo))
+            for one in self._devices.values()
+        )
+        each_part(show, len(places), steps)
+
+    def gradients(self, uses: tuple[LinearUse, ...], number: int) -> None:
+        """Show each person's gradient; whether it has a loss stays private."""
+        for place, one in self._devices.items():
+            row = slice(place, place + 1)
+            own = [
+                LinearUse(use.weight, use.bias, use.inputs[row], use.outputs[row])
+                for use in uses
+            ]
+            upload = client.gradient_upload(
+                one, own, 0.0, self._plan, self._seeds, number
             )
-        self.messages.append((cohort, message))
-        self.held_bytes = held
+            self._view.saw(int(one.people[0]), upload)
 
-    def uploads(self, channel: str, round_number: int = 0) -> list[LocationUpload]:
-        """The location uploads of a channel and round."""
-        return [
-            message
-            for _, message in self.messages
-            if isinstance(message, LocationUpload)
-            and (message.channel, message.round) == (channel, round_number)
+    def crowd(self) -> None:
+        """Show how many people are, and claim to be, where the sample claims to be.
+
+        Counts carry the noise that the sum of everybody's presence uploads would
+        have. Single presence uploads are shown only if they carry noise: without it
+        a device would reveal which of its claims are true, so counts are assumed to
+        leave in totals.
+        """
+        plan, cohort = self._plan, self._cohort
+        listed = [
+            inc.edge_key
+            for one in self._devices.values()
+            for inc in _claimed(one, plan)
         ]
+        keys = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
+        claims = _claims_at(keys, _claimed(cohort, plan))
+        counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
+        if plan.presence is not None:
+            rng = Streams(self._seeds.noise).numpy("counts seen")
+            sigma = plan.presence.sigma * np.sqrt(claims)
+            counts += sigma * rng.standard_normal(len(keys))
+        self._view.saw(SERVER, Crowd(keys, counts, claims))
+        if plan.presence is not None:
+            for one in self._devices.values():
+                upload = client.announce(one, plan, self._seeds)
+                self._view.saw(int(one.people[0]), upload)
 
 
-def _arrays(message: Seen) -> Iterator[NDArray[Any] | Tensor]:
-    for value in vars(message).values():
-        parts = value.values() if isinstance(value, dict) else (value,)
-        yield from (part for part in parts if isinstance(part, np.ndarray | Tensor))
+def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:
+    """Return the records whose places are claimed; pseudo places need protection."""
+    if plan.upload is None:
+        return (cohort.incidence,)
+    return cohort.incidence, *cohort.pseudo
+
+
+def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int64]:
+    """Count the people who claim each key in any of the records, each once."""
+    found = np.zeros(len(keys), np.int64)
+    for number, record in enumerate(records):
+        others = records[:number] + records[number + 1 :]
+        there = _values_at(keys, record.edge_key, distinct_members(record, others))
+        found = np.maximum(found, there.astype(np.int64))
+    return found
+
+
+def _values_at(keys: EdgeKeys, there: EdgeKeys, values: NDArray[Any]) -> Floats:
+    """Look up ``keys`` among the ascending ``there``; 0 where a key is missing."""
+    found = np.zeros(len(keys))
+    if not len(there):
+        return found
+    place = np.minimum(np.searchsorted(there, keys), len(there) - 1)
+    known = there[place] == keys
+    found[known] = values[place[known]]
+    return found

@@ -12,14 +12,15 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from epifalcon._numba import compiled
 from epifalcon.checks import whole
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.hypergraph import pairs
-from epifalcon.hypergraph.pairs import Ends, Ids
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import PersonIds
+from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
 
 T = TypeVar("T", bound=np.generic)
+Ids = NDArray[np.int32]
+Ends = NDArray[np.int64]
 EdgeKeys = NDArray[np.int64]
 _MOST_EDGES = 2**31 - 1
 
@@ -88,7 +89,7 @@ class Incidence:
             )
         if (np.diff(key) <= 0).any() or (np.diff(start) <= 0).any():
             raise DataError("edges must be in the order of their keys, none empty")
-        if not pairs.rows_rise(start, member, self.people):
+        if not _rows_rise(start, member, self.people):
             raise DataError(
                 f"the members of an edge must be different people from 0 to "
                 f"{self.people - 1}, in order"
@@ -127,7 +128,7 @@ class Incidence:
         for window, (region, _) in zip(parts, found, strict=True):
             place = np.full(regions, -1, np.int64)
             place[region] = start[first : first + len(region)]
-            pairs.fill_window(window, place, member)
+            _fill_window(window, place, member)
             first += len(region)
         key = [
             number * regions + region.astype(np.int64)
@@ -176,14 +177,14 @@ class Incidence:
     @cached_property
     def degree(self) -> Ids:
         """deg(v), the number of edges of each person: (people,)."""
-        return _freeze(pairs.count_ids(self.by_edge.index, self.people))
+        return _freeze(count_ids(self.by_edge.index, self.people))
 
     @cached_property
     def by_person(self) -> Rows:
         """The edges of each person: H transposed."""
         start = _bounds(self.degree)
         rows = self.by_edge
-        return Rows(start, pairs.transpose(rows.start, rows.index, start))
+        return Rows(start, transpose(rows.start, rows.index, start))
 
     @property
     def edge_region(self) -> Ids:
@@ -205,13 +206,13 @@ class Incidence:
         chosen = _people(people, self.people)
         start = _bounds(self.degree[chosen])
         rows = self.by_person
-        edge = pairs.select_rows(rows.start, rows.index, chosen, start)
-        size = pairs.count_ids(edge, self.edges)
+        edge = select_rows(rows.start, rows.index, chosen, start)
+        size = count_ids(edge, self.edges)
         kept = np.flatnonzero(size)
         number = np.full(self.edges, -1, np.int32)
         number[kept] = np.arange(len(kept), dtype=np.int32)
         bounds = _bounds(size[kept])
-        member = pairs.transpose(start, number[edge], bounds)
+        member = transpose(start, number[edge], bounds)
         return Incidence(
             len(chosen),
             self.regions,
@@ -236,7 +237,7 @@ class Incidence:
 
 def _edges_of(window: NDArray[np.int32], regions: int, least: int) -> tuple[Ids, Ids]:
     """Regions of the window with ``least`` people or more, and how many."""
-    count = pairs.count_window(window, regions)
+    count = _count_window(window, regions)
     region = np.flatnonzero(count >= least).astype(np.int32)
     return region, count[region]
 
@@ -280,3 +281,157 @@ def _require_types(key: EdgeKeys, start: Ends, member: Ids) -> None:
 def _freeze(array: NDArray[T]) -> NDArray[T]:
     array.setflags(write=False)
     return array
+
+
+def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
+    """H value: the sum of a number of each edge over a person's edges, (people,)."""
+    total = np.zeros(inc.people)
+    _add_up(inc.by_edge.start, inc.by_edge.index, value, total)
+    return total
+
+
+def distinct_members(
+    inc: Incidence, others: Sequence[Incidence] = ()
+) -> NDArray[np.int64]:
+    """At each edge of ``inc``, how many people are there in any record: (edges,).
+
+    ``others`` are records of the same people, regions and windows. A person is
+    counted once, in however many records it is there.
+    """
+    if not others:
+        return inc.size.astype(np.int64)
+    records = (inc, *others)
+    bounds = np.stack([_bounds_at(inc.edge_key, record) for record in records])
+    count = np.empty(inc.edges, np.int64)
+    index = tuple(record.by_edge.index for record in records)
+    _count_distinct(index, bounds, np.full(inc.people, -1, np.int32), count)
+    return count
+
+
+def _bounds_at(keys: NDArray[np.int64], record: Incidence) -> NDArray[np.int64]:
+    """Where the members of each key begin and end in ``record``: (2, keys)."""
+    place = np.searchsorted(record.edge_key, keys)
+    there = place < record.edges
+    there[there] = record.edge_key[place[there]] == keys[there]
+    place[~there] = 0
+    start = record.by_edge.start
+    return np.stack([start[place], np.where(there, start[place + there], start[place])])
+
+
+@compiled
+def _add_up(start: Ends, index: Ids, value: Floats, total: Floats) -> None:
+    for edge in range(len(start) - 1):
+        for pair in range(start[edge], start[edge + 1]):
+            total[index[pair]] += value[edge]
+
+
+@compiled
+def _count_distinct(
+    index: tuple[Ids, ...],
+    bounds: NDArray[np.int64],
+    seen: Ids,
+    count: NDArray[np.int64],
+) -> None:
+    """``bounds`` (records, 2, edges); ``seen`` holds each person's last edge."""
+    for edge in range(len(count)):
+        found = 0
+        for record in range(len(index)):
+            members = index[record]
+            for pair in range(bounds[record, 0, edge], bounds[record, 1, edge]):
+                found += seen[members[pair]] != edge
+                seen[members[pair]] = edge
+        count[edge] = found
+
+
+@compiled
+def _count_window(window: RegionIds, regions: int) -> Ids:
+    """Distinct people in each region: ``window`` (slots, people) to (regions,)."""
+    slots, people = window.shape
+    count = np.zeros(regions, np.int32)
+    if slots == 1:
+        for person in range(people):
+            if window[0, person] != UNKNOWN:
+                count[window[0, person]] += 1
+        return count
+    last = np.full(regions, -1, np.int32)
+    for person in range(people):
+        for slot in range(slots):
+            region = window[slot, person]
+            if region != UNKNOWN and last[region] != person:
+                last[region] = person
+                count[region] += 1
+    return count
+
+
+@compiled
+def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
+    """Write each person into the edges of the window.
+
+    ``place`` (regions,) is where the members of a region's edge begin in
+    ``member``, -1 where the region has no edge; it is moved on.
+    """
+    slots, people = window.shape
+    if slots == 1:
+        for person in range(people):
+            region = window[0, person]
+            if region != UNKNOWN and place[region] >= 0:
+                member[place[region]] = person
+                place[region] += 1
+        return
+    last = np.full(len(place), -1, np.int32)
+    for person in range(people):
+        for slot in range(slots):
+            region = window[slot, person]
+            if region != UNKNOWN and last[region] != person and place[region] >= 0:
+                last[region] = person
+                member[place[region]] = person
+                place[region] += 1
+
+
+@compiled
+def count_ids(ids: Ids, length: int) -> Ids:
+    """How often each id from 0 to ``length`` - 1 occurs; int32, no copy of ``ids``."""
+    count = np.zeros(length, np.int32)
+    for each in ids:
+        count[each] += 1
+    return count
+
+
+@compiled
+def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
+    """Rows of ``index`` as columns: which rows hold each column, ascending.
+
+    ``start`` (rows + 1,) bounds the rows, ``turned`` (columns + 1,) the columns.
+    """
+    place = turned.copy()
+    row_of = np.empty(len(index), np.int32)
+    for row in range(len(start) - 1):
+        for pair in range(start[row], start[row + 1]):
+            column = index[pair]
+            row_of[place[column]] = row
+            place[column] += 1
+    return row_of
+
+
+@compiled
+def select_rows(start: Ends, index: Ids, rows: Ids, chosen_start: Ends) -> Ids:
+    """The entries of the chosen ``rows``, one row after the other."""
+    chosen = np.empty(chosen_start[-1], np.int32)
+    for place in range(len(rows)):
+        here = chosen_start[place]
+        for pair in range(start[rows[place]], start[rows[place] + 1]):
+            chosen[here] = index[pair]
+            here += 1
+    return chosen
+
+
+@compiled
+def _rows_rise(start: Ends, index: Ids, columns: int) -> bool:
+    """Whether every row rises strictly within 0 and ``columns`` - 1."""
+    for row in range(len(start) - 1):
+        before = -1
+        for pair in range(start[row], start[row + 1]):
+            if index[pair] <= before or index[pair] >= columns:
+                return False
+            before = index[pair]
+    return True

@@ -16,10 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epifalcon._numba import compiled, each_part
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.compiled import compiled, each_part
-from epifalcon.hypergraph.incidence import Incidence, Rows
-from epifalcon.hypergraph.pairs import Ends, Ids
+from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, Rows
 from epifalcon.types import Floats
 
 _PARTS = 16

@@ -66,6 +66,14 @@ class Clock:
         """Number of slots in all."""
         return self.days * self.slots_per_day
 
+    @property
+    def epoch_slot(self) -> int:
+        """First slot of day 0, counted from 1970-01-01 on the wall clock."""
+        if self.start is None:
+            raise SettingsError("the date of the first day is not known: give start")
+        first = date.fromisoformat(self.start) - date(1970, 1, 1)
+        return first.days * self.slots_per_day
+
     def day_of_slot(self, slot: int) -> int:
         """The day, from 0, that holds ``slot``."""
         return slot // self.slots_per_day

@@ -119,26 +119,29 @@ def great_circle_km(here: Floats, there: Floats) -> Floats:
     return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(squared, 1))))
 
 
-def plane_km(lonlat: Floats, origin: Floats | None = None) -> Floats:
-    """Degrees (points, 2) as kilometres on a plane that touches ``origin``.
-
-    ``origin`` (2,) is the middle of the points unless given. Good to a part in
-    a hundred within 100 km of the origin and 60 degrees of the equator; meant
-    for maps and grids of a city. NaN stays NaN.
-    """
-    centre = _middle(lonlat) if origin is None else origin
-    scale = np.radians(1) * EARTH_RADIUS_KM
-    east = (lonlat[:, 0] - centre[0] + 180) % 360 - 180
+def unit_vectors(lonlat: Floats) -> Floats:
+    """Convert degrees (points, 2) to vectors of length 1: (points, 3)."""
+    lon, lat = np.radians(lonlat).T
     return np.column_stack(
-        [
-            east * scale * np.cos(np.radians(centre[1])),
-            (lonlat[:, 1] - centre[1]) * scale,
-        ]
+        [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
     )
 
 
-def _middle(lonlat: Floats) -> Floats:
-    """Mean (lon, lat) of the finite points, also across the date line."""
+def plane_km(lonlat: Floats, origin: Floats) -> Floats:
+    """Project degrees (points, 2) to kilometres on a plane that touches ``origin``.
+
+    Good to a part in a hundred within 100 km of the origin and 60 degrees of the
+    equator; meant for maps and grids of a city. NaN stays NaN.
+    """
+    scale = np.radians(1) * EARTH_RADIUS_KM
+    east = (lonlat[:, 0] - origin[0] + 180) % 360 - 180
+    shrink = np.cos(np.radians(origin[1]))
+    flat = np.column_stack([east * shrink, lonlat[:, 1] - origin[1]])
+    return np.asarray(flat * scale)
+
+
+def middle(lonlat: Floats) -> Floats:
+    """Compute the mean (lon, lat) of the finite points, also across the date line."""
     known = lonlat[np.isfinite(lonlat).all(axis=1)]
     if not len(known):
         return np.zeros(2)

@@ -13,7 +13,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, RegionIds
 
-_POINTS_AT_ONCE = 2**20
+_POINTS_PER_BLOCK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def keep_share(
     if trace_share == 1:
         return traces
     kept = np.full(traces.by_slot.shape, UNKNOWN, dtype=np.int32)
-    block = max(1, _POINTS_AT_ONCE // traces.slots)
+    block = max(1, _POINTS_PER_BLOCK // traces.slots)
     for first in range(0, traces.people, block):
         people = slice(first, first + block)
         kept[:, people] = _thin(traces.by_person[people], trace_share, rng).T

@@ -1,44 +1,55 @@
-"""Mobility statistics of any traces, with the bands a believable city keeps.
+"""Mobility statistics of any traces, compared with the ranges of realistic cities.
 
-Works on synthetic and imported traces alike, with gaps (-1), with one person,
-one region or one day, and with regions whose place is not known: a statistic
-that cannot be computed is NaN and neither holds nor fails.
+Works on synthetic and imported traces alike, with gaps (-1), with one person, one
+region or one day, and with regions whose place is not known: a statistic that
+cannot be computed is NaN and neither holds nor fails.
+
+Radius of gyration: González, Hidalgo, Barabási, "Understanding individual human
+mobility patterns", Nature 2008. Predictability: Song, Qu, Blumm, Barabási, "Limits
+of predictability in human mobility", Science 2010: the entropy rate by Lempel and
+Ziv's match lengths, and Fano's bound from it.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.spatial import cKDTree
 
+from epifalcon._numba import njit
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.traces import Traces
-from epifalcon.mobility.validity.bands import (
-    BANDS,
+from epifalcon.mobility.reference_ranges import (
     LEAST_OBSERVED,
     NEEDS_OBSERVATION,
-    Band,
+    RANGES,
+    Range,
 )
-from epifalcon.mobility.validity.crowds import Crowds, gini, measure_crowds
-from epifalcon.mobility.validity.lives import Lives, measure_lives
-from epifalcon.mobility.validity.moves import (
-    Moves,
-    jump_exponent,
-    measure_moves,
-    stay_exponent,
-)
-from epifalcon.mobility.validity.sample import Sample, take_sample
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.types import UNKNOWN, Floats
+from epifalcon.types import UNKNOWN, Counts, Floats, Mask, RegionIds
 
-_ZIPF_RANKS = 10
-_BINS = 30
+_SAMPLE_PEOPLE, _SAMPLE_CELLS = 20_000, 40_000_000
+_NIGHT, _OFFICE = (0.0, 6.0), (9.0, 17.0)
+_WORK_SHARE = 0.2
+_CROWD_DAYS = 14
+_RANKS, _ZIPF_RANKS, _BINS = 50, 10, 30
+_LEAST_MOVES = 50
+_SHORTEST_JUMP_KM, _LONGEST_STAY_HOURS = 1.0, 17.0
+# Predictability: at most so many slots and people, at least so many observations.
+_ORDER_SLOTS, _ORDER_PEOPLE, _ORDER_LEAST = 1_000, 2_000, 24
+_ORDER_WORK = 300_000_000
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """One value with the band it should lie in.
+    """One value with the range in which it should lie.
 
-    ``holds`` is None where there is no value, or where so few slots were
-    observed that the band says nothing about it.
+    ``holds`` is None where there is no value, or where so few slots were observed
+    that the range does not apply.
     """
 
     name: str
@@ -65,232 +76,491 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class MobilityStatistics:
-    """What ``measure`` found: single values in bands, and curves to plot."""
+    """The result of ``measure``: single values with their ranges, and curves."""
 
     statistics: tuple[Statistic, ...]
     curves: tuple[Curve, ...]
 
     def value(self, name: str) -> float:
-        """The value of the statistic called ``name``."""
+        """Return the value of the statistic called ``name``."""
         return next(item.value for item in self.statistics if item.name == name)
 
     def curve(self, name: str) -> Curve:
-        """The curve called ``name``."""
+        """Return the curve called ``name``."""
         return next(item for item in self.curves if item.name == name)
 
 
 def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
-    """Measure the mobility statistics of ``traces`` and judge them by their bands.
+    """Measure the mobility statistics of ``traces`` and compare them with ranges.
 
-    Large cities are measured on 20,000 evenly spaced people, predictability on
-    up to 2,000, crowds on everybody during up to 14 days.
+    Large cities are measured on 20,000 evenly spaced people, predictability on up
+    to 2,000, crowds on everybody during up to 14 days.
     """
-    progress("statistics", 0, 4)
-    sample = take_sample(traces)
+    values: dict[str, float] = {}
+    curves: list[Curve] = []
+    sample = _take_sample(traces)
     progress("statistics", 1, 4)
-    lives = measure_lives(sample)
+    _measure_people(sample, values, curves)
     progress("statistics", 2, 4)
-    moves = measure_moves(sample)
+    _measure_moves(sample, values, curves)
     progress("statistics", 3, 4)
-    crowds = measure_crowds(traces)
-    at_home = _at_home(sample)
+    _measure_crowds(traces, values, curves)
+    _measure_time_at_home(sample, values, curves)
     progress("statistics", 4, 4)
-    values = {
-        **_life_values(lives, sample),
-        **_move_values(moves, traces.clock),
-        **_crowd_values(crowds),
-        **_home_values(at_home, traces.clock),
-    }
     found = tuple(
-        _judge(band, values[band.name], traces.observed_share)
-        for band in BANDS[traces.regions.kind]
+        _compare(known, values[known.name], traces.observed_share)
+        for known in RANGES[traces.regions.kind]
     )
-    curves = (
-        *_life_curves(lives, traces.clock),
-        *_move_curves(moves, traces.clock),
-        _lorenz(crowds),
-        _home_curve(at_home, traces.clock),
-    )
-    return MobilityStatistics(found, curves)
+    return MobilityStatistics(found, tuple(curves))
 
 
-def _judge(band: Band, value: float, observed: float) -> Statistic:
-    holds: bool | None = bool(band.low <= value <= band.high)
-    source = band.source
-    if observed < LEAST_OBSERVED and band.name in NEEDS_OBSERVATION:
+def home_regions(traces: Traces) -> RegionIds:
+    """Find the region in which each person spends most night slots: (people,).
+
+    Most slots of any hour where no night was observed; -1 for people who were
+    never observed. Works in blocks of people, so that memory stays small.
+    """
+    night = _hours_within(traces.clock, _NIGHT)
+    office = np.zeros(traces.slots, np.bool_)
+    home = np.empty(traces.people, np.int32)
+    for first in range(0, traces.people, _SAMPLE_PEOPLE):
+        block = slice(first, first + _SAMPLE_PEOPLE)
+        by_person = np.ascontiguousarray(traces.by_person[block])
+        home[block] = _anchors(by_person, night, office, len(traces.regions)).home
+    return home
+
+
+def _compare(known: Range, value: float, observed: float) -> Statistic:
+    holds: bool | None = bool(known.low <= value <= known.high)
+    source = known.source
+    if observed < LEAST_OBSERVED and known.name in NEEDS_OBSERVATION:
         holds = None
         source = f"not judged, only {observed:.0%} of slots observed; {source}"
     if np.isnan(value):
         holds = None
-    return Statistic(band.name, value, band.low, band.high, holds, band.unit, source)
-
-
-def _life_values(lives: Lives, sample: Sample) -> dict[str, float]:
-    radius = lives.radius_km[np.isfinite(lives.radius_km)]
-    entropy = lives.entropy_bits[np.isfinite(lives.entropy_bits)]
-    daily = _distinct_by_day(lives, sample.clock)
-    return {
-        **_quantiles("radius_of_gyration", radius),
-        "distinct_1d": _after(daily, 1),
-        "distinct_7d": _after(daily, 7),
-        "distinct_14d": _after(daily, 14),
-        "distinct_exponent": _growth(daily),
-        "zipf_exponent": _zipf(lives.rank_share),
-        "entropy": _mean(entropy),
-        "predictability": _mean(lives.predictability),
-    }
-
-
-def _move_values(moves: Moves, clock: Clock) -> dict[str, float]:
-    hours = clock.slot_minutes / 60
-    return {
-        "jump_exponent": jump_exponent(moves),
-        "stay_exponent": stay_exponent(moves, hours),
-        "stay_away_mean": _mean(moves.stay_slots[moves.away] * hours),
-        **_quantiles("commute", moves.commute_km),
-    }
-
-
-def _crowd_values(crowds: Crowds) -> dict[str, float]:
-    ordered = np.sort(crowds.occupancy)[::-1]
-    top = ordered[: max(1, round(len(ordered) / 100))].sum()
-    total = ordered.sum()
-    return {
-        "copresence": crowds.inverse_size,
-        "share_alone": crowds.alone,
-        "occupancy_gini": gini(crowds.occupancy),
-        "occupancy_top_1pct": float(top / total) if total > 0 else float("nan"),
-    }
-
-
-def _at_home(sample: Sample) -> Floats:
-    """Share of observed people who are at home, by slot of the day; NaN if none."""
-    seen = (sample.by_person != UNKNOWN).sum(axis=0)
-    home = (sample.by_person == sample.home[:, None]) & (sample.by_person != UNKNOWN)
-    shape = (sample.clock.days, sample.clock.slots_per_day)
-    total = seen.reshape(shape).sum(axis=0)
-    share = np.full(shape[1], np.nan)
-    at_home = home.sum(axis=0).reshape(shape).sum(axis=0)
-    np.divide(at_home, total, out=share, where=total > 0)
-    return share
-
-
-def _home_values(at_home: Floats, clock: Clock) -> dict[str, float]:
-    middle = (np.arange(clock.slots_per_day) + 0.5) * clock.slot_minutes / 60
-    known = np.isfinite(at_home)
-    return {
-        "at_home_night": _mean(at_home[known & (middle >= 2) & (middle < 5)]),
-        "at_home_midday": _mean(at_home[known & (middle >= 11) & (middle < 16)]),
-    }
-
-
-def _quantiles(name: str, values: Floats) -> dict[str, float]:
-    names = [f"{name}_q10", f"{name}_median", f"{name}_q90"]
-    if len(values) == 0:
-        return dict.fromkeys(names, float("nan"))
-    found = np.quantile(values, [0.1, 0.5, 0.9])
-    return dict(zip(names, map(float, found), strict=True))
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
-
-
-def _distinct_by_day(lives: Lives, clock: Clock) -> Floats:
-    """Mean number of distinct regions at the end of each day (days,)."""
-    return lives.distinct[clock.slots_per_day - 1 :: clock.slots_per_day]
-
-
-def _after(daily: Floats, days: int) -> float:
-    if len(daily) < days or daily[-1] <= 0:
-        return float("nan")
-    return float(daily[days - 1])
-
-
-def _growth(daily: Floats) -> float:
-    """Slope of log S(t) over log t from one day on, at evenly spaced log t."""
-    if len(daily) < 3 or daily[0] <= 0:
-        return float("nan")
-    day = np.unique(np.rint(np.geomspace(1, len(daily), 12)).astype(int))
-    return float(np.polyfit(np.log(day), np.log(daily[day - 1]), 1)[0])
-
-
-def _zipf(rank_share: Floats) -> float:
-    """Minus the slope of log share over log rank for ranks 1 to 10."""
-    share = rank_share[:_ZIPF_RANKS]
-    share = share[share > 0]
-    if len(share) < 3:
-        return float("nan")
-    rank = np.arange(1, len(share) + 1)
-    return float(-np.polyfit(np.log(rank), np.log(share), 1)[0])
-
-
-def _life_curves(lives: Lives, clock: Clock) -> tuple[Curve, ...]:
-    ranked = np.flatnonzero(lives.rank_share > 0)
-    daily = _distinct_by_day(lives, clock)
-    day = np.arange(1, len(daily) + 1, dtype=float)
-    return (
-        _spread("radius_of_gyration", lives.radius_km, "radius of gyration (km)"),
-        Curve("distinct", day, daily, "days", "distinct regions", True, True),
-        Curve(
-            "zipf",
-            np.asarray(ranked + 1, dtype=np.float64),
-            lives.rank_share[ranked],
-            "rank of the region",
-            "share of time",
-            True,
-            True,
-        ),
-        _spread("entropy", lives.entropy_bits, "entropy (bits)"),
-        _spread("predictability", lives.predictability, "predictability"),
+    return Statistic(
+        known.name, value, known.low, known.high, holds, known.unit, source
     )
 
 
+class Anchors(NamedTuple):
+    """Home and workplace (people,), -1 for none."""
+
+    home: RegionIds
+    work: RegionIds
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Traces ``by_person`` (people, slots) of some people, with home and work.
+
+    Home is the region of most night slots, or of all slots where no night was
+    observed. Work is another region in which at least a fifth of the slots from
+    9 to 17 h were spent.
+    """
+
+    by_person: RegionIds
+    anchors: Anchors
+    clock: Clock
+    regions: Regions
+
+
+def _take_sample(traces: Traces) -> _Sample:
+    most = min(_SAMPLE_PEOPLE, max(100, _SAMPLE_CELLS // traces.slots))
+    by_person = np.ascontiguousarray(
+        traces.by_slot[:, _evenly(traces.people, most)].T, dtype=np.int32
+    )
+    night, office = (_hours_within(traces.clock, span) for span in (_NIGHT, _OFFICE))
+    anchors = _anchors(by_person, night, office, len(traces.regions))
+    return _Sample(by_person, anchors, traces.clock, traces.regions)
+
+
+def _hours_within(clock: Clock, span: tuple[float, float]) -> Mask:
+    """Select the slots (slots,) that begin at an hour within ``span``."""
+    hour = np.tile(_slot_hours(clock), clock.days)
+    return np.asarray((hour >= span[0]) & (hour < span[1]))
+
+
+def _slot_hours(clock: Clock) -> Floats:
+    """Return the hour at which each slot of the day begins."""
+    return np.arange(clock.slots_per_day) * clock.slot_minutes / 60
+
+
+def _evenly(count: int, most: int) -> Counts:
+    """Choose at most ``most`` evenly spaced indices below ``count``."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).astype(np.int64)
+
+
+@njit
+def _anchors(by_person: RegionIds, night: Mask, office: Mask, regions: int) -> Anchors:
+    people = by_person.shape[0]
+    home = np.full(people, UNKNOWN, np.int32)
+    work = np.full(people, UNKNOWN, np.int32)
+    tally = np.zeros(regions, np.int64)
+    every = np.ones(by_person.shape[1], np.bool_)
+    for person in range(people):
+        row = by_person[person]
+        place, _, seen = _modal(row, night, UNKNOWN, tally)
+        if seen == 0:
+            place, _, seen = _modal(row, every, UNKNOWN, tally)
+        home[person] = place
+        place, most, seen = _modal(row, office, home[person], tally)
+        if most > 0 and most >= _WORK_SHARE * seen:
+            work[person] = place
+    return Anchors(home, work)
+
+
+@njit
+def _modal(
+    row: RegionIds, mask: Mask, excluded: int, tally: Counts
+) -> tuple[int, int, int]:
+    """Find the region of most masked slots; its slots; all observed masked slots."""
+    best, most, seen = UNKNOWN, 0, 0
+    for slot in range(row.size):
+        place = row[slot]
+        if not mask[slot] or place == UNKNOWN:
+            continue
+        seen += 1
+        tally[place] += 1
+        if place != excluded and tally[place] > most:
+            best, most = place, tally[place]
+    for slot in range(row.size):
+        if row[slot] != UNKNOWN:
+            tally[row[slot]] = 0
+    return best, most, seen
+
+
+def _measure_people(
+    sample: _Sample, values: dict[str, float], curves: list[Curve]
+) -> None:
+    """Measure reach, distinct places over time, ranks, entropy, predictability."""
+    centre = np.ascontiguousarray(sample.regions.centre_km)
+    radius, entropy = np.full((2, len(sample.by_person)), np.nan)
+    distinct, ranks = np.zeros(sample.clock.slots), np.zeros(_RANKS)
+    _walk(sample.by_person, centre, radius, entropy, distinct, ranks)
+    slots = min(sample.by_person.shape[1], _ORDER_SLOTS)
+    most = min(_ORDER_PEOPLE, max(50, _ORDER_WORK // slots**2))
+    chosen = _evenly(len(sample.by_person), most)
+    order = _predictability(np.ascontiguousarray(sample.by_person[chosen, :slots]))
+
+    per_day = sample.clock.slots_per_day
+    daily = distinct[per_day - 1 :: per_day]
+    day = np.arange(1, len(daily) + 1, dtype=float)
+    values |= _quantiles("radius_of_gyration", radius[np.isfinite(radius)])
+    for days in (1, 7, 14):
+        known = len(daily) >= days and daily[-1] > 0
+        values[f"distinct_{days}d"] = float(daily[days - 1]) if known else math.nan
+    values["distinct_exponent"] = math.nan
+    if len(daily) >= 3 and daily[0] > 0:
+        # At evenly spaced log t.
+        at = np.unique(np.rint(np.geomspace(1, len(daily), 12)).astype(int))
+        values["distinct_exponent"] = _log_slope(at, daily[at - 1])
+    share = ranks[:_ZIPF_RANKS][ranks[:_ZIPF_RANKS] > 0]
+    values["zipf_exponent"] = -_log_slope(np.arange(1, len(share) + 1), share)
+    values["entropy"] = _mean(entropy[np.isfinite(entropy)])
+    values["predictability"] = _mean(order[np.isfinite(order)])
+
+    used = np.flatnonzero(ranks > 0)
+    rank = np.asarray(used + 1, dtype=np.float64)
+    curves += [
+        _spread("radius_of_gyration", radius, "radius of gyration (km)"),
+        Curve("distinct", day, daily, "days", "distinct regions", True, True),
+        Curve(
+            "zipf", rank, ranks[used], "rank of the region", "share of time", True, True
+        ),
+        _spread("entropy", entropy, "entropy (bits)"),
+    ]
+
+
+@njit
+def _walk(
+    by_person: RegionIds,
+    centre: Floats,
+    radius: Floats,
+    entropy: Floats,
+    distinct: Floats,
+    ranks: Floats,
+) -> None:
+    """Fill per person ``radius`` (km) and ``entropy`` (bits), NaN if never seen.
+
+    ``distinct`` (slots,) becomes the mean number of distinct regions seen up to
+    each slot; ``ranks`` the mean share of time in a person's most, second most,
+    ... frequent region.
+    """
+    people, slots = by_person.shape
+    tally = np.zeros(centre.shape[0], np.int64)
+    found = np.empty(min(slots, centre.shape[0]), np.int32)
+    alive = 0
+    for person in range(people):
+        count, seen = 0, 0
+        for slot in range(slots):
+            place = by_person[person, slot]
+            if place != UNKNOWN:
+                seen += 1
+                if tally[place] == 0:
+                    found[count] = place
+                    count += 1
+                tally[place] += 1
+            distinct[slot] += count
+        if seen > 0:
+            alive += 1
+            places = found[:count]
+            radius[person] = _gyration(places, tally, seen, centre)
+            share = np.sort(tally[places] / seen)[::-1]
+            ranks[: min(_RANKS, count)] += share[:_RANKS]
+            entropy[person] = max(0.0, -np.sum(share * np.log2(share)))
+            tally[places] = 0
+    distinct /= max(alive, 1)
+    ranks /= max(alive, 1)
+
+
+@njit
+def _gyration(places: RegionIds, tally: Counts, seen: int, centre: Floats) -> float:
+    """Compute the root mean square distance from the mean place, weighted by slots."""
+    x, y, square = 0.0, 0.0, 0.0
+    for place in places:
+        x += tally[place] * centre[place, 0] / seen
+        y += tally[place] * centre[place, 1] / seen
+    for place in places:
+        east, north = centre[place, 0] - x, centre[place, 1] - y
+        square += tally[place] * (east * east + north * north) / seen
+    return math.sqrt(square)
+
+
+@njit
+def _predictability(by_person: RegionIds) -> Floats:
+    """Compute each person's predictability, NaN where too little was observed."""
+    result = np.full(by_person.shape[0], np.nan)
+    for person in range(by_person.shape[0]):
+        row = by_person[person]
+        row = row[row != UNKNOWN]
+        if row.size >= _ORDER_LEAST:
+            result[person] = fano(entropy_rate(row), np.unique(row).size)
+    return result
+
+
+@njit
+def entropy_rate(row: RegionIds) -> float:
+    """Estimate bits per slot: n log2(n) / sum of the lengths of shortest new strings.
+
+    The length at position i is one more than the longest match that begins before
+    i, and ends before i, with the string that begins at i.
+    """
+    total = 0
+    for here in range(row.size):
+        longest = 0
+        for before in range(here):
+            most = min(row.size - here, here - before)
+            length = 0
+            while length < most and row[before + length] == row[here + length]:
+                length += 1
+            longest = max(longest, length)
+        total += longest + 1
+    return row.size * math.log2(row.size) / total
+
+
+@njit
+def fano(bits: float, places: int) -> float:
+    """Solve bits = H(p) + (1 - p) log2(places - 1) for p."""
+    if places < 2 or bits <= 0.0:
+        return 1.0
+    low, high = 1.0 / places, 1.0
+    for _ in range(60):
+        p = 0.5 * (low + high)
+        unsure = -p * math.log2(p) - (1.0 - p) * math.log2(1.0 - p) if p < 1 else 0.0
+        if unsure + (1.0 - p) * math.log2(max(1.0, places - 1.0)) > bits:
+            low = p
+        else:
+            high = p
+    return 0.5 * (low + high)
+
+
+def _measure_moves(
+    sample: _Sample, values: dict[str, float], curves: list[Curve]
+) -> None:
+    """Measure jumps between regions, stays in them, and commutes.
+
+    A jump joins consecutive slots in different regions, both observed. A stay
+    counts if it began and ended under observation.
+    """
+    regions, home, work = sample.regions, *sample.anchors
+    here, there = sample.by_person[:, :-1], sample.by_person[:, 1:]
+    jumped = (here != there) & (here != UNKNOWN) & (there != UNKNOWN)
+    jump_km, commute_km, shortest = np.empty(0), np.empty(0), _SHORTEST_JUMP_KM
+    if regions.placed:
+        jump_km = regions.distance_km(here[jumped], there[jumped])
+        works = work != UNKNOWN
+        commute_km = regions.distance_km(home[works], work[works])
+        shortest = max(shortest, _spacing_km(regions))
+    stay, away = _stays(sample)
+    hours = np.float64(sample.clock.slot_minutes / 60)
+    values["jump_exponent"] = jump_exponent(jump_km, shortest)
+    values["stay_exponent"] = stay_exponent(stay[away], hours)
+    values["stay_away_mean"] = _mean(stay[away] * hours)
+    values |= _quantiles("commute", commute_km)
+
+    x, density = np.empty(0), np.empty(0)
+    far = jump_km[jump_km > 0]
+    if len(far) and far.min() < far.max():
+        edges = np.geomspace(far.min(), far.max() * 1.0001, _BINS + 1)
+        count = np.histogram(far, edges)[0]
+        x = np.sqrt(edges[1:] * edges[:-1])[count > 0]
+        density = (count / np.diff(edges) / len(far))[count > 0]
+    curves.append(Curve("jumps", x, density, "jump (km)", "density", True, True))
+    lengths = np.bincount(stay)
+    used = np.flatnonzero(lengths)
+    share = lengths[used] / max(1, lengths.sum())
+    label = "share of stays"
+    curves.append(
+        Curve("stays", used * hours, share, "stay (hours)", label, True, True)
+    )
+
+
+def jump_exponent(jump_km: Floats, shortest_km: float) -> float:
+    """Fit the exponent of a power law between the shortest and the longest jump.
+
+    Maximum likelihood over the jumps of at least ``shortest_km``: 1 km, or the
+    usual distance of neighbouring regions where that is more.
+    """
+    jump = jump_km[jump_km >= shortest_km]
+    high = float(jump.max()) / shortest_km if len(jump) else 1.0
+    if len(jump) < _LEAST_MOVES or high <= 1.0:
+        return math.nan
+    mean_log = float(np.log(jump / shortest_km).mean())
+
+    def loss(exponent: float) -> float:
+        power = 1.0 - exponent
+        mass = np.log(high)
+        if abs(power) >= 1e-9:
+            mass = np.expm1(power * np.log(high)) / power
+        return float(np.log(mass)) + exponent * mean_log
+
+    return _best_exponent(loss)
+
+
+def stay_exponent(stay: Counts, slot_hours: float) -> float:
+    """Fit the exponent of a power law of stays away from home, in slots.
+
+    Maximum likelihood for whole numbers of slots up to 17 hours, where Song et
+    al. (2010) cut off too.
+    """
+    most = int(_LONGEST_STAY_HOURS / slot_hours)
+    stay = stay[stay <= most]
+    if len(stay) < _LEAST_MOVES or most < 3:
+        return math.nan
+    log_length = np.log(np.arange(1, most + 1))
+    mean_log = float(np.log(stay).mean())
+
+    def loss(exponent: float) -> float:
+        return float(np.log(np.exp(-exponent * log_length).sum())) + exponent * mean_log
+
+    return _best_exponent(loss)
+
+
+def _best_exponent(loss: Callable[[float], float]) -> float:
+    return float(minimize_scalar(loss, bounds=(0.0, 6.0), method="bounded").x)
+
+
+def _stays(sample: _Sample) -> tuple[Counts, Mask]:
+    """Find the length of each whole stay, and which were away from home."""
+    people, slots = sample.by_person.shape
+    begins = np.ones((people, slots), dtype=bool)
+    begins[:, 1:] = sample.by_person[:, :-1] != sample.by_person[:, 1:]
+    start = np.flatnonzero(begins)
+    length = np.diff(np.append(start, people * slots))
+    place = sample.by_person.ravel()[start]
+    person, slot = np.divmod(start, slots)
+    known = place != UNKNOWN
+    before = np.append(False, known[:-1]) & (slot > 0)
+    after = np.append(known[1:], False) & (slot + length < slots)
+    whole = known & before & after
+    return length[whole], (place != sample.anchors.home[person])[whole]
+
+
+def _spacing_km(regions: Regions) -> float:
+    """Compute the usual distance of a region to its nearest neighbour."""
+    centre = regions.centre_km
+    if len(centre) < 2:
+        return 0.0
+    near, _ = cKDTree(centre).query(centre[:: max(1, len(centre) // 2000)], k=2)
+    return float(np.median(np.asarray(near)[:, 1]))
+
+
+def _measure_time_at_home(
+    sample: _Sample, values: dict[str, float], curves: list[Curve]
+) -> None:
+    """Measure the share of observed people who are at home, by slot of the day."""
+    seen = sample.by_person != UNKNOWN
+    home = seen & (sample.by_person == sample.anchors.home[:, None])
+    hour = _slot_hours(sample.clock)
+    total, at_home = (
+        part.sum(axis=0).reshape(-1, len(hour)).sum(axis=0) for part in (seen, home)
+    )
+    share = np.full(len(hour), np.nan)
+    np.divide(at_home, total, out=share, where=total > 0)
+    middle, known = hour + sample.clock.slot_minutes / 120, np.isfinite(share)
+    for name, low, high in (("night", 2, 5), ("midday", 11, 16)):
+        chosen = known & (middle >= low) & (middle < high)
+        values[f"at_home_{name}"] = _mean(share[chosen])
+    curves.append(Curve("at_home", hour, share, "hour of the day", "share at home"))
+
+
+def _measure_crowds(
+    traces: Traces, values: dict[str, float], curves: list[Curve]
+) -> None:
+    """Measure co-presence over all observed person-slots of up to 14 days.
+
+    ``copresence`` is E[1/N], N the people in one's region and slot, and
+    ``share_alone`` the share with N = 1.
+    """
+    presence = np.zeros(len(traces.regions))
+    seen = cells = singles = slots = 0
+    for day in _evenly(traces.clock.days, _CROWD_DAYS):
+        span = traces.clock.slots_of_day(int(day))
+        for slot in range(span.start, span.stop):
+            crowd = traces.occupancy(slot)
+            presence += crowd
+            seen += int(crowd.sum())
+            cells += int(np.count_nonzero(crowd))
+            singles += int(np.count_nonzero(crowd == 1))
+            slots += 1
+    occupancy = np.sort(presence / slots)
+    total, size = float(occupancy.sum()), len(occupancy)
+    values["copresence"] = cells / seen if seen else math.nan
+    values["share_alone"] = singles / seen if seen else math.nan
+    values["occupancy_gini"] = values["occupancy_top_1pct"] = math.nan
+    if total > 0:
+        rank = 2 * np.arange(1, size + 1) - size - 1
+        values["occupancy_gini"] = float(rank @ occupancy / (size * total))
+        top = occupancy[::-1][: max(1, round(size / 100))].sum()
+        values["occupancy_top_1pct"] = float(top / total)
+    share = np.append(0.0, np.cumsum(occupancy) / max(total, 1e-300))
+    grid = np.linspace(0, 1, 201)
+    lorenz = np.interp(grid, np.linspace(0, 1, len(share)), share)
+    label = "share of regions"
+    curves.append(Curve("occupancy", grid, lorenz, label, "share of people"))
+
+
+def _quantiles(name: str, values: Floats) -> dict[str, float]:
+    found = np.quantile(values, [0.1, 0.5, 0.9]) if len(values) else [math.nan] * 3
+    parts = ("q10", "median", "q90")
+    return {f"{name}_{part}": float(q) for part, q in zip(parts, found, strict=True)}
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _log_slope(x: Counts, y: Floats) -> float:
+    """Fit the slope of log y over log x; NaN for fewer than 3 points."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) >= 3 else math.nan
+
+
 def _spread(name: str, values: Floats, label: str) -> Curve:
-    """The share of people at or below each value, in 101 steps."""
+    """Compute the share of people at or below each value, in 101 steps."""
     values = values[np.isfinite(values)]
     share = np.linspace(0, 1, 101)
     x = np.quantile(values, share) if len(values) else np.full(101, np.nan)
     return Curve(name, np.asarray(x, float), share, label, "share of people")
-
-
-def _move_curves(moves: Moves, clock: Clock) -> tuple[Curve, ...]:
-    jump_km, density = _log_density(moves.jump_km[moves.jump_km > 0])
-    lengths = np.bincount(moves.stay_slots)
-    hours = np.flatnonzero(lengths)
-    share = lengths[hours] / max(1, lengths.sum())
-    jumps = Curve("jumps", jump_km, density, "jump (km)", "density", True, True)
-    stay_hours = hours * clock.slot_minutes / 60
-    stays = Curve(
-        "stays", stay_hours, share, "stay (hours)", "share of stays", True, True
-    )
-    return jumps, stays
-
-
-def _log_density(values: Floats) -> tuple[Floats, Floats]:
-    if len(values) == 0 or values.min() == values.max():
-        return np.empty(0), np.empty(0)
-    edges = np.geomspace(values.min(), values.max() * 1.0001, _BINS + 1)
-    count, _ = np.histogram(values, edges)
-    density = count / np.diff(edges) / len(values)
-    middle = np.sqrt(edges[1:] * edges[:-1])
-    return middle[count > 0], density[count > 0]
-
-
-def _lorenz(crowds: Crowds) -> Curve:
-    amount = np.sort(crowds.occupancy)
-    share = np.append(0.0, np.cumsum(amount) / max(amount.sum(), 1e-300))
-    position = np.linspace(0, 1, len(share))
-    grid = np.linspace(0, 1, 201)
-    return Curve(
-        "occupancy",
-        grid,
-        np.interp(grid, position, share),
-        "share of regions",
-        "share of people",
-    )
-
-
-def _home_curve(at_home: Floats, clock: Clock) -> Curve:
-    hour = np.arange(clock.slots_per_day) * clock.slot_minutes / 60
-    return Curve("at_home", hour, at_home, "hour of the day", "share at home")

@@ -1,7 +1,7 @@
 """Traces: the region of every person at every slot."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,11 +94,6 @@ class Traces:
         """How many people were in each region at ``slot``: (regions,)."""
         here = self.by_slot[slot]
         return np.bincount(here[here != UNKNOWN], minlength=len(self.regions))
-
-    def days(self) -> Iterator[RegionIds]:
-        """Each day's ids in turn, (slots a day, people), without a copy."""
-        for day in range(self.clock.days):
-            yield self.by_slot[self.clock.slots_of_day(day)]
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""

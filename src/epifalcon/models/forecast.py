@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon.errors import DataError
-from epifalcon.models.regional import RegionHistory, RegionModel
+from epifalcon.models.region_model import RegionHistory, RegionModel
 from epifalcon.types import Floats
 
 LINE_DAYS = 7

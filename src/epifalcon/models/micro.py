@@ -21,9 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.adam import adam
 
+from epifalcon._numba import compiled, each_part
+from epifalcon._random import GOLDEN, combine, mix
 from epifalcon.errors import DataError
-from epifalcon.models import elementwise
 from epifalcon.models.settings import FalconSettings
 
 Parameters = Mapping[str, Tensor]
@@ -33,6 +35,8 @@ STATUSES = 3
 CELL_WIDTH = 16
 """Of the LSTM cell."""
 _BLOCK = 256
+_HALF = np.uint64(32)
+_LOW_BITS = np.uint64(0xFFFFFFFF)
 
 
 class Part(Protocol):
@@ -215,17 +219,19 @@ def training_pass(
         gradient = gradient @ parameters["cell.weight"]
     for layer in reversed(range(len(home.keep))):
         name, opened = f"layer{layer}", entered[layer + 1]
-        outward = elementwise.through_opened(gradient, opened, home.keep[layer])
+        outward = torch.ops.aten.threshold_backward(gradient, opened, 0)
+        if (keep := home.keep[layer]) is not None:
+            outward *= keep
         uses.append(LinearUse(f"{name}.weight", f"{name}.bias", read[layer], outward))
         width = entered[layer].shape[1]
         inward = outward @ parameters[f"{name}.weight"][:, :width]
         if way.exchanged:
-            elementwise.scale_rows(inward, home.share)
+            inward *= home.share
             sent = way.returned.send(inward)
             came = yield Exchange("return", layer, sent)
             gradient = way.returned.read(came)
         else:
-            elementwise.scale_rows(inward, home.self_weight)
+            inward *= home.self_weight
             gradient = inward
         gradient = way.upload.pull(entered[layer], gradient)
     return PassResult(tuple(uses), gradient, loss, weight, received)
@@ -262,8 +268,8 @@ def layer_forward(
     """dropout(relu(W x + b)), (people, width)."""
     bias = parameters[f"layer{layer}.bias"]
     out = torch.addmm(bias, inputs, parameters[f"layer{layer}.weight"].T)
-    elementwise.open_rows(out, keep)
-    return out
+    torch.relu_(out)
+    return out if keep is None else out.mul_(keep)
 
 
 def head(parameters: Parameters, rows: Tensor) -> Tensor:
@@ -305,8 +311,15 @@ def loss_and_gradient(
 
     People whose target is -1 have no part; their gradient is 0.
     """
-    by_class = np.ones(CLASSES) if weights is None else weights.double().numpy()
-    return elementwise.cross_entropy(logits, target, by_class)
+    by_class = torch.ones(CLASSES) if weights is None else weights
+    goal = torch.from_numpy(target.astype(np.int64))
+    logarithm = torch.log_softmax(logits, dim=1)
+    # The class -1 reads the weight 0 at the end.
+    weight = torch.cat([by_class, torch.zeros(1)]).to(logits)[goal]
+    chosen = torch.nn.functional.one_hot(goal.clamp(min=0), CLASSES).to(logits)
+    loss = -(weight * (chosen * logarithm).sum(dim=1)).double().sum()
+    gradient = weight[:, None] * (logarithm.exp() - chosen)
+    return float(loss), float(weight.double().sum()), gradient
 
 
 def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
@@ -325,8 +338,36 @@ def kept(
     if not 0 <= dropout < 1:
         raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)
-    elementwise.keep_factors(person, dropout, key, out)
+    bar, factor = round(dropout * 2**32), np.float32(1 / (1 - dropout))
+    parts = 4
+
+    def draw(part: int) -> None:
+        some = slice(len(person) * part // parts, len(person) * (part + 1) // parts)
+        _keep(person[some], np.uint64(key), bar, factor, out[some])
+
+    each_part(draw, parts, out.size)
     return out
+
+
+@compiled
+def _keep(
+    person: NDArray[np.int64],
+    key: np.uint64,
+    bar: int,
+    factor: np.float32,
+    out: NDArray[np.float32],
+) -> None:
+    width, zero = out.shape[1], np.float32(0)
+    for row in range(len(person)):
+        base = combine(key, np.uint64(person[row]))
+        for pair in range(width // 2):
+            word = mix(base + np.uint64(2 * pair) * GOLDEN)
+            high, low = np.int64(word >> _HALF), np.int64(word & _LOW_BITS)
+            out[row, 2 * pair] = factor if high >= bar else zero
+            out[row, 2 * pair + 1] = factor if low >= bar else zero
+        if width % 2:
+            word = mix(base + np.uint64(width - 1) * GOLDEN)
+            out[row, width - 1] = factor if np.int64(word >> _HALF) >= bar else zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,8 +396,21 @@ def adam_step(
     Elementwise, so an embedding updated at home moves as in one central Adam.
     The step is that of ``gradient`` times ``scale``.
     """
-    size = rule.learning_rate_at(step) / (1 - 0.9**step)
-    rates = scale, rule.weight_decay, size, (1 - 0.999**step) ** -0.5
-    before = value, moments.first, moments.second
-    new, first, second = elementwise.adam(before, gradient, rates)
+    new, first, second = value.clone(), moments.first.clone(), moments.second.clone()
+    adam(
+        [new],
+        [gradient if scale == 1 else gradient * scale],
+        [first],
+        [second],
+        [],
+        [torch.tensor(step - 1.0)],
+        fused=True,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=rule.learning_rate_at(step),
+        weight_decay=rule.weight_decay,
+        eps=1e-8,
+        maximize=False,
+    )
     return new, Moments(first, second)

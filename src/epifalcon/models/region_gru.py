@@ -5,7 +5,7 @@ alone. Each day's state is made from zero over a window of three days. The input
 are raw numbers, Adam has a learning rate of 0.1, and gradients are never reset, so
 that they add up over all steps. The states saturate: they say little more than
 whether somebody infectious was there. This is kept for comparison with the paper;
-``models.macro`` is the network that the paper describes.
+``models.dcrnn`` is the network that the paper describes.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.errors import DataError
-from epifalcon.models.region_training import FitRecord
-from epifalcon.models.regional import RegionHistory
+from epifalcon.models.region_model import FitRecord, RegionHistory
 from epifalcon.models.settings import RegionSettings, TrainingSettings
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain

@@ -17,7 +17,7 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.regional import NetworkRegionModel, Scaling
+from epifalcon.models.region_model import NetworkRegionModel, Scaling
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.states import dcrnn_model, sha256
 from epifalcon.settings import build

@@ -6,7 +6,6 @@ back to it. The states of its fold are made without the fold's cases.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.epidemic.cases import (
-    CaseSettings,
-    cases_without_folds,
-    reported_cases,
-)
-from epifalcon.epidemic.known import Known
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.flows import Flows, count_flows
-from epifalcon.mobility.traces import Traces
+from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.mobility.flows import Flows
+from epifalcon.models.dcrnn import Dcrnn
 from epifalcon.models.forecast import ForecastReport, judge
-from epifalcon.models.macro import Dcrnn
 from epifalcon.models.region_gru import GruRegionModel
-from epifalcon.models.region_training import FitRecord
-from epifalcon.models.regional import (
+from epifalcon.models.region_model import (
+    FitRecord,
     NetworkRegionModel,
     RegionHistory,
     RegionModel,
@@ -146,43 +138,6 @@ class RegionFit:
     record: FitRecord
 
 
-@dataclass(frozen=True, eq=False)
-class CrossFit:
-    """States from all cases, and for each fold those from the other folds' cases."""
-
-    whole: RegionFit
-    """For people who were not tested: they are no part of the reported cases."""
-    folds: tuple[RegionStates, ...]
-    """``folds[k]`` is for the tested people of fold k."""
-
-
-@dataclass(frozen=True, eq=False)
-class FoldHistories:
-    """What all tested people tell, and what those outside each fold tell."""
-
-    whole: RegionHistory
-    others: tuple[RegionHistory, ...]
-    """``others[k]`` holds nothing of the tests of fold k."""
-
-    @classmethod
-    def of(
-        cls,
-        known: Known,
-        traces: Traces,
-        fold: NDArray[np.int64],
-        settings: CaseSettings,
-    ) -> "FoldHistories":
-        """From test results alone; ``fold`` (people,) is -1 for untested people."""
-        cases = reported_cases(known, traces, settings)
-        whole = RegionHistory(
-            count_flows(traces), cases.by_region_and_day, cases.source, cases.measure
-        )
-        others = cases_without_folds(known, traces, fold, settings)
-        return cls(
-            whole, tuple(whole.with_cases(each.by_region_and_day) for each in others)
-        )
-
-
 def fit_states(
     model: RegionModel,
     history: RegionHistory,
@@ -192,48 +147,11 @@ def fit_states(
     """Fit ``model`` to the history and hand out its states there.
 
     The history is all the model sees. For people whose own tests are among its
-    cases use ``states_by_fold``; with everybody's cases there is one set of
-    states for all, made here.
+    cases run the fitted model on a history without them: their cases then reach
+    their states only as some of all those that shaped the shared parameters.
     """
     record = model.fit(history, generator, progress)
     return RegionFit(RegionStates.of(model, history), judge(model, history), record)
-
-
-def states_by_fold(
-    model: RegionModel,
-    history: RegionHistory,
-    others: Sequence[RegionHistory],
-    generator: torch.Generator,
-    *,
-    train_per_fold: bool = False,
-    progress: Progress = silent,
-) -> CrossFit:
-    """States for each fold in which its own people's cases do not appear.
-
-    ``others[k]`` is the history as the people outside fold k tell it. By default
-    the model is trained once, on all cases, and run on each of the others: a
-    person's case then reaches its own states only as one of all those that
-    shaped the shared parameters. ``train_per_fold`` trains anew for each fold,
-    at that many times the cost, and leaves no way at all; but then each fold's
-    states are in a language of their own.
-    """
-    if history.source == "all":
-        raise SettingsError(
-            "source='all' holds the answers whatever fold is left out: use fit_states"
-        )
-    folds = []
-    # The same beginning for all, so that their languages do not differ more
-    # than their cases make them.
-    start = generator.get_state()
-    if train_per_fold:
-        for other in others:
-            model.fit(other, generator, progress)
-            folds.append(RegionStates.of(model, other))
-            generator.set_state(start)
-    whole = fit_states(model, history, generator, progress)
-    if not train_per_fold:
-        folds = [RegionStates.of(model, other) for other in others]
-    return CrossFit(whole, tuple(folds))
 
 
 def flows_sha256(flows: Flows) -> str:

@@ -48,8 +48,7 @@ class LinearTape:
     """What a linear layer y = W x + b saw of each person.
 
     ``inputs`` (people, in) and ``outputs`` (people, out), the gradient of the
-    person's own loss (not of the mean) with respect to y; or (people, rows, in)
-    and (people, rows, out) where a person has several rows.
+    person's own loss (not of the mean) with respect to y.
     """
 
     weight: str
@@ -58,12 +57,10 @@ class LinearTape:
     bias: str | None = None
 
     def __post_init__(self) -> None:
-        if self.inputs.ndim not in (2, 3) or (
-            self.inputs.shape[:-1] != self.outputs.shape[:-1]
-        ):
+        if self.inputs.ndim != 2 or len(self.inputs) != len(self.outputs):
             raise DataError(
                 f"{self.weight}: inputs {tuple(self.inputs.shape)} and outputs "
-                f"{tuple(self.outputs.shape)} must be (people, [rows,] width) alike"
+                f"{tuple(self.outputs.shape)} must be (people, width) alike"
             )
 
 
@@ -106,11 +103,8 @@ def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
     factors = clip_factors(norms, clip, layers[0].outputs.dtype)
     gradients: dict[str, Tensor] = {}
     for layer in layers:
-        shape = (-1,) + (1,) * (layer.outputs.ndim - 1)
-        outputs = layer.outputs * factors.to(layer.outputs.dtype).reshape(shape)
-        outputs = outputs.reshape(-1, outputs.shape[-1])
-        inputs = layer.inputs.reshape(-1, layer.inputs.shape[-1])
-        gradients[layer.weight] = outputs.T @ inputs
+        outputs = layer.outputs * factors.to(layer.outputs.dtype)[:, None]
+        gradients[layer.weight] = outputs.T @ layer.inputs
         if layer.bias is not None:
             gradients[layer.bias] = outputs.sum(dim=0)
     return ClippedSum(gradients, norms, clip)
@@ -146,20 +140,8 @@ def private_mean(
 
 
 def _squared_norms(layer: LinearTape) -> Tensor:
-    inputs, outputs = layer.inputs.detach(), layer.outputs.detach()
-    if inputs.ndim == 2:
-        into, out = _squares(inputs), _squares(outputs)
-        return (into + (layer.bias is not None)) * out
-    # Rows of one person may cancel, and single precision would then see too
-    # short a gradient.
-    inputs, outputs = inputs.double(), outputs.double()
-    rows = inputs.shape[1]
-    if rows * rows <= inputs.shape[2] * outputs.shape[2]:
-        # ||sum_s a_s b_s'||^2 is the sum of both Gram matrices' products.
-        gram = (inputs @ inputs.mT + (layer.bias is not None)) * (outputs @ outputs.mT)
-        return gram.sum(dim=(1, 2), dtype=torch.float64).clamp(min=0)
-    weight = _squares((outputs.mT @ inputs).flatten(1))
-    return weight + _squares(outputs.sum(dim=1)) if layer.bias is not None else weight
+    into, out = _squares(layer.inputs.detach()), _squares(layer.outputs.detach())
+    return (into + (layer.bias is not None)) * out
 
 
 def _squares(rows: Tensor) -> Tensor:

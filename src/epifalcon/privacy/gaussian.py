@@ -1,4 +1,4 @@
-"""The Gaussian mechanism: clip, add noise, hand back value and receipt together.
+"""Noise of the Gaussian mechanism.
 
 Noise comes in two forms. From a ``torch.Generator``, drawn in order. Or keyed:
 a counter-based generator (Philox 4x64-10, Salmon et al. 2011) whose counter is
@@ -15,19 +15,15 @@ import hashlib
 import math
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epifalcon._numba import njit
 from epifalcon.checks import non_negative, same_length, whole
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.privacy.clipping import clip_rows
-from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Terms
-
-ONE_RELEASE = Terms(channel="release", releases=ONE_VECTOR)
-"""One vector of each person, in no named channel."""
+from epifalcon.privacy.events import GaussianRelease, Terms
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -120,25 +116,6 @@ NormalSource = torch.Generator | KeyedNormals
 """Whence noise comes. torch keeps 32 bits of a seed: no secret is safe in it."""
 
 
-def release(
-    update: Tensor,
-    clip: float,
-    sigma: float,
-    generator: NormalSource,
-    terms: Terms = ONE_RELEASE,
-) -> Released:
-    """Clip each row to ``clip`` and add N(0, sigma^2) to every entry.
-
-    Shape (rows, width) in and out, on no gradient tape. ``sigma=0`` releases
-    the clipped rows; the receipt then says that nothing protects them.
-    """
-    receipt = GaussianRelease(terms=terms, clip=clip, sigma=sigma)
-    clipped = clip_rows(update.detach(), clip)
-    if sigma > 0:
-        clipped += sigma * normals(clipped.shape, generator, clipped.dtype)
-    return Released(clipped, receipt)
-
-
 def keyed_normals(key: NoiseKey, rows: NoiseRows, width: int) -> NDArray[np.float64]:
     """Standard normal noise, (rows, width), fixed by key, person, place and column."""
     whole(1, width=width)
@@ -188,7 +165,7 @@ def _first_repeat(
     return int(person[first]), int(place[first])
 
 
-@numba.njit(cache=True)
+@njit
 def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
     """The upper 64 bits of the product of two 64-bit numbers."""
     a_low, a_high = a & _LOW, a >> _HALF
@@ -198,7 +175,7 @@ def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
     return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
 
 
-@numba.njit(cache=True)
+@njit
 def _philox(
     block: np.uint64,
     place: np.uint64,
@@ -217,7 +194,7 @@ def _philox(
     return block, place, person, turn
 
 
-@numba.njit(cache=True)
+@njit
 def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, float]:
     """Two normals from two words (Box and Muller); 53 bits reach to 8.5 sigma."""
     radius = math.sqrt(-2 * math.log(((radius_bits >> _SPARE_BITS) + _ONE) * _TO_UNIT))
@@ -225,7 +202,7 @@ def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, 
     return radius * math.cos(angle), radius * math.sin(angle)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit(nogil=True)
 def _fill_rows(
     noise: NDArray[np.float64],
     person: NDArray[np.int64],

@@ -9,23 +9,24 @@ from dataclasses import replace
 
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.attacks import uploads
-from epifalcon.evaluation.attacks.guessing import true_claims
+from epifalcon.evaluation.attacks.claims import true_claims
+from epifalcon.evaluation.attacks.upload_notes import Notes
+from epifalcon.evaluation.attacks.upload_recorder import read_notes
 from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.evaluation.audit.releases import audit_releases
-from epifalcon.evaluation.audit.verdicts import AuditRow
-from epifalcon.federation.notes import Notes
+from epifalcon.evaluation.audit.releases import AuditRow, audit_releases
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.federation.spending import spent_figures
+from epifalcon.federation.training import finished_ledger, public_mobility
+from epifalcon.methods.registry import entry
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
+from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
 from epifalcon.studies.audit_wishes import AuditWish
 from epifalcon.studies.auditing_field import audit_field
 from epifalcon.studies.diagnosing import diagnoses
-from epifalcon.studies.features import public_mobility
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.fitting import finished_ledger
-from epifalcon.studies.methods import FALCONS, FIELD
 from epifalcon.studies.place_attacks import (
     Places,
     Tried,
@@ -33,9 +34,7 @@ from epifalcon.studies.place_attacks import (
     learn_attacks,
     people_of,
 )
-from epifalcon.studies.privacy_card import Attack, PrivacyCard
-from epifalcon.studies.recording import read_notes
-from epifalcon.studies.shadow_attacks import inferences
+from epifalcon.studies.shadow_runs import inferences
 
 _UPLOADS = {
     "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
@@ -57,10 +56,10 @@ def audit(
     wish = wish or AuditWish()
     if run.method == FIELD:
         return audit_field(run, wish, progress)
-    if run.method not in FALCONS:
+    if not entry(run.method).trains_in_rounds:
         raise SettingsError(
             f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
-            f"one of {', '.join((*FALCONS, FIELD))}"
+            "a run of falcon, hgnn or falcon-field"
         )
     ledger = finished_ledger(run.place)
     notes = read_notes(run.place)
@@ -69,14 +68,16 @@ def audit(
         method=run.method,
         seed=run.seed,
         people=len(notes.people),
-        rounds=notes.rounds,
-        spent=spent_figures(run.settings.privacy.mode, ledger),
+        guarantee=Guarantee(
+            spent=spent_figures(run.settings.privacy.mode, ledger),
+            rounds=notes.rounds,
+            other=_other_promises(run, notes, ledger),
+        ),
         attacks=(
             *attacks_on(run, notes, wish.seed, progress),
             *inferences(run, _unwatched(run), wish.shadow_runs, progress),
         ),
         releases=_canaries(run, notes, wish, progress),
-        other=_other_promises(run, notes, ledger),
         settings_toml=run.experiment.to_toml(),
     )
 

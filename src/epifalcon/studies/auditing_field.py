@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from epifalcon.errors import CorruptFileError
-from epifalcon.evaluation.attacks import diagnosis
+from epifalcon.evaluation.attacks import label_inference
 from epifalcon.evaluation.attacks.field_messages import (
     Overheard,
     from_counts,
@@ -18,21 +18,20 @@ from epifalcon.evaluation.attacks.field_messages import (
 )
 from epifalcon.evaluation.audit.field_canaries import audit_field_releases
 from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.federation.field import receipts
-from epifalcon.federation.field.plan import PRESENCE, TESTS
-from epifalcon.federation.field.settings import TUNING
-from epifalcon.federation.field.task import FieldTask
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation.field.plan import PRESENCE, TESTS, opening_receipts
+from epifalcon.federation.field.settings import FieldTask
+from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.spending import spent_figures
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress
+from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
 from epifalcon.streams import Streams
 from epifalcon.studies.audit_wishes import AuditWish
 from epifalcon.studies.diagnosing import RESULT, TESTED, ranking
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.privacy_card import Attack, PrivacyCard
-from epifalcon.studies.shadow_attacks import inferences
+from epifalcon.studies.shadow_runs import inferences
 from epifalcon.types import PersonIds
 
 _NO_LEDGER = "it was not written to the end, or changed: run it again"
@@ -48,7 +47,7 @@ def audit_field(run: FinishedRun, wish: AuditWish, progress: Progress) -> Privac
         experiment.labels.test_errors,
     )
     ledger = _ledger(run, task)
-    noise = Streams(run.seed).seed_for("falcon-field noise")
+    noise = RunSeeds(run.seed).noise
     heard = Overheard.of(task, run.traces, run.known, run.seed, noise)
     people = _drawn(run, 0 if task.mode == "sums" else wish.people, wish.seed)
     return PrivacyCard(
@@ -56,14 +55,17 @@ def audit_field(run: FinishedRun, wish: AuditWish, progress: Progress) -> Privac
         method=run.method,
         seed=run.seed,
         people=len(people),
-        rounds=len(heard.told),
-        spent=spent_figures(task.mode, ledger),
+        guarantee=Guarantee(
+            spent=spent_figures(task.mode, ledger),
+            rounds=len(heard.told),
+            trained=False,
+            other=_other_promises(ledger) if task.private else None,
+        ),
         attacks=(
             *_attacks(heard, people, progress),
             *inferences(run, task.wishes, wish.shadow_runs, progress),
         ),
         releases=audit_field_releases(heard, wish.seed, wish.field_canaries, progress),
-        other=_other_promises(ledger) if task.private else None,
         settings_toml=experiment.to_toml(),
     )
 
@@ -72,16 +74,9 @@ def _ledger(run: FinishedRun, task: FieldTask) -> Ledger:
     """The run's own; of one that promises nothing, what leaves in any such run."""
     clock = run.traces.clock
     if not task.private:
-        ledger = Ledger(Budget(delta=task.wishes.tuning.delta))
-        ledger.record(*receipts.opening(task, clock))
-        if task.wishes.tuning.steps:
-            kept = _kept_ledger(run).releases
-            ledger.record(*(one for one in kept if one.terms.channel == TUNING))
+        ledger = Ledger(Budget())
+        ledger.record(*opening_receipts(task, clock))
         return ledger
-    return _kept_ledger(run)
-
-
-def _kept_ledger(run: FinishedRun) -> Ledger:
     if not run.ledger.exists():
         raise CorruptFileError(f"{run.ledger}: is missing; {_NO_LEDGER}")
     return Ledger.open(run.ledger)
@@ -114,7 +109,7 @@ def _attacks(heard: Overheard, people: PersonIds, progress: Progress) -> list[At
     made = [places]
     status = heard.known.status[people]
     for told in (from_messages(heard, people, progress), from_counts(heard, people)):
-        judged = diagnosis.judge(told, status)
+        judged = label_inference.judge(told, status)
         made += [
             ranking(f"result from {told.name}", RESULT, judged.positive),
             ranking(f"tested from {told.name}", TESTED, judged.tested),

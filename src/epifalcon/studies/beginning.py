@@ -1,31 +1,34 @@
-"""The folder of a comparison and the runs in it, made where they are missing.
+"""Create the folder of a comparison and the runs in it.
 
-Cells of a study often differ in what a method does and not in the city, its
-outbreak or who was tested. What was simulated last is kept for them.
+Cells of a study often differ in what a method does, and not in the city, its outbreak
+or who was tested. The latest simulations are kept for them.
 """
 
 import logging
 import shutil
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any, Final
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.mobility.traces import Traces
-from epifalcon.settings import as_plain, fingerprint
-from epifalcon.studies.comparison_plan import KIND, RESULT, Plan, begun_with
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import (
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS, Begun, begin
+from epifalcon.experiments.simulation import (
     Epidemic,
     Prepared,
     prepare,
     run_epidemics,
 )
-from epifalcon.studies.run_folder import METHODS, SETTINGS, Begun, begin
+from epifalcon.settings import as_plain, fingerprint
+from epifalcon.studies.study_plan import Plan, begun_with
 
 _log = logging.getLogger(__name__)
-_GROWS = ["seed-", "figures/", f"{RESULT}.", f".{RESULT}.", ".seed-"]
+_GROWS = [
+    "seed-",
+    ".seed-",
+    "figures/",
+    *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
+]
 _CITY: Final = ("city",)
 _OUTBREAK: Final = ("city", "pathogen", "outbreak", "labels")
 """All settings that decide an outbreak and who was tested in it."""
@@ -34,23 +37,30 @@ _MOST_VISITS = 20_000_000
 """Of a city that is kept: 80 MB."""
 
 
-@dataclass
 class Simulations:
-    """The cities and outbreaks that were made last, by settings and seed.
+    """The latest cities and outbreaks, by settings and seed."""
 
-    What is handed back is, to the last bit, what the settings and the seed make.
-    """
-
-    cities: "OrderedDict[str, tuple[Traces, float]]" = field(
-        default_factory=OrderedDict
-    )
-    """Traces, and the seconds that they took."""
-    epidemics: "OrderedDict[str, Epidemic]" = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._cities: dict[str, Prepared] = {}
+        self._epidemics: dict[str, Epidemic] = {}
 
     def begun(self, plan: Plan, seed: int, threads: int) -> Begun:
-        """City, outbreak and labels of ``seed``, as ``epifalcon run`` makes them."""
-        prepared = self._prepared(plan, seed)
-        epidemic = self._epidemic(plan.experiment, prepared.traces, seed)
+        """Return the inputs of the run of ``seed``, as ``epifalcon run`` makes them."""
+        experiment = plan.experiment
+        key = _key(experiment, _CITY, seed)
+        city = self._cities.get(key) or prepare(plan.name, experiment, seed)
+        origin = store.Origin.now(as_plain(experiment), seed)
+        prepared = replace(
+            city, name=plan.name, experiment=experiment, city_origin=origin
+        )
+        traces = prepared.traces
+        outbreak = _key(experiment, _OUTBREAK, seed)
+        epidemic = self._epidemics.get(outbreak)
+        if epidemic is None:
+            epidemic = next(run_epidemics(experiment, traces, seed))
+        if traces.people * traces.slots <= _MOST_VISITS:
+            _put(self._cities, key, city, _CITIES)
+            _put(self._epidemics, outbreak, epidemic, _EPIDEMICS)
         if not len(epidemic.labels.hidden):
             raise DataError(
                 "everybody is tested and nobody hidden: there is nobody to compare by"
@@ -58,26 +68,6 @@ class Simulations:
         reported, known = prepared.reported(seed), epidemic.labels.known
         folder = plan.run_folder(seed)
         return Begun(folder, prepared, seed, reported, known, epidemic, threads)
-
-    def _prepared(self, plan: Plan, seed: int) -> Prepared:
-        key = _key(plan.experiment, _CITY, seed)
-        if key not in self.cities:
-            made = prepare(plan.name, plan.experiment, seed)
-            if made.traces.people * made.traces.slots <= _MOST_VISITS:
-                _put(self.cities, key, (made.traces, made.seconds), _CITIES)
-            return made
-        traces, seconds = self.cities[key]
-        origin = store.Origin.now(as_plain(plan.experiment), seed)
-        return Prepared(plan.name, plan.experiment, traces, origin, None, seconds)
-
-    def _epidemic(self, experiment: Experiment, traces: Traces, seed: int) -> Epidemic:
-        key = _key(experiment, _OUTBREAK, seed)
-        if key in self.epidemics:
-            return self.epidemics[key]
-        made = next(run_epidemics(experiment, traces, seed))
-        if traces.people * traces.slots <= _MOST_VISITS:
-            _put(self.epidemics, key, made, _EPIDEMICS)
-        return made
 
 
 def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
@@ -141,7 +131,7 @@ def _begin_empty(plan: Plan, threads: int) -> None:
     with store.new_directory(plan.folder) as scratch:
         text = plan.experiment.to_toml()
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
-        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
+        store.write_manifest(scratch, COMPARISON, meta=meta, origin=origin)
 
 
 def _key(experiment: Experiment, parts: tuple[str, ...], seed: int) -> str:
@@ -149,7 +139,7 @@ def _key(experiment: Experiment, parts: tuple[str, ...], seed: int) -> str:
     return fingerprint({"settings": settings, "seed": seed})
 
 
-def _put(kept: "OrderedDict[str, Any]", key: str, made: object, most: int) -> None:
-    kept[key] = made
-    while len(kept) > most:
-        kept.popitem(last=False)
+def _put(stored: dict[str, Any], key: str, made: object, most: int) -> None:
+    stored.setdefault(key, made)
+    while len(stored) > most:
+        del stored[next(iter(stored))]

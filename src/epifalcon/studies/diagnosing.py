@@ -2,29 +2,31 @@
 
 import numpy as np
 
-from epifalcon.evaluation.attacks import diagnosis
-from epifalcon.evaluation.attacks.statuses import from_statuses
+from epifalcon.evaluation.attacks import label_inference
+from epifalcon.evaluation.attacks.label_inference import from_statuses
+from epifalcon.evaluation.attacks.upload_notes import Notes
 from epifalcon.evaluation.uncertainty import Interval
-from epifalcon.federation.notes import Notes
-from epifalcon.studies.features import Task, validation_people
-from epifalcon.studies.finished_run import FinishedRun
-from epifalcon.studies.privacy_card import Attack
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation.training import Task, validation_people
+from epifalcon.reports.privacy_card import Attack
 from epifalcon.types import Floats
 
 RESULT = "who is positive, in pairs with a negative"
 TESTED = "who was tested, in pairs with an untested"
 
 
-def tried(notes: Notes, likely: Floats | None = None) -> list[diagnosis.Diagnosis]:
+def tried(
+    notes: Notes, likely: Floats | None = None
+) -> list[label_inference.Diagnosis]:
     """Every attack on tests; ``likely`` are the chances of the claims to be true.
 
     A status input's rows and the gradients have likelihoods, which add up.
     """
-    gradients = diagnosis.from_gradients(notes)
+    gradients = label_inference.from_gradients(notes)
     if not notes.terms.statuses:
-        return [gradients, diagnosis.from_rows(notes)]
+        return [gradients, label_inference.from_rows(notes)]
     rows = from_statuses(notes, likely)
-    return [gradients, rows, diagnosis.both(rows, gradients)]
+    return [gradients, rows, label_inference.both(rows, gradients)]
 
 
 def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
@@ -38,7 +40,7 @@ def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
     status = run.known.status[notes.people]
     made = []
     for told in tried(notes, likely):
-        judged = diagnosis.judge(told, status, held_back)
+        judged = label_inference.judge(told, status, held_back)
         apart = _apart(judged.held_back)
         made += [
             ranking(f"result from {told.name}", RESULT + apart, judged.positive),

@@ -11,36 +11,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.evaluation.attacks import uploads
-from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.evaluation.attacks.guessing import (
+from epifalcon.evaluation.attacks.claims import (
+    Candidates,
     localisation_error,
     name_best,
     true_claims,
 )
 from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
-from epifalcon.evaluation.attacks.recurrence import recurrence
-from epifalcon.evaluation.attacks.rehearsal import (
+from epifalcon.evaluation.attacks.recurrence import (
     Pass,
     Rehearsal,
     combined,
     learn,
+    recurrence,
 )
-from epifalcon.evaluation.attacks.sets import (
+from epifalcon.evaluation.attacks.repeated_claims import (
     SetBelief,
     by_sets,
     learn_sets,
     slots_of_set,
 )
-from epifalcon.federation.notes import Notes
+from epifalcon.evaluation.attacks.upload_notes import Notes
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city
+from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.markov import MobilityModel
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.catalogue import generate
+from epifalcon.privacy.pseudo.generators import generate
 from epifalcon.progress import Progress, silent
+from epifalcon.reports.privacy_card import Attack
 from epifalcon.streams import Streams
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.features import public_mobility
-from epifalcon.studies.pipeline import make_city
-from epifalcon.studies.privacy_card import Attack
 from epifalcon.types import Counts, Floats, Mask
 
 _LIVING, _REHEARSED = 2000, 500

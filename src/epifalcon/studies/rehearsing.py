@@ -1,8 +1,8 @@
 """A federation rehearsed on one machine: a real server, real sites, one comparison.
 
-A simulated city is dealt out to sites; server and sites run as processes of their
-own on loopback with throw-away certificates; then the same run is done in one
-process and both are compared.
+A simulated city is split into sites; server and sites run as processes of their own
+on loopback with throw-away certificates. Then the same server and sites run in one
+process without a network, and both results are compared.
 """
 
 import csv
@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic, perf_counter, sleep
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -19,34 +19,27 @@ from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.labels import Labels
-from epifalcon.errors import EpifalconError
+from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
-from epifalcon.federation.engine import Engine, predict
+from epifalcon.experiments import simulation
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.federation.field.settings import METHOD, FieldTask
+from epifalcon.federation.field.site import FieldOrder
 from epifalcon.federation.nvflare.admin import Admin, connect
-from epifalcon.federation.nvflare.deployment import Deployment
-from epifalcon.federation.nvflare.falcon import CLASSES, job_of
-from epifalcon.federation.nvflare.jobs import Job
-from epifalcon.federation.nvflare.kits import provision
-from epifalcon.federation.nvflare.one_run import RUNS
+from epifalcon.federation.nvflare.jobs import RUNS, job_of, server_run, site_run
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
-from epifalcon.federation.preparing import Household
+from epifalcon.federation.nvflare.provisioning import Deployment, provision
+from epifalcon.federation.preparing import Household, split
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.coordinating import (
-    MODEL,
-    PROGRESS,
-    SCORES,
-    SUMMARY,
-    Conduct,
-)
-from epifalcon.federation.sites.files import SITE_FILE
-from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import Order, require_federable
+from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
+from epifalcon.federation.sites.run import FalconOrder
+from epifalcon.federation.sites.server_run import PROGRESS, SCORES, SUMMARY, Conduct
+from epifalcon.federation.sites.session import Order
+from epifalcon.federation.sites.switchboard import InMemoryTransport
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
-from epifalcon.studies import pipeline
-from epifalcon.studies.experiment import Experiment
 from epifalcon.types import Probabilities
 
 RUN = "rehearsal"
@@ -57,9 +50,10 @@ _POLICY = "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 0\n
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """What is to be rehearsed."""
+    """What to rehearse."""
 
     experiment: Experiment
+    method: str = "falcon"
     seed: int = 0
     sites: int = 4
     rules: SiteRules = field(default_factory=SiteRules)
@@ -71,40 +65,57 @@ class Rehearsal:
     @property
     def order(self) -> Order:
         """What the server asks of its sites."""
-        return Order(
-            settings=self.experiment.prediction, rules=self.rules, seed=self.seed
+        return order_of(self.method, self.experiment, self.rules, self.seed)
+
+
+def order_of(method: str, experiment: Experiment, rules: SiteRules, seed: int) -> Order:
+    """What an experiment asks of sites, with the disease as methods know it."""
+    if method == FalconOrder.method:
+        settings = experiment.prediction
+        return FalconOrder(settings=settings, rules=rules, seed=seed)
+    if method != METHOD:
+        raise SettingsError(
+            f"--method {method}: falcon and falcon-field run over sites"
         )
+    task = FieldTask.of(
+        experiment.settings_of(METHOD),
+        experiment.believed_pathogen,
+        experiment.believed_rule,
+        experiment.labels.test_errors,
+    )
+    return FieldOrder(settings=task, rules=rules, seed=seed)
 
 
 def rehearse(
     wanted: Rehearsal, folder: Path, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Carry it out in ``folder``, which must be empty; the figures of both runs."""
-    require_federable(wanted.experiment.prediction)
+    """Carry it out in ``folder``, which must be empty; return figures of both runs."""
+    order = wanted.order
     dealt = deal_out(wanted.experiment, wanted.seed, wanted.sites, progress)
-    order, conduct = as_plain(wanted.order), as_plain(Conduct(scores=True))
-    job = job_of(RUN, order, conduct, wanted.sites)
-    rehearsed = Rehearsed(job, CLASSES, wanted.seed, wanted.most_seconds)
-    summary, place = federated(rehearsed, dealt, folder, progress)
-    scores = scores_in(place, dealt)
-    engine, alone = _in_process(wanted, dealt.homes, summary, progress)
-    told = dealt.judged(wanted.experiment, scores, predict(engine))
+    over_sites = _federated(wanted, order, dealt, folder, progress)
+    alone = _in_process(wanted, order, dealt, folder, progress)
+    summary = over_sites.summary
+    later, later_alone = over_sites.later_seconds, alone.later_seconds
+    scores, scores_alone = over_sites.scores(dealt), alone.scores(dealt)
     rounds = max(summary["rounds"], 1)
     return {
+        "method": order.method,
         "sites": wanted.sites,
         "rounds": summary["rounds"],
         "people": dealt.people,
-        "mode": wanted.experiment.privacy.mode,
-        "uploads": "rows" if wanted.order.sends_rows else "sums",
+        "mode": order.mode,
+        "uploads": "rows" if order.rules.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
-        "in_process_seconds_per_round": sum(alone) / len(alone),
-        "fastest_round_seconds": min(_later(summary["round_seconds"])),
-        "in_process_fastest_round_seconds": min(alone),
+        "in_process_seconds_per_round": sum(later_alone) / len(later_alone),
+        "fastest_round_seconds": min(later),
+        "in_process_fastest_round_seconds": min(later_alone),
         "bytes_per_round": (summary["bytes_sent"] + summary["bytes_received"]) / rounds,
         "site_share": summary["site_seconds"] / max(summary["call_seconds"], 1e-9),
-        "max_difference_to_in_process": _difference(place, engine, scores),
-        **told,
-        "best_round": summary["best_round"],
+        "max_difference_to_in_process": max(
+            over_sites.difference(alone), float(np.abs(scores - scores_alone).max())
+        ),
+        **dealt.judged(wanted.experiment, scores, scores_alone),
+        **{name: summary[name] for name in ("best_round", "law") if name in summary},
         "epsilon": summary["epsilon"],
         "troubles": summary["sites"]["troubles"],
     }
@@ -112,7 +123,7 @@ def rehearse(
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """A simulated city whose people are dealt out to sites."""
+    """A simulated city whose people are split into sites."""
 
     homes: list[Household]
     names: list[str]
@@ -137,33 +148,55 @@ class Dealt:
         }
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A finished run: its summary, and the server's folder of it."""
+
+    summary: dict[str, Any]
+    place: Path
+
+    @property
+    def later_seconds(self) -> list[float]:
+        """Without the first round, which also makes what all others use."""
+        listed: list[float] = self.summary["round_seconds"]
+        return listed[1:] or listed or [0.0]
+
+    def scores(self, dealt: Dealt) -> Probabilities:
+        """The scores that sites gave to the server, in the order of the sites."""
+        with (self.place / SCORES).open(newline="") as file:
+            found = [
+                (row["site"], float(row["probability"])) for row in csv.DictReader(file)
+            ]
+        return np.array(
+            [one for name in dealt.names for site, one in found if site == name]
+        )
+
+    def difference(self, other: "_Ran") -> float:
+        """Return the largest difference of any tensor that both servers wrote."""
+        gaps = [0.0]
+        for path in self.place.glob("*.safetensors"):
+            theirs = read_tensors(other.place / path.name)
+            for name, one in read_tensors(path).items():
+                gaps.append(float((one - theirs[name]).abs().nan_to_num().max()))
+        return max(gaps)
+
+
 def deal_out(
     experiment: Experiment, seed: int, sites: int, progress: Progress
 ) -> Dealt:
-    """Simulate the experiment's city and outbreak, and deal its people out."""
-    made = pipeline.prepare("rehearsal", experiment, seed, progress)
-    (epidemic,) = pipeline.run_epidemics(experiment, made.traces, seed)
+    """Simulate the experiment's city and outbreak, and split its people."""
+    made = simulation.prepare("rehearsal", experiment, seed, progress)
+    (epidemic,) = simulation.run_epidemics(experiment, made.traces, seed)
     reported = made.reported(seed, progress)
     homes = split(reported, epidemic.labels.known, sites)
     names = [f"site-{number + 1:02d}" for number in range(sites)]
     return Dealt(homes, names, epidemic.labels)
 
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """A job to be done by processes of their own, whichever method it runs."""
-
-    job: Job
-    classes: tuple[str, ...]
-    seed: int
-    most_seconds: float
-
-
-def federated(
-    wanted: Rehearsed, dealt: Dealt, folder: Path, progress: Progress
-) -> tuple[dict[str, Any], Path]:
-    """The summary of the run by server and sites, and the server's folder of it."""
-    sites = len(dealt.names)
+def _federated(
+    wanted: Rehearsal, order: Order, dealt: Dealt, folder: Path, progress: Progress
+) -> _Ran:
+    """Run server and sites as processes of their own."""
     port, admin_port = free_ports(2)
     deployment = Deployment(
         project=RUN,
@@ -171,19 +204,22 @@ def federated(
         port=port,
         admin_port=admin_port,
         sites=tuple(dealt.names),
-        minimum_sites=sites,
+        minimum_sites=wanted.sites,
     )
     progress("start-up kits", 0, 1)
-    kits = provision(deployment, folder / "kits", classes=wanted.classes)
+    kits = provision(deployment, folder / "kits")
     for name, home in zip(dealt.names, dealt.homes, strict=True):
         lay_out_site(kits[name], home, wanted.seed)
     progress("start-up kits", 1, 1)
     place = kits["server"] / RUNS / RUN
-    with running(kits, site_extra=_threads(sites)) as parties:
+    # Each site its share of this machine: more threads would wait for each other.
+    share = str(max(1, (os.cpu_count() or 1) // wanted.sites))
+    threads = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share}
+    with running(kits, site_extra=threads) as parties:
         wait_for_port(parties["server"], _START_SECONDS)
         with connect(kits["admin"], limit=_START_SECONDS) as admin:
-            admin.wait_for_sites(sites, _START_SECONDS)
-            job = admin.submit(wanted.job)
+            admin.wait_for_sites(wanted.sites, _START_SECONDS)
+            job = admin.submit(job_of(RUN, order, Conduct(scores=True), wanted.sites))
             _wait(admin, job, place, wanted.most_seconds, progress)
     path = place / SUMMARY
     if not path.exists():
@@ -191,17 +227,11 @@ def federated(
     summary: dict[str, Any] = json.loads(path.read_text())
     if not summary["finished"]:
         raise EpifalconError(f"the run did not finish: {summary['error']}")
-    return summary, place
-
-
-def _threads(sites: int) -> dict[str, str]:
-    """Each site its share of this machine: more threads would wait for each other."""
-    share = str(max(1, (os.cpu_count() or 1) // sites))
-    return {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share}
+    return _Ran(summary, place)
 
 
 def lay_out_site(folder: Path, home: Household, seed: int) -> None:
-    """A site's data and policy in its kit, as its owner would lay them out."""
+    """Write a site's data and policy into its kit, as its owner would."""
     origin = store.Origin.now({}, seed)
     home.traces.save(folder / "data" / "city", origin)
     home.known.save(folder / "data" / "known", origin)
@@ -215,8 +245,8 @@ def _wait(
     end = monotonic() + limit
     while not (found := admin.job(job)).finished:
         if (place / PROGRESS).exists():
-            told = json.loads((place / PROGRESS).read_text())
-            progress("rounds", told["round"], told["rounds"], told["told"])
+            now = json.loads((place / PROGRESS).read_text())
+            progress("rounds", now["round"], now["rounds"], now["told"])
         if monotonic() > end:
             admin.stop(job)
             raise EpifalconError(f"no end after {limit:g} s: the job was stopped")
@@ -226,52 +256,30 @@ def _wait(
 
 
 def _in_process(
-    wanted: Rehearsal,
-    homes: list[Household],
-    summary: dict[str, Any],
-    progress: Progress,
-) -> tuple[Engine, list[float]]:
-    """The engine after the same rounds, and the seconds of each but the first."""
-    order = wanted.order
-    engine = engine_of(prepare(homes, order, progress), order)
-    last = summary["best_round"] or summary["rounds"]
-    seconds: list[float] = []
-    while engine.round < last:
-        began = perf_counter()
-        engine.step()
-        seconds.append(perf_counter() - began)
-        progress("in one process", engine.round, last)
-    return engine, _later(seconds)
+    wanted: Rehearsal, order: Order, dealt: Dealt, folder: Path, progress: Progress
+) -> _Ran:
+    """Run the same server and sites in this process, without a network."""
+    place = folder / "in-process"
+    sites = {}
+    for name, home in zip(dealt.names, dealt.homes, strict=True):
+        lay_out_site(place / name, home, wanted.seed)
+        sites[name] = site_run(order.method)(SiteFiles(place / name), RUN, name)
+    transport = InMemoryTransport({name: one.answer for name, one in sites.items()})
 
+    def report(name: str, done: int, total: int, told: str = "") -> None:
+        progress(f"{name} in one process", done, total, told)
 
-def _later(seconds: list[float]) -> list[float]:
-    """Without the first round, which also makes what all others use."""
-    return seconds[1:] or seconds or [0.0]
-
-
-def scores_in(place: Path, dealt: Dealt) -> Probabilities:
-    """The scores that sites gave to the server, in the order of the sites."""
-    with (place / SCORES).open(newline="") as file:
-        found = [
-            (row["site"], float(row["probability"])) for row in csv.DictReader(file)
-        ]
-    listed = [score for name in dealt.names for site, score in found if site == name]
-    return np.array(listed)
-
-
-def _difference(place: Path, engine: Engine, scores: Probabilities) -> float:
-    """The largest difference of any parameter or score."""
-    tensors = engine.state().tensors
-    parameters = read_tensors(place / MODEL)
-    gaps = [
-        float((one - tensors[f"parameter/{name}"]).abs().max())
-        for name, one in parameters.items()
-    ]
-    return max(*gaps, float(np.abs(scores - predict(engine)).max()))
+    try:
+        conduct = Conduct(scores=True)
+        run = server_run(order.method)(transport, place / RUN, order, conduct)
+        return _Ran(run.go(report), place / RUN)
+    finally:
+        for one in sites.values():
+            one.close()
 
 
 def with_rounds(experiment: Experiment, rounds: int | None) -> Experiment:
-    """The experiment with so many rounds, none of them left out by early stopping."""
+    """The experiment with so many rounds of Falcon, without early stopping."""
     if rounds is None:
         return experiment
     stopping = replace(experiment.stopping, patience=max(rounds, 1))
@@ -281,8 +289,8 @@ def with_rounds(experiment: Experiment, rounds: int | None) -> Experiment:
 
 
 def deal(city: Path, out: Path, sites: int) -> list[Path]:
-    """Deal the people of a city folder with tests out to ``sites`` folders."""
-    traces = Traces.load(pipeline.city_folder(city))
+    """Split the people of a city folder with tests into ``sites`` folders."""
+    traces = Traces.load(simulation.city_folder(city))
     known = Known.load(city / "known")
     known.require_people_of(traces)
     homes = split(traces, known, sites)

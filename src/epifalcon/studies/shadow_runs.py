@@ -3,7 +3,7 @@
 City, outbreak and method stay; what changes is whose tests are known, drawn anew
 for every run, and the seed of the training. People whose tests are left out are
 treated like anybody who was never tested. ``evaluation.attacks.membership`` reads
-from such runs what scores give away.
+from such runs what scores give away; ``inferences`` reports it for an audit.
 """
 
 import hashlib
@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.baselines.catalogue import entry, method_class
-from epifalcon.baselines.method import Scene
 from epifalcon.checks import unit_interval, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.evaluation.attacks import membership
 from epifalcon.evaluation.attacks.membership import Shadows
+from epifalcon.evaluation.uncertainty import Interval
+from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.checkpoints import require_same, verified
-from epifalcon.progress import silent
+from epifalcon.methods.base import Context
+from epifalcon.methods.registry import entry, method_class
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.reports.privacy_card import Attack
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
+from epifalcon.studies.diagnosing import ranking
 from epifalcon.types import Mask, PersonIds, Probabilities
 
 _KIND = "shadow-run"
@@ -67,33 +73,42 @@ class ShadowRuns:
 
 def run_shadows(
     folder: Path,
-    scene: Scene,
+    traces: Traces,
     known: Known,
     attacked: Attacked,
     settings: ShadowSettings | None = None,
+    *,
+    context: Context | None = None,
+    seed: int = 0,
 ) -> ShadowRuns:
     """Train the method on every half; each run is kept in ``folder`` when done.
 
     Runs that are there already are read, so a call that was stopped is gone on
     with; those of other data, settings or seed are refused with ``DataError``.
-    ``scene.seed`` decides all draws, ``scene.progress`` is told of each run.
+    ``seed`` decides all draws, ``context.progress`` reports each run.
     """
     settings = ShadowSettings() if settings is None else settings
-    known.require_people_of(scene.traces)
+    context = Context() if context is None else context
+    known.require_people_of(traces)
     if entry(attacked.name).kind == "ceiling":
         raise SettingsError(f"{attacked.name} is given the truth: nothing to attack")
     person = np.flatnonzero(known.tested).astype(np.int32)
     if len(person) < 4:
         raise DataError(f"{len(person)} people were tested: too few to attack")
-    data = _data_sha256(scene, known)
+    data = _data_sha256(traces, known, context)
     score, included = [], []
     for number in range(settings.runs):
-        scene.progress(_NAME, number, settings.runs)
-        inside = _half(known, settings, scene.seed, number)
-        origin = _origin(attacked, settings, data, _seed(scene, number))
+        context.progress(_NAME, number, settings.runs)
+        inside = _half(known, settings, seed, number)
+        origin = _origin(attacked, settings, data, _seed(seed, number))
         place = folder / f"run-{number:03d}"
         if not place.is_dir():
-            risk = _train(scene, number, known.of_people(inside), attacked)
+            method = method_class(attacked.name)(
+                attacked.settings, seed=_seed(seed, number)
+            )
+            quiet = replace(context, progress=silent, folder=None)
+            method.fit(traces, known.of_people(inside), quiet)
+            risk = method.predict_proba()
             arrays = {"risk": risk[person], "included": inside[person]}
             with store.new_directory(place) as scratch:
                 store.write(scratch, _KIND, arrays, meta={}, origin=origin)
@@ -102,7 +117,7 @@ def run_shadows(
             raise CorruptFileError(f"{place}: holds a run on other people's tests")
         score.append(risk)
         included.append(there)
-    scene.progress(_NAME, settings.runs, settings.runs)
+    context.progress(_NAME, settings.runs, settings.runs)
     infected = known.status[person] == 1
     return ShadowRuns(person, infected, Shadows(np.stack(score), np.stack(included)))
 
@@ -117,16 +132,8 @@ def _half(known: Known, settings: ShadowSettings, seed: int, number: int) -> Mas
     return inside
 
 
-def _seed(scene: Scene, number: int) -> int:
-    return Streams(scene.seed).seed_for(f"shadow run {number}")
-
-
-def _train(
-    scene: Scene, number: int, known: Known, attacked: Attacked
-) -> Probabilities:
-    own = replace(scene, seed=_seed(scene, number), progress=silent, folder=None)
-    method = method_class(attacked.name)(own, attacked.settings)
-    return method.fit(known).predict_proba()
+def _seed(seed: int, number: int) -> int:
+    return Streams(seed).seed_for(f"shadow run {number}")
 
 
 def _origin(
@@ -152,16 +159,64 @@ def _read(place: Path, origin: store.Origin) -> tuple[Probabilities, Mask]:
         raise CorruptFileError(f"{place}: the record lacks {error}") from None
 
 
-def _data_sha256(scene: Scene, known: Known) -> str:
+def _data_sha256(traces: Traces, known: Known, context: Context) -> str:
     """Which traces, tests and rates the runs are of."""
     digest = hashlib.sha256()
     told = {
-        "clock": as_plain(scene.traces.clock),
-        "pathogen": as_plain(scene.pathogen),
-        "rule": as_plain(scene.rule),
+        "clock": as_plain(traces.clock),
+        "pathogen": as_plain(context.pathogen),
+        "rule": as_plain(context.rule),
     }
     digest.update(repr(sorted(told.items())).encode())
-    for array in (scene.traces.by_slot, known.person, known.positive, known.slot):
+    for array in (traces.by_slot, known.person, known.positive, known.slot):
         digest.update(f"{array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def inferences(
+    run: FinishedRun,
+    settings: Any,  # noqa: ANN401
+    runs: int,
+    progress: Progress,
+) -> list[Attack]:
+    """What the risks that people are told give away of who was tested, and how.
+
+    ``settings`` are those of the run's method; none are tried without ``runs``.
+    """
+    if not runs:
+        return []
+    experiment = run.experiment
+    context = Context(
+        pathogen=experiment.believed_pathogen,
+        rule=experiment.believed_rule,
+        test_errors=experiment.labels.test_errors,
+        progress=progress,
+    )
+    made = run_shadows(
+        run.place / "shadows",
+        run.traces,
+        run.known,
+        Attacked(run.method, settings),
+        ShadowSettings(runs=runs),
+        context=context,
+        seed=run.seed,
+    )
+    found = membership.infer(made.shadows, made.infected)
+    return [
+        _inferred(
+            "membership from risks", "whose test was learnt from", found.membership
+        ),
+        _inferred("result from risks", "a tested person's result", found.result),
+        _inferred(
+            "result from others' risks",
+            "the same where the own test was left out: what others' tests tell",
+            found.result_without,
+        ),
+    ]
+
+
+def _inferred(name: str, what: str, found: membership.Figures) -> Attack:
+    auc, tpr = found.auc, found.tpr
+    made = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
+    return replace(made, tpr_at_1_percent=tpr.mean)

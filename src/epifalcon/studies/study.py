@@ -76,9 +76,6 @@ class Column:
     digits: int = 3
     on_screen: bool = True
     """Whether a terminal shows it too, which has room for few."""
-    apart: str = ""
-    """The caption of a table of such columns alone, turned round: where they are many,
-    each has a line there and each setting a column."""
 
 
 EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
@@ -87,10 +84,15 @@ EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture and the words that stand for it when it is not seen."""
+    """A plot and its caption, which is also its alternative text."""
 
     figure: "Figure"
     caption: str
+
+
+def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, Drawn]:
+    """Return the plot by its name; nothing if there is no figure."""
+    return {} if figure is None else {name: Drawn(figure, caption)}
 
 
 def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa: ANN401
@@ -98,10 +100,6 @@ def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa:
 
 
 def _nothing_told(_result: Plain) -> Sequence[str]:
-    return ()
-
-
-def _no_notes(_scale: Scale) -> tuple[str, ...]:
     return ()
 
 
@@ -125,16 +123,22 @@ class Study:
     """What words mean that only this study's tables have."""
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
     """How many, unless told."""
+    cpu_hours: Mapping[Scale, float] = field(default_factory=dict)
+    """Approximate cost with that many seeds."""
     first_seed: int = 0
+    recalibration: bool = False
+    """Whether there is a table of risks recalibrated on masked people."""
     ranked: bool = False
     """Whether rows stand by AUC, and not as the cells do."""
-    notes: Callable[[Scale], tuple[str, ...]] = _no_notes
+    notes: tuple[str, ...] = ()
     """What a reader of the tables must know."""
+    scale_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The same, for one scale alone."""
     read: Callable[[Plain], Sequence[str]] = _nothing_told
     """What the result says that only this study can: sentences. With none it is told
     which method of each group ranks best."""
     more: Callable[[Any, Sequence[Plain]], dict[str, Any]] = _nothing_more
-    """What else the result holds, for the pictures, from ``study_running.Ran`` and
+    """What else the result holds, for the pictures, from ``scheduler.StudyRun`` and
     the rows."""
 
 

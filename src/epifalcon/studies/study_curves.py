@@ -1,87 +1,89 @@
-"""Curves of precision and recall for studies that compare all methods."""
+"""Precision-recall curves and differences for studies that compare all methods."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from epifalcon.studies import comparison_figures
-from epifalcon.studies.comparison import curves
-from epifalcon.studies.measurements import Measured
-from epifalcon.studies.study import Drawn, keyed
-from epifalcon.studies.study_running import Ran
+import numpy as np
+
+from epifalcon.experiments.measurements import RECALLS, Measured
+from epifalcon.reports import method_plots
+from epifalcon.studies.scheduler import StudyRun
+from epifalcon.studies.study import Drawn, drawn, keyed
 from epifalcon.types import Plain
 
-_CURVE = (
-    "{group}: precision against recall on hidden people, {seeds}. The dotted upright "
-    "line is the recall that would end the epidemic; the precision there is DEP. Black "
-    "is the ceiling, which is no method."
-)
-_GAPS = (
-    "{group}: each method's AUC minus that of HGNN and of HBP on the same seeds, with "
-    "95 % intervals, which are not adjusted for several comparisons; the verdict "
-    "“larger than chance” in the tables is, by Holm. A hollow dot is the ceiling, "
-    "which is no method."
-)
-_GAPS_OF_ONE = (
-    "{group}: each method's AUC minus that of HGNN and of HBP, of one seed: no "
-    "interval, nothing may be claimed. A hollow dot is the ceiling, which is no method."
-)
 
+def curves_by_group(
+    ran: StudyRun, rows: Sequence[Plain], *, reliability: bool = False
+) -> dict[str, Any]:
+    """Return what ``draw_comparison`` draws, by group: ``curves``.
 
-def curves_by_group(ran: Ran, rows: Sequence[Plain]) -> dict[str, Any]:
-    """What ``draw_comparison`` draws, by group: ``curves``."""
-    cells = {cell.label: cell for cell in ran.planned.cells}
+    Precision at each recall is the mean over seeds; the sums of the reliability
+    diagram, on request, are those of all seeds.
+    """
     found: dict[str, Any] = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         mine = [row for row in rows if row["group"] == group]
         by_key = {
-            key: ran.measured(cells[row["cell"]], row["method"])
+            key: ran.results[row["cell"]][row["method"]]
             for key, row in keyed(mine).items()
         }
-        drawn = curves(by_key)
-        for one in drawn["methods"].values():
-            # Only this picture's; the sums of the other are many.
-            del one["reliability"]
-        told = [
+        curves: dict[str, Any] = {}
+        for key, by_seed in by_key.items():
+            held = [one for one in by_seed.values() if isinstance(one, Measured)]
+            # Without infected people there is no curve.
+            held = [one for one in held if np.isfinite(one.precision).all()]
+            if held:
+                mean = np.mean([one.precision for one in held], axis=0)
+                curves[key] = {"precision": mean.tolist()}
+                if reliability:
+                    sums = np.sum([one.reliability for one in held], axis=0)
+                    curves[key]["reliability"] = sums.tolist()
+        recalls = [
             one.metrics["extinction_recall"]
             for by_seed in by_key.values()
             for one in by_seed.values()
             if isinstance(one, Measured)
         ]
-        found[group] = {**drawn, "extinction_recall": told[0] if told else None}
+        found[group] = {
+            "recalls": RECALLS.tolist(),
+            "methods": curves,
+            "extinction_recall": recalls[0] if recalls else None,
+        }
     return {"curves": found}
 
 
 def draw_comparison(result: Plain) -> dict[str, Drawn]:
-    """Precision and recall, and differences, for each group."""
-    drawn = {}
-    for number, (group, kept) in enumerate(result["curves"].items()):
+    """Draw precision and recall, and differences, of each group."""
+    pictures: dict[str, Drawn] = {}
+    for number, (group, kept) in enumerate(result["curves"].items(), start=1):
         rows = [row for row in result["rows"] if row["group"] == group]
         named = [{**row, "method": key} for key, row in keyed(rows).items()]
         shares = [row["figures"]["prevalence"]["mean"] for row in rows if row["seeds"]]
-        told = {
-            "rows": named,
-            "group": group,
-            "seeds": sorted({seed for row in rows for seed in row["seeds"]}),
-            "prevalence": shares[0] if shares else None,
-            "extinction_recall": kept["extinction_recall"],
-        }
-        several = len(told["seeds"]) > 1
-        words = {
-            "group": group,
-            "seeds": f"mean of {len(told['seeds'])} seeds" if several else "one seed",
-        }
-        pictures = {
-            "precision-recall": (
-                comparison_figures.precision_recall(told, kept),
-                _CURVE,
+        seeds = len({seed for row in rows for seed in row["seeds"]})
+        over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+        of_group = f"{group}: " if group else ""
+        ending = f"-{number}" if len(result["curves"]) > 1 else ""
+        intervals = (
+            "mean and 95 % intervals over paired seeds, not adjusted for several "
+            "comparisons (the verdict in the tables is, by Holm)"
+            if seeds > 1
+            else "one seed: no interval, nothing may be claimed"
+        )
+        pictures |= drawn(
+            f"precision-recall{ending}",
+            method_plots.precision_recall(
+                method_plots.method_lines(named, kept),
+                f"{of_group}precision and recall on hidden people, {over}",
+                shares[0] if shares else None,
+                kept["extinction_recall"],
             ),
-            "differences": (
-                comparison_figures.differences(told),
-                _GAPS if several else _GAPS_OF_ONE,
-            ),
-        }
-        ending = f"-{number + 1}" if len(result["curves"]) > 1 else ""
-        for name, (figure, caption) in pictures.items():
-            if figure is not None:
-                drawn[f"{name}{ending}"] = Drawn(figure, caption.format(**words))
-    return drawn
+            f"{of_group}precision against recall on hidden people, {over}. The dotted "
+            "line is the recall that would end the epidemic; the precision there is "
+            "DEP. Black is the ceiling, which is not a method.",
+        ) | drawn(
+            f"differences{ending}",
+            method_plots.differences(named, f"{of_group}{over}"),
+            f"{of_group}each method's AUC minus that of HGNN and of HBP; {intervals}. "
+            "A hollow dot is the ceiling, which is not a method.",
+        )
+    return pictures

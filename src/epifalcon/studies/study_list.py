@@ -9,22 +9,21 @@ from epifalcon.studies.own import frontier, scale, worlds
 from epifalcon.studies.paper import (
     ablation,
     authors,
-    label_share,
     noise,
-    omicron,
     overall,
     pseudo_tradeoff,
     stages,
-    trace_share,
 )
+from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
 from epifalcon.studies.study import SCALES, Asked, Study
 from epifalcon.studies.study_plan import plan_study
 
 _STUDIES: dict[str, Study] = {
-    module.STUDY.name: module.STUDY
-    for module in (
-        *(overall, omicron, stages, noise, pseudo_tradeoff, ablation),
-        *(trace_share, label_share, authors, frontier, worlds, scale),
+    study.name: study
+    for study in (
+        *(overall.STUDY, overall.OMICRON_STUDY, stages.STUDY, noise.STUDY),
+        *(pseudo_tradeoff.STUDY, ablation.STUDY, TRACE_SHARE, LABEL_SHARE),
+        *(authors.STUDY, frontier.STUDY, worlds.STUDY, scale.STUDY),
     )
 }
 
@@ -61,6 +60,6 @@ def _told_scale(study: Study, scale: Any) -> dict[str, Any]:  # noqa: ANN401
         "seeds": len(planned.seeds),
         "first_seed": planned.seeds[0],
         "runs": planned.runs,
-        "cpu_hours": round(planned.cpu_hours, 2),
+        "cpu_hours": study.cpu_hours.get(scale),
         "cells": {cell.label: list(cell.methods) for cell in planned.cells},
     }

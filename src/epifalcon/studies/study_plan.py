@@ -1,7 +1,8 @@
 """What running a study means: its cells, and the comparisons that hold their runs.
 
-Runs are kept under a hash of their settings. Cells of equal settings share their
-runs, in one study or in several.
+The runs of a study are stored under a hash of their settings, so that cells of equal
+settings share them, in one study or in several. ``epifalcon compare`` is a study of one
+cell whose runs are in a folder of the user's choice.
 """
 
 import importlib.metadata
@@ -9,28 +10,59 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from epifalcon.baselines.catalogue import entry
-from epifalcon.errors import SettingsError
-from epifalcon.settings import as_plain, fingerprint, unknown_name
-from epifalcon.studies.comparison_plan import Plan
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.study import Asked, Cell, Scale, Study
-from epifalcon.studies.study_costs import cpu_seconds
+from epifalcon import store
+from epifalcon.checks import whole
+from epifalcon.errors import SettingsError, WriteError
+from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
+from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS
+from epifalcon.methods.registry import entry, names
+from epifalcon.settings import as_plain, fingerprint, first_difference, unknown_name
+from epifalcon.studies.study import Asked, Cell, Study
 
+ALL = "all"
 _HASH = 12
 
 
 @dataclass(frozen=True)
+class Plan:
+    """Which methods on which seeds, in which folder."""
+
+    folder: Path
+    name: str
+    """Of the preset."""
+    experiment: Experiment
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    sources: tuple[Path, ...] = ()
+    """The user's files that have registered methods."""
+    overrides: tuple[str, ...] = ()
+    label: str = ""
+    """Shown with progress, where a study has several cells."""
+
+    def run_folder(self, seed: int) -> Path:
+        """Return the folder of the run of ``seed``."""
+        return self.folder / f"seed-{seed}"
+
+    def place(self, seed: int, method: str) -> Path:
+        """Return the folder of ``method`` in the run of ``seed``."""
+        return self.run_folder(seed) / METHODS / method
+
+
+@dataclass(frozen=True)
 class Planned:
-    """A study's cells with the comparison that each one's runs stand in."""
+    """A study's cells with the comparison that holds the runs of each."""
 
     study: Study
-    scale: Scale
+    scale: str
+    """Empty for a comparison, which has one size only."""
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     plans: Mapping[str, Plan]
-    """By a cell's label; of cells with equal settings, the same one."""
+    """By a cell's label; the same one for cells with equal settings."""
+    command: str
+    """The command that makes this study, or resumes it."""
     asked: Asked = field(default_factory=Asked)
 
     @property
@@ -39,42 +71,20 @@ class Planned:
         return list({plan.folder: plan for plan in self.plans.values()}.values())
 
     @property
-    def command(self) -> str:
-        """The words that make this study, or go on with it."""
-        words = ["epifalcon", "study", "run", self.study.name, "--scale", self.scale]
-        words += ["--seeds", str(len(self.seeds))]
-        if self.asked.methods:
-            words += ["--methods", ",".join(self.asked.methods)]
-        for label in self.asked.cells:
-            words += ["--cell", label]
-        return shlex.join(words)
-
-    @property
     def partial(self) -> bool:
-        """Whether less than the whole study was asked for."""
+        """Whether less than the whole study was requested."""
         return bool(self.asked.methods or self.asked.cells)
 
     @property
     def runs(self) -> int:
-        """Runs of methods, in all."""
+        """The number of runs of methods."""
         return sum(
             len(self.plans[cell.label].seeds) * len(cell.methods) for cell in self.cells
         )
 
-    @property
-    def cpu_hours(self) -> float:
-        """About what all runs take, by what methods took before."""
-        seconds = sum(
-            cpu_seconds(self.plans[cell.label].experiment, method, cell.then)
-            * len(self.plans[cell.label].seeds)
-            for cell in self.cells
-            for method in cell.methods
-        )
-        return seconds / 3600
-
 
 def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
-    """What ``asked`` means for ``study``; nothing is written yet."""
+    """Plan the part of ``study`` that ``asked`` names; nothing is written yet."""
     count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
     cells = _chosen(study, _labelled(study, asked), asked.methods)
@@ -90,13 +100,20 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
         by_folder[made.folder] = made
         plans[cell.label] = made
     plans = {label: by_folder[plan.folder] for label, plan in plans.items()}
-    # A setting may take fewer seeds than were asked for.
+    # A cell may have fewer seeds than requested.
     seeds = max((plan.seeds for plan in plans.values()), key=len, default=seeds)
-    return Planned(study, asked.scale, seeds, tuple(cells), plans, asked)
+    words = ["epifalcon", "study", "run", study.name, "--scale", asked.scale]
+    words += ["--seeds", str(len(seeds))]
+    if asked.methods:
+        words += ["--methods", ",".join(asked.methods)]
+    for label in asked.cells:
+        words += ["--cell", label]
+    command = shlex.join(words)
+    return Planned(study, asked.scale, seeds, tuple(cells), plans, command, asked)
 
 
 def _labelled(study: Study, asked: Asked) -> list[Cell]:
-    """The cells asked for, in the study's order."""
+    """Return the requested cells, in the study's order."""
     cells = list(study.cells(asked.scale))
     labels = [cell.label for cell in cells]
     for wanted in asked.cells:
@@ -108,7 +125,7 @@ def _labelled(study: Study, asked: Asked) -> list[Cell]:
 def _chosen(
     study: Study, cells: Sequence[Cell], methods: tuple[str, ...]
 ) -> list[Cell]:
-    """The cells with the methods asked for; those without any are left out."""
+    """Return the cells with the requested methods only; cells without any are out."""
     if not methods:
         return list(cells)
     wanted = {entry(one).name for one in methods}
@@ -127,18 +144,92 @@ def _chosen(
 
 def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
     experiment = Experiment.load(cell.preset, list(cell.overrides))
-    # Another version may come to other figures.
+    # Another version may compute other figures.
     version = importlib.metadata.version("epifalcon")
     key = fingerprint({"settings": as_plain(experiment), "epifalcon": version})
     name = Path(cell.preset).stem.replace("+", "-")
-    folder = work / f"{name}-{key[:_HASH]}"
     return Plan(
-        folder,
-        cell.preset,
-        experiment,
-        cell.methods,
-        seeds,
-        (),
-        cell.overrides,
-        cell.label,
+        folder=work / f"{name}-{key[:_HASH]}",
+        name=cell.preset,
+        experiment=experiment,
+        methods=cell.methods,
+        seeds=seeds,
+        overrides=cell.overrides,
+        label=cell.label,
     )
+
+
+def plan_comparison(
+    folder: Path,
+    *,
+    preset: str | None = None,
+    overrides: tuple[str, ...] = (),
+    methods: str = ALL,
+    seeds: int = 5,
+    first_seed: int = 0,
+    sources: tuple[Path, ...] = (),
+) -> Plan:
+    """Plan the comparison in ``folder``; nothing is written yet.
+
+    Without a preset, the settings are those that the folder was begun with, or
+    ``hamlet`` in a new one. Other settings than those it was begun with are refused, as
+    is a folder that holds something else.
+    """
+    whole(1, seeds=seeds)
+    whole(0, first_seed=first_seed)
+    chosen = method_names(methods)
+    begun = begun_with(folder)
+    name = preset or DEFAULT_PRESET
+    stored = begun is not None and preset is None
+    experiment = Experiment.load(
+        str(folder / SETTINGS) if stored else name, list(overrides)
+    )
+    if begun is not None:
+        found = first_difference(begun["settings"], as_plain(experiment))
+        if found is not None:
+            key, before, now = found
+            raise SettingsError(
+                f"{folder}: was begun with {key}={before!r}, it cannot go on with "
+                f"{now!r}"
+            )
+        name, overrides = begun["meta"]["name"], tuple(begun["meta"]["overrides"])
+    numbers = tuple(range(first_seed, first_seed + seeds))
+    return Plan(folder, name, experiment, chosen, numbers, sources, overrides)
+
+
+def comparison_command(plan: Plan) -> str:
+    """Return the command that makes this comparison, or resumes it."""
+    words = ["epifalcon", "compare", "--preset", plan.name]
+    chosen = ALL if list(plan.methods) == names() else ",".join(plan.methods)
+    words += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
+    if plan.seeds[0]:
+        words += ["--first-seed", str(plan.seeds[0])]
+    for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
+        words += [word for one in given for word in (option, str(one))]
+    return shlex.join([*words, "--out", str(plan.folder)])
+
+
+def method_names(text: str) -> tuple[str, ...]:
+    """Return the method names between commas, each once; ``all`` means every one."""
+    found: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        if word:
+            found += names() if word == ALL else [entry(word).name]
+    if not found:
+        raise SettingsError("--methods names no method: all, or names between commas")
+    return tuple(dict.fromkeys(found))
+
+
+def begun_with(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of the comparison in ``folder``; None if none was begun."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not (folder / store.MANIFEST).is_file():
+        store.refuse_occupied(folder, overwrite=False)
+    manifest = store.verify(folder)
+    if manifest["kind"] != COMPARISON:
+        raise WriteError(
+            f"{folder}: holds {manifest['kind']!r}, not a comparison; choose another "
+            "folder"
+        )
+    return manifest

@@ -1,41 +1,165 @@
-"""One page that gathers finished studies, with links to the page of each."""
+"""The folder of a finished study, and one page that gathers finished studies.
 
-import html
+A folder holds tables, plots, the command and one page. It appears atomically, in
+place of an earlier one of the same study and scale.
+"""
+
+import json
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from epifalcon import store
-from epifalcon.errors import DataError, WriteError
-from epifalcon.studies.report import (
-    Picture,
-    Words,
-    document,
-    picture_html,
-    table_html,
-    words_html,
-)
-from epifalcon.studies.study_keeping import FIGURES, PICTURES, REPORT, finished_studies
+from epifalcon.errors import CorruptFileError, DataError, EpifalconError, WriteError
+from epifalcon.reports import formats, plot_style
+from epifalcon.reports.metrics import glossary
+from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
+from epifalcon.reports.tables import Table
+from epifalcon.settings import as_plain, json_text
+from epifalcon.studies.study import KIND, TABLE, Study
+from epifalcon.studies.study_findings import findings
 from epifalcon.studies.study_list import find_study, study_names
-from epifalcon.studies.study_reading import reading
-from epifalcon.studies.study_tables import headline, lead, result_tables
+from epifalcon.studies.study_plan import Planned
+from epifalcon.studies.study_tables import (
+    as_csv,
+    as_markdown,
+    cost_table,
+    difference_tables,
+    figure_tables,
+    headline,
+    lead,
+    recalibration_tables,
+    result_tables,
+)
 from epifalcon.types import Plain
 
-_MARK = "<!-- epifalcon studies -->"
-_TITLE = "epifalcon: studies"
-_LEAD = (
-    '<p class="lead">What each finished study says, its first table and its figures. '
-    "All tables are on the page of each.</p>"
-)
+_FIGURES: Final = "figures"
+_PICTURES: Final = "pictures"
+"""In ``table.json``: caption and width of each plot by its name."""
+REPORT: Final = "report.html"
+_MARKER = "epifalcon studies"
+_MOST_LABELS = 4
+"""Settings that a row of the table of towns names."""
+
+
+@dataclass(frozen=True)
+class FinishedStudy:
+    """The folder of a finished study and its result."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+def require_free(out: Path, planned: Planned) -> None:
+    """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        # Try to write beside it, then remove all that was made.
+        trial, made = out.with_name(f".{out.name}.trial"), list[Path]()
+        with store.writing(out, trial):
+            try:
+                store.make_parents(trial, made)
+            finally:
+                for place in reversed(made):
+                    place.rmdir()
+        return
+    if not (out / store.MANIFEST).is_file():
+        store.refuse_occupied(out, overwrite=False)
+    manifest = store.read_manifest(out)
+    if manifest["kind"] != KIND:
+        raise WriteError(
+            f"{out}: holds {manifest['kind']!r}, not a study; choose another folder"
+        )
+    meta = manifest["meta"]
+    if (meta["study"], meta["scale"]) != (planned.study.name, planned.scale):
+        raise WriteError(
+            f"{out}: holds study {meta['study']} at scale {meta['scale']}, not "
+            f"{planned.study.name} at {planned.scale}; choose another folder"
+        )
+    _refuse_fewer_seeds(out, planned)
+    store.refuse_occupied(out, overwrite=True)
+
+
+def _refuse_fewer_seeds(out: Path, planned: Planned) -> None:
+    """At full size a seed takes hours: do not replace a table of more seeds."""
+    if planned.scale != "full":
+        return
+    wanted = len(planned.seeds)
+    try:
+        text = (out / f"{TABLE}.json").read_text(encoding="utf-8")
+        there = len(json.loads(text)["seeds"])
+    except (OSError, ValueError, KeyError):
+        # Damaged: there is nothing to protect.
+        return
+    if wanted < there:
+        raise WriteError(
+            f"{out}: holds {there} seeds, {wanted} are asked for; choose another "
+            f"folder with --out, or --seeds {there}"
+        )
+
+
+def keep_study(out: Path, planned: Planned, result: Plain) -> None:
+    """Write every file of the study into ``out``, atomically."""
+    require_free(out, planned)
+    study = planned.study
+    meta = {"study": study.name, "scale": planned.scale, "title": study.title}
+    settings = {
+        cell.label: as_plain(planned.plans[cell.label].experiment)
+        for cell in planned.cells
+    }
+    origin = store.Origin.now(settings, None)
+    with store.new_directory(out, overwrite=True) as scratch:
+        write_files(scratch, planned, result)
+        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
+
+
+def write_files(folder: Path, planned: Planned, result: Plain) -> None:
+    """Write plots, tables and page of the study into ``folder``, the JSON last."""
+    study = planned.study
+    pictures = _draw(folder / _FIGURES, study, result)
+    captions = {
+        one.path.stem: {"caption": one.caption, "wide": one.wide} for one in pictures
+    }
+    said = findings(study, result)
+    kept = {**result, "reading": said, _PICTURES: captions}
+    for name, text in {
+        f"{TABLE}.csv": as_csv(study, result),
+        f"{TABLE}.md": as_markdown(study, result, said),
+        "command.txt": _command(result),
+        REPORT: _page(planned, result, pictures, said).to_html(),
+        f"{TABLE}.json": json_text(kept, indent=1) + "\n",
+    }.items():
+        store.replace_text(folder / name, text)
+
+
+def finished_studies(folder: Path) -> list[FinishedStudy]:
+    """Return the finished studies in ``folder`` by name, every byte checked."""
+    found = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not (place / f"{TABLE}.json").is_file():
+            continue
+        try:
+            if store.read_manifest(place)["kind"] != KIND:
+                continue
+        except CorruptFileError:
+            raise
+        except EpifalconError:
+            # A table that is not ours.
+            continue
+        store.verify(place)
+        text = (place / f"{TABLE}.json").read_text(encoding="utf-8")
+        found.append(FinishedStudy(place, json.loads(text)))
+    return found
 
 
 def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
-    """Write the page of all finished studies in ``results``; what it tells of each.
+    """Write the page of all finished studies in ``results``; return a summary of each.
 
     It loads nothing from outside; links lead to the page of each study.
     """
     order = study_names()
-    found = [one for one in finished_studies(results) if one[1]["study"] in order]
+    found = [one for one in finished_studies(results) if one.result["study"] in order]
     if not found:
         raise DataError(
             f"{results}: holds no finished study; make one with: epifalcon study run "
@@ -43,62 +167,140 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
         )
     if out.is_dir():
         raise WriteError(f"{out}: is a folder, expected a file to write")
-    if out.is_file() and _MARK not in out.read_text(encoding="utf-8", errors="replace"):
+    if out.is_file() and f"<!-- {_MARKER} -->" not in out.read_text(
+        encoding="utf-8", errors="replace"
+    ):
         raise WriteError(f"{out}: is no page of studies; choose another file")
-    found.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
-    parts = [_section(place, result, out) for place, result in found]
+    found.sort(key=lambda one: (order.index(one.result["study"]), one.result["scale"]))
+    page = Page(
+        title="epifalcon: studies",
+        lead="Findings, first table and figures of each finished study. All tables are "
+        "on the page of each.",
+        sections=[_study_section(one, out) for one in found],
+        marker=_MARKER,
+    )
     with store.writing(out, out.with_name(f".{out.name}.partial")):
         out.parent.mkdir(parents=True, exist_ok=True)
-        store.replace_text(
-            out, document(_TITLE, [_MARK, _LEAD], _contents(found), parts)
-        )
+        store.replace_text(out, page.to_html())
     return [
         {
-            "study": result["study"],
-            "scale": result["scale"],
-            "rows": len(result["rows"]),
-            "seeds": len(result["seeds"]),
-            "cpu_hours": result["cpu_hours"],
-            "report": str(place / REPORT),
+            "study": one.result["study"],
+            "scale": one.result["scale"],
+            "rows": len(one.result["rows"]),
+            "seeds": len(one.result["seeds"]),
+            "cpu_hours": one.result["cpu_hours"],
+            "report": str(one.folder / REPORT),
         }
-        for place, result in found
+        for one in found
     ]
 
 
-def _contents(found: list[tuple[Path, dict[str, Any]]]) -> str:
-    lines = "".join(
-        f'<li><a href="#{html.escape(place.name)}">{html.escape(headline(result))}</a>'
-        "</li>"
-        for place, result in found
-    )
-    return f'<nav aria-label="Contents"><ul>{lines}</ul></nav>'
-
-
-def _section(place: Path, result: Plain, out: Path) -> str:
-    """What was done, what it says, a table, every picture, the way to the rest."""
+def _study_section(one: FinishedStudy, out: Path) -> Section:
+    """Return findings, the first table and every plot of a study."""
+    result = one.result
     study = find_study(result["study"])
-    name = html.escape(place.name)
-    link = html.escape(os.path.relpath(place / REPORT, out.parent))
-    first = result_tables(study, result)[:1]
-    said = reading(study, result)
-    caption = f"{study.title}, {result['scale']}"
-    told = result.get(PICTURES, {})
-    pictures = [
-        Picture(
-            path,
-            told.get(path.stem, {}).get("caption")
-            or f"{caption}: {path.stem.replace('-', ' ')}",
-            wide=told.get(path.stem, {}).get("wide", False),
-        )
-        for path in sorted((place / FIGURES).glob("*.png"))
+    said = findings(study, result)
+    link = os.path.relpath(one.folder / REPORT, out.parent)
+    parts: list[Part] = [Link("All tables of this study", link)]
+    parts += [Text(said, "findings")] if said else []
+    parts += result_tables(study, result)[:1]
+    for path in sorted((one.folder / _FIGURES).glob("*.png")):
+        shown = result.get(_PICTURES, {}).get(path.stem, {})
+        name = f"{study.title}, {result['scale']}: {path.stem.replace('-', ' ')}"
+        wide = shown.get("wide", False)
+        parts.append(Picture(path, shown.get("caption") or name, wide=wide))
+    return Section(headline(result), parts, lead(result))
+
+
+def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
+    folder.mkdir(exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    pictures = []
+    for name, drawn in study.draw(result).items():
+        path = folder / f"{name}.png"
+        plot_style.save(drawn.figure, path)
+        wide = plot_style.is_wide(drawn.figure)
+        pictures.append(Picture(path, drawn.caption, wide=wide))
+    return pictures
+
+
+def _command(result: Plain) -> str:
+    versions = ", ".join(f"{name} {one}" for name, one in result["versions"].items())
+    lines = [
+        result["made_by"],
+        f"seeds {', '.join(map(str, result['seeds']))}",
+        f"CPU-hours {result['cpu_hours']:.2f}",
+        versions,
     ]
-    return "\n".join(
-        [
-            f'<h2 id="{name}">{html.escape(headline(result))}</h2>',
-            f'<p class="lead">{html.escape(lead(result))}</p>',
-            f'<p><a href="{link}">All tables of this study</a></p>',
-            words_html(Words(said, "found")) if said else "",
-            *(table_html(table, 3) for table in first),
-            *(picture_html(picture) for picture in pictures),
-        ]
+    return "\n".join(lines) + "\n"
+
+
+def _page(
+    planned: Planned, result: Plain, pictures: Sequence[Picture], said: Sequence[str]
+) -> Page:
+    study, rows, seeds = planned.study, result["rows"], len(result["seeds"])
+    cards = [
+        (str(len(rows)), "row" if len(rows) == 1 else "rows"),
+        (str(seeds), "seed" if seeds == 1 else "seeds"),
+        (f"{result['cpu_hours']:.2g}", "CPU-hours"),
+    ]
+    honest = [row for row in rows if row["seeds"] and row["protocol"] == "reported"]
+    if honest:
+        best = max(honest, key=lambda row: row["metrics"]["auc"]["mean"] or 0.0)
+        auc = formats.number(best["metrics"]["auc"]["mean"])
+        where = "" if best["cell"] in best["title"] else f", {best['cell']}"
+        cards.append((auc, f"highest AUC: {best['title']}{where}"))
+    figures, differences = figure_tables(study, result), difference_tables(result)
+    heads = [name for table in (*figures, *differences) for name in table.columns]
+    terms = {**glossary([*heads, *(["±"] if seeds > 1 else [])]), **study.words}
+    words = Table("", ["word", "meaning"], [list(one) for one in terms.items()])
+    return Page(
+        title=headline(result),
+        lead=lead(result),
+        headline=cards,
+        sections=[
+            Section("Results", [*([Text(said, "findings")] if said else []), *figures]),
+            Section("Figures", pictures),
+            Section("Differences", differences),
+            Section("Recalibration", recalibration_tables(study, result)),
+            Section("What the words mean", [words]),
+            Section("What was run", [_towns(planned)]),
+            Section("Cost", [cost_table(result)]),
+        ],
+        settings_toml="\n".join(
+            f"# {cell.label}\n"
+            + " ".join(
+                [f"--preset {cell.preset}", *(f"--set {one}" for one in cell.overrides)]
+            )
+            for cell in planned.cells
+        ),
+        made_by=_command(result),
+        closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
+        "and SVG), table.csv and table.json (every number), command.txt.",
     )
+
+
+def _towns(planned: Planned) -> Table:
+    """Return city, disease and tests of each group of settings."""
+    labels: dict[tuple[str, ...], list[str]] = {}
+    for cell in planned.cells:
+        one = planned.plans[cell.label].experiment
+        row = (
+            f"{one.city.people:,}",
+            f"{one.city.regions:,}",
+            str(one.city.clock.days),
+            f"{one.pathogen.name}, R0 {one.pathogen.r0:.3g}",
+            f"{one.labels.label_share:.0%}",
+            f"{one.reporting.trace_share:.0%}",
+        )
+        labels.setdefault(row, []).append(cell.label)
+    rows = []
+    for cells, named in labels.items():
+        more = len(named) - _MOST_LABELS
+        listed = "; ".join(named[:_MOST_LABELS])
+        rows.append([*cells, listed + (f"; {more} more" if more > 0 else "")])
+    columns = ["people", "regions", "days", "disease", "tested", "of traces reported"]
+    seeds = formats.plural(len(planned.seeds), "seed")
+    caption = f"Each of {seeds} is a synthetic city with its outbreak and tests"
+    return Table(caption, [*columns, "settings"], rows)

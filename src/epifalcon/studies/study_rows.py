@@ -1,48 +1,49 @@
 """The result of a study: every row's figures over seeds, and its differences.
 
-Plain values throughout, as ``table.json`` holds them, in the form of
-``studies.comparison``: t intervals over seeds, differences on the same seeds,
-p values adjusted by Holm for all rows that are held against one reference, in
-whatever table they stand. A ceiling is no method and takes no part in that adjustment.
+Plain values throughout, as ``table.json`` holds them: t intervals over seeds,
+differences on the same seeds, p values adjusted by Holm for all rows that are compared
+with one reference, in whatever table they are. Ceilings are not methods and take no
+part in that adjustment.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from epifalcon import store
-from epifalcon.baselines.catalogue import entry
 from epifalcon.errors import EpifalconError
-from epifalcon.evaluation.uncertainty import holm, over_seeds
-from epifalcon.studies.comparison import (
-    LEVEL,
-    METRICS,
-    interval,
-    limit_notes,
-    pair_up,
-    told_adoptions,
-    told_failures,
-    training_columns,
+from epifalcon.evaluation.uncertainty import Summary, holm, over_seeds, paired
+from epifalcon.experiments.measurements import (
+    CALIBRATED,
+    SCALINGS,
+    TRAINING,
+    Failed,
+    Followed,
+    Measured,
 )
-from epifalcon.studies.comparison_plan import Plan
-from epifalcon.studies.follow_ups import Followed
-from epifalcon.studies.kept_runs import ADOPTED, AFTER_CPU, UNITS
-from epifalcon.studies.measurements import TRAINING, Failed, Measured
-from epifalcon.studies.method_folder import PREDICTION
-from epifalcon.studies.methods import FALCONS
+from epifalcon.experiments.run_folder import PREDICTION
+from epifalcon.methods.registry import entry
+from epifalcon.privacy.events import UNITS
+from epifalcon.reports.metrics import METRICS as REGISTRY
+from epifalcon.reports.metrics import STUDY_METRICS as METRICS
+from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Against, Cell
-from epifalcon.studies.study_plan import Planned
-from epifalcon.studies.study_running import Ran, runs_of
+from epifalcon.studies.study_plan import Plan, Planned
 from epifalcon.types import Plain
 
+LEVEL: Final = 0.95
+_BOUND: Final = "oracle"
+"""The ceiling that no method passes honestly; others see a part of the truth."""
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
 ON_TEST: Final = "selected on test people"
 """Part of the protocol of rows whose round was chosen on the people they are
 evaluated on."""
-_EPSILONS: Final = tuple(f"epsilon_{unit}" for unit in UNITS)
+_AFTER_CPU: Final = "follow_up_cpu_seconds"
 
 
-def study_result(ran: Ran) -> dict[str, Any]:
+def study_result(ran: StudyRun) -> dict[str, Any]:
     """What ``epifalcon study run --json`` prints, and ``table.json`` holds."""
     planned, study = ran.planned, ran.planned.study
     rows = [
@@ -65,37 +66,44 @@ def study_result(ran: Ran) -> dict[str, Any]:
         "level": LEVEL,
         "metrics": list(study.metrics),
         "rows": rows,
-        "notes": [*study.notes(planned.scale), *_failures(rows), *limit_notes(rows)],
+        "notes": [
+            *study.notes,
+            *study.scale_notes.get(planned.scale, ()),
+            *_failures(rows),
+            *limit_notes(rows),
+            *_leaks(planned, rows),
+        ],
         "made_by": planned.command,
-        "adopted": _adoptions(ran),
         "cpu_hours": ran.cpu_hours,
         "versions": store.installed_versions(),
         **study.more(ran, rows),
     }
 
 
-def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
-    by_seed = ran.measured(cell, method)
+def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
+    by_seed = ran.results[cell.label][method]
     done = {seed: one for seed, one in by_seed.items() if isinstance(one, Measured)}
+    measured = list(done.values())
     plan = ran.planned.plans[cell.label]
+    after = {seed: ran.follow_up(cell, method, seed) for seed in done}
     flat = [
         {
             "seed": seed,
             **{name: one.metrics[name] for name in METRICS},
             **_cost(one),
             **vars(one.training),
-            **_spent(one, plan, seed, method),
-            **_after(ran.followed(cell, method, seed)),
-            **_adopted(one),
+            **_spent(plan, seed, method),
+            **_after(after[seed]),
         }
         for seed, one in done.items()
     ]
-    apart = ("seed", ADOPTED, *METRICS, *TRAINING)
+    apart = ("seed", *METRICS, *TRAINING)
     extra = dict.fromkeys(key for one in flat for key in one if key not in apart)
-    after = {seed: ran.followed(cell, method, seed) for seed in done}
+    figures = {name: _over(flat, name) for name in extra}
     failed: dict[int, Any] = {**by_seed}
     failed |= {seed: one for seed, one in after.items() if isinstance(one, Failed)}
-    method_title = _title(list(done.values()), method)
+    method_title = measured[0].title if measured else entry(method).title
+    peaks = [one.peak_rss_mb for one in measured if one.peak_rss_mb is not None]
     return {
         "cell": cell.label,
         "group": cell.group,
@@ -106,10 +114,24 @@ def _row(ran: Ran, cell: Cell, method: str) -> dict[str, Any]:
         "kind": entry(method).kind,
         "protocol": protocol(ran.planned, cell, method),
         "metrics": {name: _over(flat, name) for name in METRICS},
-        "figures": {name: _over(flat, name) for name in extra},
+        "figures": figures,
+        "seconds": figures["seconds"]["mean"] if figures else None,
+        "cpu_seconds": figures["cpu_seconds"]["mean"] if figures else None,
+        "peak_rss_mb": max(peaks, default=None),
         "published": dict(cell.published.get(method, {})) or None,
         "differences": {},
-        **training_columns(list(done.values())),
+        "recalibrated": {
+            scaling: {
+                name: interval(
+                    over_seeds([one.recalibrated[scaling][name] for one in measured])
+                )
+                for name in CALIBRATED
+            }
+            for scaling in SCALINGS
+        },
+        "masked": interval(over_seeds([one.masked for one in measured]))["mean"],
+        "left_raw": next((one.left_raw for one in measured if one.left_raw), None),
+        **training_columns(measured),
         "seeds": list(done),
         "failed": told_failures(failed),
         "then": cell.then,
@@ -121,16 +143,13 @@ def protocol(planned: Planned, cell: Cell, method: str) -> str:
     """Return whose results the method saw, and whether test people chose its round."""
     if entry(method).kind == "ceiling":
         return "truth of others"
-    settings = planned.plans[cell.label].experiment.prediction
-    leaks = method == "falcon" and settings.macro_cases == "all"
-    seen = "all cases" if leaks else "reported"
-    if method in FALCONS and settings.stopping.selected_on == "test":
+    if not entry(method).trains_in_rounds:
+        return "reported"
+    settings = planned.plans[cell.label].experiment.prediction_of(method)
+    seen = "all cases" if settings.macro_cases == "all" else "reported"
+    if settings.stopping.selected_on == "test":
         return f"{seen}, {ON_TEST}"
     return seen
-
-
-def _title(measured: Sequence[Measured], method: str) -> str:
-    return measured[0].title if measured else entry(method).title
 
 
 def _cost(one: Measured) -> dict[str, float | None]:
@@ -143,14 +162,8 @@ def _cost(one: Measured) -> dict[str, float | None]:
     }
 
 
-def _spent(
-    one: Measured, plan: Plan, seed: int, method: str
-) -> dict[str, float | None]:
+def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
     """Rounds and the true epsilon by unit, of methods that tell them."""
-    if one.adopted is not None:
-        bare = method in FALCONS and plan.experiment.privacy.mode == "off"
-        # A comparison keeps no epsilons; without noise there is none to keep.
-        return {**(dict.fromkeys(_EPSILONS) if bare else {}), **one.adopted.spent}
     try:
         meta = store.read_manifest(plan.place(seed, method) / PREDICTION)["meta"]
     except EpifalconError:
@@ -169,14 +182,7 @@ def _spent(
 def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
     if not isinstance(followed, Followed):
         return {}
-    return {**followed.values, AFTER_CPU: followed.cpu_seconds}
-
-
-def _adopted(one: Measured) -> dict[str, Any]:
-    """Where the figures of a seed are from that was not run here."""
-    if one.adopted is None:
-        return {}
-    return {ADOPTED: {"folder": one.adopted.folder, "made_by": one.adopted.made_by}}
+    return {**followed.values, _AFTER_CPU: followed.cpu_seconds}
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
@@ -209,14 +215,18 @@ def _reference(row: Plain, against: Against) -> tuple[str, str]:
 
 
 def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
-    """The row minus the other on the seeds that both have."""
+    """Return the row minus the other on the seeds that both have, by metric."""
     theirs = {one["seed"]: one for one in other["by_seed"]}
-    pairs = [
-        (one, theirs[one["seed"]]) for one in row["by_seed"] if one["seed"] in theirs
-    ]
+    seeds = [one["seed"] for one in row["by_seed"] if one["seed"] in theirs]
+    ours = {one["seed"]: one for one in row["by_seed"]}
     found = {}
     for name in planned.study.metrics:
-        held = pair_up(name, pairs)
+        held = paired(
+            [ours[seed][name] for seed in seeds],
+            [theirs[seed][name] for seed in seeds],
+            LEVEL,
+            lower_wins=REGISTRY[name].lower_is_better,
+        )
         found[name] = {
             **interval(held.difference),
             "seeds": held.difference.count,
@@ -230,24 +240,89 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
     return found
 
 
+def _leaks(planned: Planned, rows: Sequence[Plain]) -> list[str]:
+    """Return a note for each method that is above the oracle of its cell."""
+    notes = []
+    for bound in (row for row in rows if row["method"] == _BOUND):
+        for row in rows:
+            honest = row["cell"] == bound["cell"] and row["protocol"] == "reported"
+            if not honest or not row["by_seed"] or "auc" not in planned.study.metrics:
+                continue
+            low = _difference(planned, row, bound)["auc"]["low"]
+            if low is not None and low > 0:
+                notes.append(
+                    f"{row['title']} is above the ceiling {bound['title']}: "
+                    "look for a leak of hidden labels"
+                )
+    return notes
+
+
 def _rank(row: Plain) -> tuple[bool, float]:
     auc = row["metrics"]["auc"]["mean"]
     return auc is None, 0.0 if auc is None else -auc
 
 
-def _adoptions(ran: Ran) -> list[str]:
-    """Which runs are from elsewhere, each told once however many cells share it."""
-    measured = {}
-    for cell, method, seed in runs_of(ran.planned):
-        one = ran.found[cell.label][method][seed]
-        if isinstance(one, Measured):
-            measured[ran.planned.plans[cell.label].place(seed, method)] = one
-    return told_adoptions(list(measured.values()))
-
-
 def _failures(rows: Sequence[Plain]) -> list[str]:
+    several = len({row["cell"] for row in rows}) > 1
     return [
-        f"{row['title']} ({row['cell']}): {row['failed']}"
+        row["title"] + (f" ({row['cell']})" if several else "") + f": {row['failed']}"
         for row in rows
         if row["failed"]
     ]
+
+
+def training_columns(measured: Sequence[Measured]) -> dict[str, Any]:
+    """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit.
+
+    The lists have the order of the row's ``seeds``; None for untrained methods.
+    """
+
+    def by_seed(name: str) -> list[Any] | None:
+        values = [getattr(one.training, name) for one in measured]
+        return values if any(value is not None for value in values) else None
+
+    limits = by_seed("at_limit")
+    return {
+        "learning_rate": by_seed("learning_rate"),
+        "steps": by_seed("steps"),
+        "at_limit": None if limits is None else any(limits),
+    }
+
+
+def limit_notes(rows: Sequence[Plain]) -> list[str]:
+    """Return one note that names the methods whose best step was their last."""
+    at_limit, runs = Counter[str](), Counter[str]()
+    for row in rows:
+        for one in row["by_seed"]:
+            runs[row["title"]] += 1
+            at_limit[row["title"]] += bool(one.get("at_limit"))
+    named = [
+        f"{title} ({count} of {runs[title]} runs)"
+        for title, count in at_limit.items()
+        if count
+    ]
+    if not named:
+        return []
+    told = ", ".join(named)
+    return [f"Still improving at the limit of training steps: {told}"]
+
+
+def interval(summary: Summary) -> dict[str, float | None]:
+    """Mean and ends of the interval, as JSON holds them."""
+    plain = asdict(summary)
+    return {key: plain[key] for key in ("mean", "low", "high")}
+
+
+def told_failures(by_seed: Mapping[int, Any]) -> str | None:
+    """Each message once, with the seeds that it is of."""
+    seeds: dict[str, list[str]] = {}
+    for seed, one in by_seed.items():
+        if isinstance(one, Failed):
+            told = " ".join(one.message.split())
+            seeds.setdefault(told, []).append(str(seed))
+    if not seeds:
+        return None
+    return "; ".join(
+        f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {told}"
+        for told, which in seeds.items()
+    )

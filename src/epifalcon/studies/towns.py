@@ -1,12 +1,13 @@
 """The towns that studies are run in, by scale, and words that several studies share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from epifalcon.baselines.catalogue import entry, names
-from epifalcon.studies.published_tables import Row
-from epifalcon.studies.study import Scale
+from epifalcon.methods.registry import entry, names
+from epifalcon.reports.paper_values import Row
+from epifalcon.studies.study import Against, Cell, FollowUp, Scale
+from epifalcon.types import Plain
 
 PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
@@ -29,6 +30,35 @@ class Town:
 
     preset: str
     overrides: tuple[str, ...] = ()
+
+    def cell(
+        self,
+        label: str,
+        methods: tuple[str, ...],
+        words: Sequence[str] = (),
+        *,
+        group: str = "",
+        facts: Plain | None = None,
+        titles: Mapping[str, str] | None = None,
+        against: tuple[Against, ...] = (),
+        published: Mapping[str, Mapping[str, float]] | None = None,
+        then: FollowUp | None = None,
+        most_seeds: int | None = None,
+    ) -> Cell:
+        """Return a cell of a study here, with the settings ``words`` changed too."""
+        return Cell(
+            label=label,
+            preset=self.preset,
+            methods=methods,
+            overrides=(*self.overrides, *words),
+            group=group,
+            facts=facts or {},
+            titles=titles or {},
+            against=against,
+            published=published or {},
+            then=then,
+            most_seeds=most_seeds,
+        )
 
 
 SARS: Final[Mapping[Scale, Town]] = {

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from epifalcon.evaluation.attacks.candidates import Candidates
+from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import (
     MobilityModel,

@@ -4,17 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score, roc_curve
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.evaluation.attacks.membership import (
-    InferenceSettings,
     Shadows,
     infer,
     judge,
-    levelled,
     membership_ratio,
     result_ratio,
 )
@@ -83,8 +78,7 @@ def test_ratios_are_those_of_the_formula(own):
     chosen = np.flatnonzero((shadows.included[1:].sum(axis=0) % 11) > 1)[:20]
     part = Shadows(shadows.score[:, chosen], shadows.included[:, chosen])
     others = part.without(0)
-    told = InferenceSettings(own_variance_runs=4 if own else 64)
-    found = membership_ratio(part.score[0], others, told)
+    found = membership_ratio(part.score[0], others, 4 if own else 64)
     expected = ratio_by_loop(part.score[0], others.score, others.included, own)
     assert np.allclose(found, expected)
 
@@ -105,7 +99,6 @@ def test_scores_that_remember_the_test_give_it_away():
     assert strong.result.auc.mean > 0.95
     # Without the own test nothing is known of the result: there is no base here.
     assert strong.result_without.auc.mean < 0.6
-    assert (strong.runs, strong.people) == (RUNS, PEOPLE)
 
 
 def test_what_others_tests_tell_is_not_counted_as_a_leak():
@@ -136,17 +129,6 @@ def test_the_level_and_scale_of_a_run_do_not_matter():
     assert found.result.auc.mean == pytest.approx(plain.result.auc.mean)
 
 
-@settings(deadline=None, derandomize=True, max_examples=10)
-@given(st.integers(0, 1000))
-def test_the_order_of_people_changes_nothing(seed):
-    shadows, _ = runs_of(seed, 1.0)
-    order = np.random.default_rng(seed).permutation(PEOPLE)
-    turned = Shadows(shadows.score[:, order], shadows.included[:, order])
-    found = membership_ratio(shadows.score[0], shadows.without(0))
-    moved = membership_ratio(turned.score[0], turned.without(0))
-    assert np.allclose(found[order], moved)
-
-
 def test_people_shown_on_one_side_only_decide_nothing():
     shadows, infected = runs_of(6, 1.0)
     included = shadows.included.copy()
@@ -158,27 +140,6 @@ def test_people_shown_on_one_side_only_decide_nothing():
     told = result_ratio(shadows.score[0], lopsided, infected.astype(np.int8))
     assert told[0] == 0
     assert np.isfinite(told).all()
-
-
-def test_sure_scores_stay_finite():
-    shadows, infected = runs_of(7, 1.0)
-    sure = Shadows(np.round(shadows.score), shadows.included)
-    assert np.isfinite(membership_ratio(sure.score[0], sure.without(0))).all()
-    assert np.isfinite(levelled(np.array([0.0, 1.0, 0.5]))).all()
-    assert not levelled(np.full((2, 3), 0.4)).any()
-    assert 0 <= infer(sure, infected).membership.auc.mean <= 1
-    same = Shadows(np.full_like(shadows.score, 0.3), shadows.included)
-    assert infer(same, infected).membership.auc.mean == 0.5
-
-
-def test_rankings_are_judged_as_elsewhere():
-    rng = np.random.default_rng(8)
-    truth = rng.random(400) < 0.5
-    score = np.round(rng.standard_normal(400) + truth, 1)
-    found = judge(score, truth, 0.05)
-    false, true, _ = roc_curve(truth, score, drop_intermediate=False)
-    assert found.auc == pytest.approx(roc_auc_score(truth, score))
-    assert found.tpr == pytest.approx(true[false <= 0.05].max())
 
 
 def test_what_cannot_be_attacked_is_refused():
@@ -195,5 +156,3 @@ def test_what_cannot_be_attacked_is_refused():
         result_ratio(shadows.score[0], shadows, np.zeros(PEOPLE, np.int8))
     with pytest.raises(DataError, match="infected"):
         judge(shadows.score[0], np.ones(PEOPLE, bool))
-    with pytest.raises(SettingsError, match="most_false"):
-        InferenceSettings(most_false=2.0)

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import SettingsError
-from epifalcon.evaluation.audit.canaries import CanaryVisits, cohort_of
+from epifalcon.evaluation.audit.canaries import (
+    BLANKS,
+    CanaryPeople,
+    CanaryVisits,
+)
+from epifalcon.models.micro import initial_parameters
 from epifalcon.privacy.perturb import UploadMechanism
 from tests.evaluation.audit.plans import MODEL, paper, plan_of
 
@@ -56,27 +61,39 @@ def test_counts_are_ones_and_zeros_with_noise():
     assert abs(loud.std() - sigma) < 5 * sigma / np.sqrt(2 * loud.size)
 
 
-def test_coins_are_fair_and_of_the_seed():
-    first, same, other = (
-        visits(paper(0.1), seed, 4000).uploads("upload", 0, [0]) for seed in (1, 1, 2)
-    )
-    assert np.array_equal(first.scores, same.scores)
-    assert not np.array_equal(first.included, other.included)
-    assert abs(first.included.mean() - 0.5) < 5 * 0.5 / np.sqrt(4000)
-
-
-def test_nobody_visits_more_than_is_paid_for():
-    short = replace(paper(0.1), releases=replace(paper(0.1).releases, day=3, person=3))
-    seen = visits(short).uploads("upload", 0, [0])
-    assert len(seen.included) == 300
-
-
-def test_people_may_be_nowhere():
-    cohort = cohort_of(np.full((1, 2), -1, np.int32))
-    assert len(cohort.claims.row) == 0
-    assert cohort_of(np.array([[0, 2]], np.int32)).incidence.regions == 3
-
-
 def test_nothing_is_promised_nothing_is_audited():
     with pytest.raises(SettingsError, match="promises nothing"):
         visits(plan_of(mode="off"))
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize(("relation", "out"), [("zero-out", 0.0), ("replace", -1.0)])
+def test_without_noise_a_person_scores_one_clip_or_nothing(relation, out, together):
+    people = CanaryPeople(paper(0.0, relation=relation), MODEL, 1, 40, together)
+    seen = people.gradients([0, 7])
+    expected = np.where(seen.included, 1.0, out)
+    assert np.allclose(seen.scores, expected, atol=1e-5)
+    assert np.allclose(seen.lengths, np.abs(expected), atol=1e-5)
+    assert (seen.middle, seen.rounds) == ((1 + out) / 2, (0, 7))
+    assert (seen.unit, seen.channel) == ("person", "gradient")
+    assert not any(one.any() for one in seen.blank.values())
+
+
+@pytest.mark.parametrize("kind", ["embedding", "status"])
+def test_every_parameter_of_the_model_is_sent(kind):
+    model = replace(MODEL, input=kind, layers=3)
+    seen = CanaryPeople(paper(0.1, model), model, 1, 2).gradients([0])
+    made = initial_parameters(model, 0, np.random.default_rng(0))
+    assert set(seen.blank) == set(made)
+    shapes = {name: (1, BLANKS, 1, one.numel()) for name, one in made.items()}
+    assert {name: one.shape for name, one in seen.blank.items()} == shapes
+    assert seen.size == sum(one.numel() for one in made.values())
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_with_noise_gradients_spread_as_claimed(together):
+    seen = CanaryPeople(paper(0.2), MODEL, 1, 200, together).gradients(range(2))
+    rest, sigma = seen.scores - seen.included, 2 * np.sqrt(together)
+    assert abs(rest.std() - sigma) < 5 * sigma / np.sqrt(2 * rest.size)
+    for blank in seen.blank.values():
+        assert abs(blank.std() - 0.2) < 5 * 0.2 / np.sqrt(2 * blank.size)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.evaluation.attacks import diagnosis
+from epifalcon.evaluation.attacks import label_inference
 from epifalcon.evaluation.attacks.field_messages import (
     Overheard,
     _own,
@@ -70,8 +70,7 @@ def no_bound(monkeypatch):
     real = home.excess_cut
 
     def loose(*given):
-        cut, reach = real(*given)
-        return cut._replace(cap=np.inf, bound=np.inf), reach
+        return real(*given)._replace(cap=np.inf, bound=np.inf)
 
     monkeypatch.setattr(home, "excess_cut", loose)
 
@@ -92,7 +91,7 @@ def test_faults_are_found(mode, word, monkeypatch):
 
 def judged(heard, attack):
     people = np.arange(town.traces().people, dtype=np.int32)
-    return diagnosis.judge(attack(heard, people), town.known().status)
+    return label_inference.judge(attack(heard, people), town.known().status)
 
 
 @pytest.mark.parametrize("attack", [from_messages, from_counts])
@@ -133,8 +132,8 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
 def spread_of(heard):
     device = heard.home(0, _own(heard.known, 0))
     device.begin(heard.run)
-    for told, manner in heard.told:
-        device.sweep(told, manner, well=False, tally=False)
+    for received, options in heard.told:
+        device.sweep(received, options)
     return np.full(
         device.plan.clock.slots // device.plan.length * 21,
         device.scale["infectious", 1],

@@ -12,13 +12,12 @@ from epifalcon.evaluation.audit.neighbours import OtherPromises, enters, test_mu
 from epifalcon.federation import client
 from epifalcon.federation.engine import advance
 from epifalcon.federation.messages import Closing
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.hypergraph.noise import Draw
 from epifalcon.models.micro import initial_parameters, scoring_pass, training_pass
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import epsilon_of, mu_for
-from epifalcon.privacy.events import GaussianRelease, Releases
+from epifalcon.privacy.events import Releases
 from epifalcon.privacy.ledger import Ledger
 from tests.evaluation.audit.plans import plan_of
 
@@ -52,17 +51,20 @@ def sent(status, model, plan, rounds):
         return result
 
     for number in range(rounds):
-        run = model, seeds, number
-        inputs, entry = client.training_inputs(cohort, home, around, run, parameters)
+        inputs, entry = client.training_inputs(
+            cohort, home, around, parameters, model, seeds, number
+        )
         result = carried(training_pass(parameters, inputs, plan.way), number)
         uses = client.all_uses(result, entry)
         quiet = replace(plan, gradient=replace(plan.gradient, sigma=0.0))
-        upload = client.gradient_upload(cohort, uses, 1.0, quiet, (seeds, number))
+        upload = client.gradient_upload(cohort, uses, 1.0, quiet, seeds, number)
         parts = [one.flatten() for one in upload.gradients.values()]
         everything["gradient", number] = torch.cat(parts)
         closing = Closing(number, 1.0)
-        run = model, seeds, plan.way.exchanged
-        home = client.close_round(cohort, home, result, closing, run)
+        exchanged = plan.way.exchanged
+        home = client.close_round(
+            cohort, home, result, closing, model, seeds, exchanged
+        )
         drawn, _ = client.masked_status(cohort, model, Draw(seeds.mask, number))
         shown[number] = drawn[0] == status
     inputs = client.scoring_inputs(cohort, home, around, model, parameters)
@@ -123,16 +125,6 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     assert found.test == pytest.approx(
         epsilon_of(mu * math.sqrt(4 * (0.3 * 29 / 30 + 0.3)))
     )
-
-
-def test_counts_and_higher_layers_tell_nothing_of_a_test():
-    model = FalconSettings(input="status", rounds=4, layers=3)
-    _, ledger = ledger_of(model, PrivacySettings(mode="local"), 4)
-    noised = [one for one in ledger.releases if isinstance(one, GaussianRelease)]
-    silent = {"counts", "upload/1", "upload/2"}
-    few = [one for one in noised if one.terms.channel not in silent]
-    assert mu_of_a_test(few, model, False) == mu_of_a_test(noised, model, False)
-    assert mu_of_a_test([], model, False) == 0
 
 
 def test_without_noise_there_is_no_promise():

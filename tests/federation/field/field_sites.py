@@ -4,20 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 
+from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.federation.field.coordinating import FieldSitesRun
-from epifalcon.federation.field.course import Course, Gathered, Setting
+from epifalcon.federation.field.course import Course, Gathered
 from epifalcon.federation.field.home import FieldHome
-from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
-from epifalcon.federation.field.site import FieldSiteRun
-from epifalcon.federation.field.task import FieldOrder, FieldTask
+from epifalcon.federation.field.settings import (
+    FieldPrivacySettings,
+    FieldTask,
+    FieldWishes,
+)
+from epifalcon.federation.field.site import FieldOrder, FieldSiteRun
 from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.coordinating import Conduct
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
-from epifalcon.federation.sites.one_process import split
-from epifalcon.models.field.settings import FieldSettings, TransmissionSettings
-from tests.baselines.test_hbp import town_scene
+from epifalcon.federation.sites.server_run import Conduct
 from tests.federation.sites.test_coordinating import store_site
+from tests.methods.test_hbp import town_scene
 from tests.studies import town
 
 SEED = 3
@@ -45,10 +48,9 @@ def order_of(task=None, least=1, **rules):
 def gathered(task, homes):
     """The same in one process: everybody's risk, and what the server found."""
     noise = RunSeeds(SEED).noise
-    people = Gathered([FieldHome(home, task, SEED, noise) for home in homes])
-    traces = homes[0].traces
     count = sum(home.traces.people for home in homes)
-    found = Course(people, task, Setting(count, traces.clock, traces.regions)).go()
+    people = Gathered([FieldHome(home, task, SEED, noise, count) for home in homes])
+    found = Course(people, task, count, homes[0].traces.clock).go()
     return people.risk, found
 
 
@@ -104,4 +106,4 @@ class Sites:
 
     def why(self):
         """What went wrong at each site, for its own eyes."""
-        return {name: one.answering.failed for name, one in self.running.items()}
+        return {name: one.failed for name, one in self.running.items()}

@@ -4,31 +4,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from epifalcon.baselines.falcon_field import FalconField
-from epifalcon.baselines.ordering import own_order
-from epifalcon.errors import SettingsError
-from epifalcon.federation.field.course import Course, Gathered, Setting
-from epifalcon.federation.field.home import FieldHome
-from epifalcon.federation.field.judging import Judgement
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.field.course import Course, Gathered
+from epifalcon.federation.field.home import FieldHome, FieldRun, HeldOut
 from epifalcon.federation.field.plan import FieldPlan
-from epifalcon.federation.field.settings import FieldWishes
-from epifalcon.federation.field.task import FieldTask
-from epifalcon.federation.preparing import Household
-from epifalcon.federation.sites.one_process import split
-from epifalcon.models.field.choosing import choose
-from epifalcon.models.field.settings import ALIKE, LAWS
-from epifalcon.streams import Streams
-from tests.baselines.test_hbp import town_scene
+from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.preparing import split
+from epifalcon.methods.falcon_field import FalconField
 from tests.federation.field.field_sites import (
     PLAIN,
     PRIVATE,
     QUICK,
+    SEED,
     gathered,
     task_of,
 )
+from tests.methods.test_hbp import town_scene
 from tests.studies import town
 
 
@@ -37,20 +29,23 @@ def risks(task, sites):
 
 
 @pytest.mark.parametrize("field", [QUICK, replace(PLAIN, folds=0)], ids=["auto", "one"])
-def test_any_split_into_sites_gives_the_same_bits(field):
+def test_any_split_into_sites_gives_the_same_risks(field):
     task = task_of(field)
     whole, found = risks(task, 1)
     for sites in (3, 17):
         risk, told = risks(task, sites)
-        np.testing.assert_array_equal(risk, whole)
+        np.testing.assert_allclose(risk, whole, 0, 1e-6)
         assert (told.law, told.laws_of_folds) == (found.law, found.laws_of_folds)
 
 
-@pytest.mark.parametrize("law", ["one", "apart"])
-def test_without_folds_it_is_the_method_in_one_process_to_the_bit(law):
-    field = replace(QUICK, folds=0, region=replace(QUICK.region, law=law))
-    method = FalconField(town_scene(), FieldWishes(field=field)).fit(town.known())
-    risk, _ = risks(task_of(field), 4)
+@pytest.mark.parametrize("mode", ["off", "sums", "local"])
+def test_one_site_is_the_method_in_one_process(mode):
+    """The same settings and seed give the same risks."""
+    privacy = {} if mode == "off" else {"privacy": PRIVATE[mode]}
+    scene, task = town_scene(), task_of(QUICK, **privacy)
+    method = FalconField(task.wishes, seed=scene.seed)
+    method.fit(scene.traces, town.known(), scene)
+    risk, _ = risks(task, 1)
     np.testing.assert_array_equal(risk, method.predict_proba())
 
 
@@ -89,47 +84,6 @@ def test_everybody_adds_noise_to_the_count_of_tests():
     assert np.std(noises) == pytest.approx(spread, rel=0.35)
 
 
-@pytest.mark.parametrize("mode", ["sums", "local"])
-@pytest.mark.parametrize("cells", ["slot", "window"])
-def test_one_private_site_is_the_method_in_one_process(mode, cells):
-    """But for the rounding of noise, and what the server thinks of contacts."""
-    scene = town_scene()
-    scene = replace(scene, rule=replace(scene.rule, kappa=1.0))
-    wishes = FieldWishes(field=PLAIN, privacy=replace(PRIVATE[mode], cells=cells))
-    task = FieldTask.of(wishes, scene.pathogen, scene.rule, scene.test_errors)
-    order = own_order(scene.traces, town.known())
-    home = Household(order.traces(scene.traces), order.known(town.known()), 0)
-    noise = Streams(scene.seed).seed_for("falcon-field noise")
-    people = Gathered([FieldHome(home, task, scene.seed, noise)])
-    traces = home.traces
-    Course(people, task, Setting(traces.people, traces.clock, traces.regions)).go()
-    risk = np.empty(traces.people)
-    risk[order.people] = people.risk
-    method = FalconField(scene, wishes).fit(town.known())
-    if mode == "sums":
-        np.testing.assert_allclose(risk, method.predict_proba(), atol=1e-4)
-    else:
-        # Noise of tests is drawn person by person there.
-        assert np.corrcoef(risk, method.predict_proba())[0, 1] > 0.9
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(0, 40), st.integers(0, 2**32 - 1), st.integers(1, 4))
-def test_a_law_chosen_by_sums_is_the_law_chosen_by_people(people, seed, parts):
-    lost = np.random.default_rng(seed).gamma(1.0, 0.5, (people, len(LAWS)))
-    lost[:, 2] -= 0.2 * np.random.default_rng(seed + 1).random(people)
-    lost = np.rint(np.abs(lost) * 2**20) / 2**20
-    split_up = [Judgement.of(some) for some in np.array_split(lost, parts)]
-    whole = Judgement.of(lost)
-    total = sum(split_up, Judgement.none())
-    np.testing.assert_array_equal(total.products, whole.products)
-    by_law = {law: lost[:, place] for place, law in enumerate(LAWS)}
-    assert total.best() == choose(by_law, ALIKE)
-    among = [law for law in LAWS if law in ("scaled", "mild", "apart")]
-    expected = choose({law: by_law[law] for law in among}, ALIKE)
-    assert total.best(among) == expected
-
-
 def test_who_the_seeds_were_is_told_to_nobody():
     scene = town_scene()
     rule = replace(scene.rule, seed_count=None, seed_people=(1, 5, 9))
@@ -137,3 +91,51 @@ def test_who_the_seeds_were_is_told_to_nobody():
     assert (task.rule.seed_people, task.rule.seed_count) == ((), 3)
     with pytest.raises(SettingsError, match="only their number"):
         FieldTask(rule=rule)
+
+
+class Watching(Gathered):
+    """Sites in one process that note the runs they are asked for."""
+
+    def __init__(self, homes):
+        super().__init__(homes)
+        self.runs = []
+
+    def exchange(self, run):
+        self.runs.append(run)
+        return super().exchange(run)
+
+
+@pytest.mark.parametrize("folds", [0, 1, 2, 3, 4, 5])
+def test_every_run_starts_from_one_that_knew_a_subset_of_its_tests(folds):
+    task = task_of(replace(QUICK, folds=folds))
+    (home,) = split(town.traces(), town.known(), 1)
+    people = Watching([FieldHome(home, task, SEED, 0)])
+    course = Course(people, task, home.traces.people, home.traces.clock)
+    course.go()
+    base = last = None
+    for run in people.runs:
+        before = {"cold": run, "base": base, "last": last}[run.start]
+        assert set(run.without) <= set(before.without)
+        base = run if run.purpose == "base" else base
+        last = run
+    finals = [run.without for run in people.runs if run.purpose == "final"]
+    assert sorted(finals) == [(), *((fold,) for fold in range(folds))]
+    for pair in course.pairs():
+        for fold in pair.owned:
+            partner = pair.partner(fold)
+            assert {fold, partner} - {None} == set(pair.folds)
+            assert (partner is None) == (folds < 3)
+
+
+def test_a_home_refuses_to_start_from_tests_that_a_run_excludes():
+    (home,) = split(town.traces(), town.known(), 1)
+    people = FieldHome(home, task_of(QUICK), SEED, 0)
+    with pytest.raises(DataError, match="not seen here"):
+        people.begin(FieldRun((0,), start="base"))
+    people.begin(FieldRun((0,), purpose="base"))
+    people.begin(FieldRun((0,), start="base"))
+    for start in ("base", "last"):
+        with pytest.raises(DataError, match="knew tests which it excludes"):
+            people.begin(FieldRun((1,), start=start))
+    with pytest.raises(DataError, match="held out of no run"):
+        people.judged([HeldOut(1, (0,))])

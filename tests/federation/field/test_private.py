@@ -4,61 +4,78 @@ import math
 import numpy as np
 import pytest
 
+from epifalcon.belief_propagation.seir_chain import SweepOptions
 from epifalcon.errors import BudgetExceededError, SettingsError
-from epifalcon.federation.field import private
+from epifalcon.federation.field import reading
+from epifalcon.federation.field.course import Course, Gathered
+from epifalcon.federation.field.home import FieldHome, FieldRun
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
-from epifalcon.federation.field.private import Noised
-from epifalcon.federation.field.reading import Noisy, Profile
-from epifalcon.federation.field.sending import Sent
+from epifalcon.federation.field.reading import DenoisingExchange, Profile
+from epifalcon.federation.field.sending import Sent, excess_cut, presence_cut, send
 from epifalcon.federation.field.settings import FieldPrivacySettings
-from epifalcon.models.field.places import told_at_first
-from epifalcon.models.field.tables import Manner
+from epifalcon.federation.preparing import Household
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.ledger import Ledger
-from tests.baselines.test_hbp import town_scene
-from tests.models.field.fields import city_of, part_of, together_of
+from tests.belief_propagation.graphs import cohorts_of, graph_of, part_of
+from tests.federation.field.field_sites import task_of
+from tests.methods.test_hbp import town_scene
 from tests.studies import town
 
 MODES = pytest.mark.parametrize("mode", ["sums", "local"])
 CELLS = pytest.mark.parametrize("cells", ["slot", "day", "window"])
 UNITS = pytest.mark.parametrize("unit", ["visit", "day", "person"])
+SLOTS = town.traces().slots
 
 
 def wish(**more):
     return FieldPrivacySettings(**{"mode": "sums", "sweeps": 2, **more})
 
 
-def noised_of(settings, seed=1, together=None, ledger=None):
-    together = together or together_of(town_scene(), town.known())
-    plan = FieldPlan.of(settings, town.traces().clock)
-    ledger = ledger or Ledger(plan.budget)
-    return Noised(together, plan, ledger, seed)
+def home_of(settings, traces=None, known=None, noise=1):
+    home = Household(traces or town.traces(), known or town.known(), 0)
+    task, people = task_of(privacy=settings), town.traces().people
+    return FieldHome(home, task, 3, noise, people)
 
 
-def at_first(together):
-    city = city_of(town_scene(), together)
-    slots = city.clock.slots
-    told = told_at_first(city, np.full(slots, 0.002))
-    return told, Manner(1.0, np.ones(slots), 16.0)
+def first_messages():
+    """The first messages of a run, and how to damp."""
+    graph = graph_of(town_scene(), cohorts_of(town_scene(), town.known()).crowd())
+    received = graph.first_messages(np.full(SLOTS, 0.002))
+    return received, SweepOptions(1.0, np.ones(SLOTS), 16.0)
 
 
-def brought(noised):
-    told, manner = at_first(noised._together)
-    return noised.sweep(told, manner, well=False, tally=False)
+class Private:
+    """The town behind noise: its home, course and exchange."""
+
+    def __init__(self, settings, known=None, ledger=None):
+        self.home = home_of(settings, known=known)
+        people = Gathered([self.home], ledger)
+        traces = self.home.home.traces
+        self.course = Course(people, self.home.task, traces.people, traces.clock)
+        inner, self.counts = people.exchange(FieldRun()), self.course._private
+        self.exchange = DenoisingExchange(inner, self.counts, self.home.rates)
+
+    def sweep(self):
+        received, options = first_messages()
+        return self.exchange.sweep(received, options)
+
+    @property
+    def others(self):
+        return self.course.graph.present - 1
 
 
 @MODES
 @CELLS
 @UNITS
-def test_all_that_leaves_costs_what_was_promised(mode, cells, unit):
+def test_all_that_leaves_costs_the_budget(mode, cells, unit):
     settings = wish(mode=mode, cells=cells, unit=unit, epsilon=3.0, sweeps=3)
-    noised = noised_of(settings)
+    ledger = Ledger(FieldPlan.of(settings, town.traces().clock).budget)
+    private = Private(settings, ledger=ledger)
     for _ in range(3):
-        brought(noised)
-    spent = noised.ledger.spent()
-    assert spent.total[unit].epsilon == pytest.approx(3.0, rel=1e-9)
+        private.sweep()
+    assert ledger.spent().total[unit].epsilon == pytest.approx(3.0, rel=1e-9)
     with pytest.raises(BudgetExceededError):
-        brought(noised)
+        private.sweep()
 
 
 @UNITS
@@ -81,19 +98,12 @@ def without(traces, slots, person):
 
 def sent_by(traces, known, settings):
     """What one person sends, before noise: presence and the first message."""
-    scene = dataclasses.replace(town_scene(), traces=traces)
-    found = []
-    noised = noised_of(settings, together=together_of(scene, known))
-
-    def keep(sent, _channel, _number, reach):
-        found.append(sent.total[:, 1:] / reach)
-        return Noisy(sent.total[:, 1:], np.ones_like(sent.total[:, 1:]))
-
-    noised._noised = keep
-    noised._presence()
-    told, manner = at_first(noised._together)
-    noised.sweep(told, manner, well=False, tally=False)
-    return found
+    home = home_of(settings, traces, known)
+    received, options = first_messages()
+    home.cohort.sweep(received, options)
+    profile = Profile.of(received, home.rates, traces.clock, options.bound)
+    cuts = presence_cut(home.plan), excess_cut(home.plan, profile, 1)
+    return [send(home.cohort, cut).total[:, 1:] / cut.reach for cut in cuts]
 
 
 @CELLS
@@ -124,72 +134,65 @@ def test_nobody_moves_a_release_by_more_than_its_receipt_says(cells, unit):
 
 
 @MODES
-def test_noise_has_the_size_that_the_receipt_says(mode):
-    """Of many draws, in units of the promised noise: mean 0, deviation 1."""
+def test_noise_has_the_scale_of_the_receipt(mode):
     settings = wish(mode=mode, unit="person", epsilon=0.5, sweeps=1)
-    noised = noised_of(settings)
+    home = home_of(settings)
     shape = (4, 1 + 5000)
     senders = np.tile(np.arange(shape[1]) % 3, (4, 1)).astype(float)
     sent = Sent(np.full(shape, 7.0), senders)
-    reach = 0.25
-    told = noised._noised(sent, INFECTIOUS, 1, reach)
-    (receipt,) = noised._plan.exchange(1)
-    noises = senders[:, 1:] if mode == "local" else 1.0
-    scale = receipt.sigma / receipt.clip * reach * np.sqrt(noises)
-    np.testing.assert_allclose(told.sigma, np.broadcast_to(scale, told.sigma.shape))
-    some = told.sigma > 0
-    apart = (told.total - 7.0)[some] / told.sigma[some]
+    cut = presence_cut(home.plan)._replace(reach=0.25)
+    total = home._noised(sent, INFECTIOUS, 1, cut)[:, 1:]
+    (receipt,) = home.plan.exchange(1)
+    noises = senders[:, 1:] if mode == "local" else np.ones_like(total)
+    scale = receipt.sigma / receipt.clip * 0.25 * np.sqrt(noises)
+    some = scale > 0
+    apart = (total - 7.0)[some] / scale[some]
     assert apart.mean() == pytest.approx(0, abs=4 / math.sqrt(apart.size))
     assert apart.std() == pytest.approx(1, abs=4 / math.sqrt(2 * apart.size))
     assert abs(np.corrcoef(apart[:-1], apart[1:])[0, 1]) < 4 / math.sqrt(apart.size)
     # Where nobody sends nothing arrives, not even noise.
-    np.testing.assert_array_equal(told.total[~some], 7.0)
+    np.testing.assert_array_equal(total[~some], 7.0)
 
 
 def test_each_channel_and_exchange_has_noise_of_its_own():
-    noised = noised_of(wish(sweeps=3))
-    sent = Sent(np.zeros((1, 400)), np.ones((1, 400)))
-    seen = [
-        noised._noised(sent, channel, number, 1.0)
+    home = home_of(wish(sweeps=3))
+    sent, cut = Sent(np.zeros((1, 400)), np.ones((1, 400))), presence_cut(home.plan)
+    rows = [
+        home._noised(sent, channel, number, cut)[0, 1:]
         for channel, number in ((PRESENCE, 0), (INFECTIOUS, 1), (INFECTIOUS, 2))
     ]
-    rows = np.stack([(one.total / one.sigma)[0] for one in seen])
     assert np.abs(np.corrcoef(rows) - np.eye(3)).max() < 0.2
 
 
 @MODES
-def test_the_server_knows_noised_sums_alone(mode):
-    """Other people with the same noised sums: all that is told is the same."""
-    settings = wish(mode=mode, sweeps=1)
-    known = town.known()
+def test_the_server_knows_noised_sums_alone(mode, monkeypatch):
+    """Other people with the same noised sums: everything that follows is the same."""
+    known, kept = town.known(), {}
+    real_count, real_noised = FieldHome.count, FieldHome._noised
+
+    def count(self):
+        return kept.setdefault("count", real_count(self))
+
+    def noised(self, sent, channel, number, cut):
+        made = real_noised(self, sent, channel, number, cut)
+        return kept.setdefault((channel, number), made)
+
+    monkeypatch.setattr(FieldHome, "count", count)
+    monkeypatch.setattr(FieldHome, "_noised", noised)
     towns = [
-        together_of(town_scene(), known),
-        together_of(town_scene(), town.flipped(known, known.person[::2])),
+        Private(wish(mode=mode), one)
+        for one in (known, town.flipped(known, known.person[::2]))
     ]
-    kept, told = {}, []
-    for together in towns:
-        noised = Noised.__new__(Noised)
-
-        def same(sent, channel, number, reach, noised=noised):
-            made = Noised._noised(noised, sent, channel, number, reach)
-            return kept.setdefault((channel, number), made)
-
-        noised._noised = same
-        plan = FieldPlan.of(settings, town.traces().clock)
-        noised.__init__(together, plan, Ledger(plan.budget), 3)
-        told.append((noised.crowd(), brought(noised)))
-    crowds, sums = zip(*told, strict=True)
-    np.testing.assert_array_equal(*crowds)
-    for name in ("infectious", "evidence", "well", "tally"):
-        first, second = (getattr(one, name) for one in sums)
-        np.testing.assert_array_equal(first, second)
+    first, second = (one.course.go().field for one in towns)
+    for name, one in first.items():
+        np.testing.assert_array_equal(one, second[name])
     # The people did differ.
-    messages = [one.cohorts[0].home.infectious for one in towns]
+    messages = [one.home.cohort.state.infectious for one in towns]
     assert (messages[0] != messages[1]).any()
 
 
 def test_crowds_in_the_clear_are_of_the_places_of_most_time():
-    noised = noised_of(wish(mode="local", places=1))
+    private = Private(wish(mode="local", places=1))
     traces = town.traces()
     senders = np.zeros(len(traces.regions))
     for person in range(traces.people):
@@ -198,29 +201,17 @@ def test_crowds_in_the_clear_are_of_the_places_of_most_time():
         ties = np.flatnonzero(times == times.max())
         first = min(ties, key=lambda region: int(np.argmax(here == region)))
         senders[first] += 1
-    np.testing.assert_allclose(noised.crowd()[0, 1:] - 1, np.maximum(senders, 0.5))
-
-
-def test_the_same_seed_draws_the_same_and_a_second_run_is_not_counted_twice(tmp_path):
-    plan = FieldPlan.of(wish(), town.traces().clock)
-    found = []
-    for _ in range(2):
-        ledger = Ledger.open(tmp_path / "ledger", budget=plan.budget, replay_from=0)
-        noised = noised_of(wish(), ledger=ledger)
-        found.append(brought(noised).infectious)
-        assert len(ledger.releases) == 3
-    np.testing.assert_array_equal(*found)
-    assert (brought(noised_of(wish(), seed=2)).infectious != found[0]).any()
+    np.testing.assert_allclose(private.others[0, 1:], np.maximum(senders, 0.5))
 
 
 @CELLS
 def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
     """What is told of each cell: all of its sum, or what everybody expects."""
-    plain = together_of(town_scene(), town.known())
-    told, manner = at_first(plain)
-    true = plain.sweep(told, manner, well=False, tally=False).infectious
+    plain = cohorts_of(town_scene(), town.known())
+    received, options = first_messages()
+    true = plain.sweep(received, options).infectious
     rates, clock = plain.cohorts[0].rates, town.traces().clock
-    profile = Profile.of(told, rates, clock, manner.bound)
+    profile = Profile.of(received, rates, clock, options.bound)
     usual = profile.usual[:, None]
     more = true - usual * plain.crowd()
     length = FieldPlan.of(wish(cells=cells), clock).length
@@ -228,41 +219,34 @@ def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
     more = np.stack([more[cell == one].sum(axis=0) for one in cell])
     size = np.array([profile.excess[cell == one].sum() for one in cell])
     noised = {
-        epsilon: noised_of(wish(cells=cells, epsilon=epsilon, sweeps=1, bound=2.0))
+        epsilon: Private(wish(cells=cells, epsilon=epsilon, sweeps=1, bound=2.0))
         for epsilon in (1e9, 0.05)
     }
-    others = noised[1e9].crowd() - 1
+    others = noised[1e9].others
     share = (profile.excess / size)[:, None] / np.maximum(others, 0.5)
     wanted = np.clip(usual + share * more, 1e-5, 1)[:, 1:]
-    found = (brought(noised[1e9]).infectious / np.maximum(others, 0.5))[:, 1:]
+    found = (noised[1e9].sweep().infectious / np.maximum(others, 0.5))[:, 1:]
     np.testing.assert_allclose(found, wanted, atol=5e-3)
     assert (wanted / usual).std() > 0.2
     # Of much noise as good as nothing comes through.
-    others = noised[0.05].crowd() - 1
-    found = (brought(noised[0.05]).infectious / np.maximum(others, 0.5))[:, 1:]
+    others = noised[0.05].others
+    found = (noised[0.05].sweep().infectious / np.maximum(others, 0.5))[:, 1:]
     assert np.abs(found / usual - 1).mean() < 0.1 * (wanted / usual).std()
 
 
 @MODES
 def test_more_exchanges_are_read_together(mode):
     """Each by its precision: their sum tells as much as all of them."""
-    noised = noised_of(wish(mode=mode, sweeps=3))
+    private = Private(wish(mode=mode, sweeps=3))
     for _ in range(3):
-        brought(noised)
-    first, second, third = noised._heard
+        private.sweep()
+    first, second, third = private.exchange._received
     np.testing.assert_allclose(second.sigma, 2 * first.sigma)
     np.testing.assert_allclose(third.sigma, second.sigma)
-    pooled = private._pooled(noised._heard)
+    pooled = reading._pooled(private.exchange._received)
     mean = (first.total + second.total / 4 + third.total / 4) / 1.5
     np.testing.assert_allclose(pooled.total, mean)
     np.testing.assert_allclose(pooled.sigma, first.sigma / math.sqrt(1.5))
-
-
-def test_more_sums_than_are_paid_for_are_refused():
-    noised = noised_of(wish())
-    with pytest.raises(SettingsError, match="one sum"):
-        noised.sweep(None, None, well=False, tally=True)
-    assert len(noised.ledger.releases) == 2
 
 
 @pytest.mark.parametrize(

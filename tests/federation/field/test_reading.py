@@ -7,14 +7,12 @@ from epifalcon.federation.field import reading
 from epifalcon.federation.field.reading import (
     Noisy,
     Profile,
-    read_crowd,
-    read_excess,
-    read_share,
+    estimate_crowd,
+    estimate_excess,
+    estimate_share,
 )
-from epifalcon.models.field.disease import rates_of
-from epifalcon.models.field.places import told_at_first
-from tests.baselines.test_hbp import town_scene
-from tests.models.field.fields import city_of, together_of
+from tests.belief_propagation.graphs import cohorts_of, graph_of, rates_of
+from tests.methods.test_hbp import town_scene
 from tests.oracles import private_field_loop as oracle
 from tests.studies import town
 
@@ -29,7 +27,7 @@ def test_regions_are_shrunk_as_plain_loops_do(seed, noise):
     sigma = noise * rng.integers(0, 3, 30)
     total = np.sqrt(0.1 * crowd) * rng.standard_normal(30)
     total = (total + sigma * rng.standard_normal(30)) * (sigma > 0)
-    found = read_excess(Noisy(total[None], sigma[None]), crowd, ONE)
+    found = estimate_excess(Noisy(total[None], sigma[None]), crowd, ONE)
     wanted = oracle.excess(total, sigma, crowd, reading._SPREADS, reading._CITY_APART)
     np.testing.assert_allclose(found[0], wanted, rtol=1e-9, atol=1e-12)
 
@@ -48,7 +46,7 @@ def drawn(noise, regions=4000, seed=0):
 def test_what_is_read_is_as_near_the_truth_as_can_be(noise):
     """The error of the best linear reader, who knows the true spread."""
     mean, crowd, sums = drawn(noise)
-    error = np.mean((read_excess(sums, crowd, ONE)[0] - mean) ** 2)
+    error = np.mean((estimate_excess(sums, crowd, ONE)[0] - mean) ** 2)
     spread = 0.1 / crowd
     best = np.mean(spread * noise**2 / (spread * crowd**2 + noise**2))
     assert error == pytest.approx(best, rel=0.1)
@@ -58,9 +56,9 @@ def test_what_is_read_is_as_near_the_truth_as_can_be(noise):
 
 def test_without_noise_all_is_read_and_behind_much_noise_nothing():
     mean, crowd, sums = drawn(1e-6)
-    np.testing.assert_allclose(read_excess(sums, crowd, ONE)[0], mean, atol=1e-3)
+    np.testing.assert_allclose(estimate_excess(sums, crowd, ONE)[0], mean, atol=1e-3)
     mean, crowd, sums = drawn(1e4)
-    assert np.abs(read_excess(sums, crowd, ONE)).max() < 0.02
+    assert np.abs(estimate_excess(sums, crowd, ONE)).max() < 0.02
 
 
 def test_days_are_read_against_what_their_region_shows():
@@ -73,7 +71,7 @@ def test_days_are_read_against_what_their_region_shows():
         mean = region + of_days * rng.standard_normal((4, 3000))
         sigma = np.full((4, 3000), 0.3)
         total = profile[:, None] * crowd * mean + 0.3 * rng.standard_normal((4, 3000))
-        found = read_excess(Noisy(total, sigma), crowd, profile)
+        found = estimate_excess(Noisy(total, sigma), crowd, profile)
         assert np.sqrt(np.mean((found - mean) ** 2)) < most
     assert np.corrcoef(found.mean(axis=0), region)[0, 1] > 0.98
 
@@ -85,7 +83,7 @@ def test_a_crowd_is_shrunk_towards_the_mean_region_and_adds_up():
     for noise in (0.01, 4.0, 500.0):
         sigma = np.full((1, 2000), noise)
         told = 0.7 * true + noise * rng.standard_normal((1, 2000))
-        found = read_crowd(Noisy(told, sigma), people)
+        found = estimate_crowd(Noisy(told, sigma), people)
         assert found.min() >= reading.LEAST_CROWD
         if noise < 1:
             np.testing.assert_allclose(found, np.maximum(true, 0.5), atol=0.1)
@@ -97,27 +95,25 @@ def test_a_crowd_is_shrunk_towards_the_mean_region_and_adds_up():
 
 
 def test_a_share_behind_noise_is_the_usual_one():
-    assert read_share(800, 200, 0.1) == pytest.approx(0.25, abs=1e-4)
-    assert read_share(800, 200, 1e6) == pytest.approx(0.15, abs=1e-4)
-    assert 0 <= read_share(-50.0, 700.0, 300.0) <= 1
-    assert 0 <= read_share(30.0, -700.0, 3.0) <= 1
+    assert estimate_share(800, 200, 0.1) == pytest.approx(0.25, abs=1e-4)
+    assert estimate_share(800, 200, 1e6) == pytest.approx(0.15, abs=1e-4)
+    assert 0 <= estimate_share(-50.0, 700.0, 300.0) <= 1
+    assert 0 <= estimate_share(30.0, -700.0, 3.0) <= 1
 
 
 def test_the_profile_is_how_a_positive_of_the_town_differs():
     scene, known = town_scene(), town.known()
-    together = together_of(scene, known)
-    city = city_of(scene, together)
-    told = told_at_first(city, np.full(city.clock.slots, 0.003))
-    rates = rates_of(scene.traces, scene.pathogen, scene.rule)
-    profile = Profile.of(told, rates, city.clock, 16.0)
-    manner = reading.Manner(1.0, np.ones(city.clock.slots), 16.0)
-    together.sweep(told, manner, well=False, tally=False)
-    home = together.cohorts[0].home
+    people, clock = cohorts_of(scene, known), scene.traces.clock
+    graph = graph_of(scene, people.crowd())
+    received = graph.first_messages(np.full(clock.slots, 0.003))
+    profile = Profile.of(received, rates_of(scene), clock, 16.0)
+    people.sweep(received, reading.SweepOptions(1.0, np.ones(clock.slots), 16.0))
+    home = people.cohorts[0].state
     untested = np.flatnonzero(~known.tested)[0]
-    at_the_end = known.slot == city.clock.slots - 1
+    at_the_end = known.slot == clock.slots - 1
     positive = known.person[known.positive & at_the_end][0]
     np.testing.assert_allclose(profile.usual, home.infectious[:, untested])
     more = home.infectious[:, positive] - home.infectious[:, untested]
     np.testing.assert_allclose(profile.excess, more, atol=1e-6)
     np.testing.assert_allclose(profile.news, home.evidence[:, positive])
-    assert profile.by_cell(city.clock.slots) == pytest.approx(profile.excess.sum())
+    assert profile.by_cell(clock.slots) == pytest.approx(profile.excess.sum())

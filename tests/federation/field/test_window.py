@@ -6,29 +6,26 @@ from functools import cache
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
-from epifalcon.errors import DataError
-from epifalcon.federation.field.together import Together
-from epifalcon.federation.field.window import FieldWindow, NewDay
-from epifalcon.federation.field.window_store import load_window, save_window
-from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.flows import count_flows
-from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.disease import force_of_infection, rates_of
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.places import City
-from epifalcon.models.field.published import PublishedField
-from epifalcon.models.field.settings import (
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.belief_propagation.marginals import current_risk, infections
+from epifalcon.belief_propagation.saved_state import PublishedField
+from epifalcon.belief_propagation.settings import (
     FieldSettings,
     TransmissionSettings,
     WindowSettings,
 )
-from epifalcon.models.field.sweeps import Start, infer
-from epifalcon.models.field.transmission import Transmission
+from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import DataError
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
+from epifalcon.federation.field.window import FieldWindow, NewDay
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
-from epifalcon.studies.experiment import Experiment
-from epifalcon.studies.pipeline import make_city, run_epidemics
+from tests.belief_propagation.graphs import Cohorts, converge, graph_of, rates_of
+from tests.scenes import Scene
 
 DAYS, PER_DAY, SEED = 40, 4, 200
 WORDS = (
@@ -72,25 +69,22 @@ def batch(days, sweeps=15, law="one", errors=None):
     experiment, whole, _ = world()
     errors = errors or TestErrors()
     traces, known = of_days(0, days), known_until(days)
-    rates = rates_of(whole, experiment.pathogen, experiment.outbreak)
-    force = force_of_infection(whole, experiment.pathogen, experiment.outbreak)
+    scene = Scene(whole, 0, experiment.pathogen, experiment.outbreak)
+    rates = rates_of(scene)
     people = Cohort.of(traces, known, rates, errors)
-    together = Together([people])
-    city = City(traces.clock, force, experiment.outbreak.chance, together.crowd())
-    transmission = Transmission.of(
-        law, TransmissionSettings(), traces.regions, lambda: count_flows(traces)
-    )
-    start = Start.of(known, rates, traces.slots)
-    wish = FieldSettings(sweeps=sweeps)
-    stage = infer(together, city, start, wish, transmission, lambda _: None)
-    field = PublishedField(city, stage.places, stage.factor, rates, errors)
-    return people, field, transmission
+    graph = replace(graph_of(scene, people.crowd()), clock=traces.clock)
+    settings = FieldSettings(sweeps=sweeps)
+    state = converge(Cohorts([people]), graph, known, rates, settings, law)
+    field = PublishedField(graph, state.sums, state.factor, rates, errors)
+    return people, field, Transmission(law, TransmissionSettings())
 
 
 def window_of(days, length, sweeps=8, law="one", errors=None):
     people, field, transmission = batch(days, law=law, errors=errors)
-    wish = FieldSettings(), WindowSettings(days=length, sweeps=sweeps)
-    return FieldWindow.of_run(people, known_until(days), field, wish, transmission)
+    window = WindowSettings(days=length, sweeps=sweeps)
+    return FieldWindow.of_run(
+        people, known_until(days), field, FieldSettings(), window, transmission
+    )
 
 
 def new_day(window, day):
@@ -117,7 +111,7 @@ def moved(window, until):
 def rested():
     """Risks of all 40 days by one long run."""
     people, field, _ = batch(DAYS, sweeps=60)
-    return people.risk, people.now(field.told())
+    return people.risk, current_risk(people, field.messages())
 
 
 def test_a_growing_window_ends_where_the_batch_does():
@@ -145,25 +139,26 @@ def test_a_window_of_a_fortnight_stays_near_the_batch():
 def test_what_is_dropped_stays_with_each_person(errors):
     """Nothing is sent any more: then the boundary is all that a person needs."""
     people, field, transmission = batch(9, errors=errors)
-    whole = np.abs(people.infections(field.told()).risk - people.risk)
+    whole = np.abs(infections(people, field.messages()).risk - people.risk)
     assert whole.max() < 1e-6
-    wish = FieldSettings(), WindowSettings(days=3)
-    known = known_until(9)
-    window = FieldWindow.of_run(people, known, field, wish, transmission)
+    known, short = known_until(9), WindowSettings(days=3)
+    window = FieldWindow.of_run(
+        people, known, field, FieldSettings(), short, transmission
+    )
     assert (window.first_day, window.last_day) == (7, 9)
     risk, now = window.risks()
     np.testing.assert_allclose(risk, people.risk, 0, 1e-5)
-    wanted = people.now(field.told())
+    wanted = current_risk(people, field.messages())
     np.testing.assert_allclose(now.aside, wanted.aside, 0, 1e-5)
     np.testing.assert_allclose(now.tested, wanted.tested, 0, 1e-5)
     np.testing.assert_array_equal(window.boundary.status, known.status)
 
 
 def test_a_window_goes_on_from_disk_as_if_it_had_stayed(tmp_path):
-    window = window_of(5, length=6, law="near")
+    window = window_of(5, length=6, law="mild")
     day = new_day(window, 5)
-    save_window(tmp_path / "state", window, Origin())
-    ours, theirs = window.update(day), load_window(tmp_path / "state").update(day)
+    window.save(tmp_path / "state", Origin())
+    ours, theirs = window.update(day), FieldWindow.load(tmp_path / "state").update(day)
     for one, other in zip(ours.risks(), theirs.risks(), strict=True):
         if isinstance(one, np.ndarray):
             np.testing.assert_array_equal(one, other)
@@ -219,7 +214,7 @@ def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
     for told in (risk, now.aside, now.tested):
         assert np.isfinite(told).all()
         assert ((told >= 0) & (told <= 1)).all()
-    for held in (after.messages.evidence, after.field.places.infectious):
+    for held in (after.messages.evidence, after.field.sums.infectious):
         assert np.isfinite(held).all()
     assert after.boundary.status[3] == after.boundary.status[4] == 1
 

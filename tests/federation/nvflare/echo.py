@@ -1,26 +1,27 @@
-"""A coordinator and a site that only pass bytes, to try the plumbing by itself."""
+"""Ends of a job that only pass bytes, to test the plumbing by itself."""
 
 import json
 import os
 import time
 from pathlib import Path
 
+from epifalcon.federation.nvflare.endpoints import CoordinatorEnd, SiteEnd
+
 SECRET = "SECRET-REGION-17"
 ECHO = "tests.federation.nvflare.echo"
 CLASSES = (f"{ECHO}.EchoSite", f"{ECHO}.ScriptedCoordinator")
 
 
-class EchoSite:
-    """Does what the call says: echo, size, sleep, fail, or tell its process."""
+class EchoSite(SiteEnd):
+    """Does what the call says: echo, size, sleep, fail, or give its process."""
 
     def __init__(self) -> None:
-        self.name = ""
-        self.folder = Path()
+        super().__init__("echo")
 
-    def open(self, name: str, folder: Path) -> None:
+    def prepare(self, name: str, folder: Path) -> None:
         self.name, self.folder = name, folder
 
-    def answer(self, call: bytes) -> bytes:
+    def respond(self, call: bytes) -> bytes:
         word, _, rest = call.partition(b" ")
         if word == b"size":
             return bytes(int(rest))
@@ -34,10 +35,11 @@ class EchoSite:
         return self.name.encode() + b":" + rest
 
 
-class ScriptedCoordinator:
+class ScriptedCoordinator(CoordinatorEnd):
     """Runs the steps of ``script.jsonl`` as they are added, until the one to end."""
 
     def __init__(self, patience: float = 120.0) -> None:
+        super().__init__("echo", "echo", {}, {}, resume=False)
         self.patience = patience
 
     def coordinate(self, transport, folder: Path) -> None:
@@ -51,9 +53,8 @@ class ScriptedCoordinator:
                 done += 1
                 if step.get("end"):
                     return
-                told = take(transport, step)
                 with results.open("a") as file:
-                    file.write(json.dumps(told) + "\n")
+                    file.write(json.dumps(take(transport, step)) + "\n")
             # Asks nobody, but notices that the job was stopped.
             transport.ask({}, 1.0)
             time.sleep(0.01)

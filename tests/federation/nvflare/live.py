@@ -1,4 +1,4 @@
-"""A federation on loopback whose coordinator follows a script that a test writes."""
+"""A real server and two real sites on loopback, for echo jobs and for runs."""
 
 import contextlib
 import json
@@ -11,58 +11,109 @@ from pathlib import Path
 import psutil
 
 from epifalcon.federation.nvflare.admin import Admin, connect
-from epifalcon.federation.nvflare.deployment import Deployment
-from epifalcon.federation.nvflare.jobs import Job, Part
-from epifalcon.federation.nvflare.kits import provision
+from epifalcon.federation.nvflare.jobs import RUNS, Job, Part, job_of
 from epifalcon.federation.nvflare.processes import (
     Party,
     free_ports,
     running,
     wait_for_port,
 )
+from epifalcon.federation.nvflare.provisioning import Deployment, provision
+from epifalcon.federation.preparing import split
+from epifalcon.federation.sites.server_run import PROGRESS, SUMMARY, Conduct
+from epifalcon.studies.rehearsing import lay_out_site
 from tests.federation.nvflare.echo import CLASSES, ECHO
+from tests.studies import town
 
 ROOT = Path(__file__).parents[3]
+LOOPBACK = ROOT / "tests" / "federation" / "nvflare" / "loopback"
+SITES = ("clinic", "school")
 PATIENCE = 90.0
 JOB = Job(
     name="echo",
     coordinator=Part(path=f"{ECHO}.ScriptedCoordinator", args={"patience": PATIENCE}),
     site=Part(path=f"{ECHO}.EchoSite"),
 )
-PATHS = f"{ROOT}:{ROOT / 'src'}"
-"""Of processes under test: the tests, and the tree that they stand in."""
-ENVIRONMENT = {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1"}
 
 
 class Live:
     """Server, sites and administrator, with at most one scripted job."""
 
-    def __init__(self, kits: dict[str, Path], parties: dict[str, Party], admin: Admin):
-        self.kits, self.parties, self.admin = kits, parties, admin
-        self.sites = tuple(name for name in parties if name != "server")
-        self.job = ""
+    def __init__(self, folder: Path) -> None:
+        port, admin_port = free_ports(2)
+        deployment = Deployment(
+            project="town",
+            host="localhost",
+            port=port,
+            admin_port=admin_port,
+            sites=SITES,
+        )
+        # A blank in the path: kits stand where people put them.
+        self.kits = provision(deployment, folder / "the kits", classes=CLASSES)
+        homes = split(town.traces(), town.known(), len(SITES))
+        for name, home in zip(SITES, homes, strict=True):
+            lay_out_site(self.kits[name], home, 0)
+        self.outside = folder / "connections.txt"
+        self.environment = {
+            "PYTHONPATH": f"{LOOPBACK}:{ROOT}:{ROOT / 'src'}",
+            "OMP_NUM_THREADS": "1",
+            "EPIFALCON_CONNECTIONS": str(self.outside),
+        }
+        self.parties: dict[str, Party] = {}
+        self._echo = ""
 
-    def begin(self) -> None:
-        """Have a job running."""
-        if self.job and not self.admin.job(self.job).finished:
+    @contextlib.contextmanager
+    def admin(self) -> Iterator[Admin]:
+        with connect(self.kits["admin"], PATIENCE) as session:
+            session.wait_for_sites(len(SITES), PATIENCE)
+            yield session
+
+    # Runs of Falcon and Falcon Field.
+
+    def submit(self, admin, order, run, least=2, resume=False) -> str:
+        conduct = Conduct(scores=True)
+        return admin.submit(job_of(run, order, conduct, least, resume=resume))
+
+    def place(self, run: str) -> Path:
+        return self.kits["server"] / RUNS / run
+
+    def summary(self, run: str) -> dict:
+        return json.loads((self.place(run) / SUMMARY).read_text())
+
+    def reached(self, run: str, number: int) -> None:
+        path = self.place(run) / PROGRESS
+
+        def done() -> int:
+            return json.loads(path.read_text())["round"] if path.exists() else 0
+
+        until(lambda: done() >= number, f"round {number} of {run}")
+
+    def job_process(self, party: str) -> int:
+        """The process that does the party's part of the job."""
+        children = psutil.Process(self.parties[party].process.pid).children()
+        (found,) = [one for one in children if "job" in one.cmdline()]
+        return found.pid
+
+    # The scripted job.
+
+    def begin(self, admin: Admin) -> None:
+        """Have an echo job running."""
+        if self._echo and not admin.job(self._echo).finished:
             return
         self._results.unlink(missing_ok=True)
-        self.job = self.admin.submit(JOB)
+        self._echo = admin.submit(JOB)
         until(lambda: len(self._lines) == 1, "the job to start")
 
-    def end(self) -> str:
-        """Have no job running; the last one's status."""
-        if not self.job:
-            return ""
-        if not self.admin.job(self.job).finished:
-            self._add(end=True)
-        return self.admin.wait(self.job, PATIENCE).status
+    def end(self, admin: Admin) -> str:
+        """End the echo job; its status."""
+        self._add(end=True)
+        return admin.wait(self._echo, PATIENCE).status
 
     def ask(self, calls: dict[str, str], timeout: float = PATIENCE) -> dict:
         return self.send(calls, timeout)()
 
     def send(self, calls: dict[str, str], timeout: float = PATIENCE):
-        """Send calls now; what is returned waits for what came of them."""
+        """Send calls now; what is returned waits for the outcome."""
         known = len(self._lines)
         self._add(calls=calls, timeout=timeout)
 
@@ -72,15 +123,11 @@ class Live:
 
         return outcome
 
-    def process_of(self, site: str) -> int:
-        """The process of the site's part of the job."""
-        return json.loads(self.ask({site: "process"})["answers"][site])[0]
-
     def texts(self) -> str:
         """Everything any process wrote into a log."""
         files = [
             path
-            for name in self.parties
+            for name in ("server", *SITES)
             for pattern in ("console.txt", "log.txt", "audit.log")
             for path in self.kits[name].rglob(pattern)
         ]
@@ -101,22 +148,12 @@ class Live:
 
 
 @contextlib.contextmanager
-def federation(folder: Path, sites: int) -> Iterator[Live]:
-    port, admin_port = free_ports(2)
-    deployment = Deployment(
-        project="echo",
-        host="localhost",
-        port=port,
-        admin_port=admin_port,
-        sites=tuple(f"site-{number + 1}" for number in range(sites)),
-    )
-    # A blank in the path: kits stand where people put them.
-    kits = provision(deployment, folder / "the kits", classes=CLASSES)
-    with running(kits, ENVIRONMENT) as parties:
+def federation(folder: Path) -> Iterator[Live]:
+    made = Live(folder)
+    with running(made.kits, made.environment) as parties:
+        made.parties = parties
         wait_for_port(parties["server"], PATIENCE)
-        with connect(kits["admin"], PATIENCE) as admin:
-            admin.wait_for_sites(sites, PATIENCE)
-            yield Live(kits, parties, admin)
+        yield made
 
 
 def until(ready, what: str) -> None:
@@ -128,7 +165,7 @@ def until(ready, what: str) -> None:
 
 
 def leaks(text: str, places: Sequence[str]) -> list[str]:
-    """Lines of a log that tell of a place, a person or a result."""
+    """Lines of a log that reveal a place, a person or a result."""
     named = "|".join(re.escape(place) for place in places)
     pattern = re.compile(
         r"\b(infected|positive|negative|by_slot|status|risk)="
@@ -143,7 +180,7 @@ def processes_of(folder: Path) -> list[int]:
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            told = any(str(folder) in word for word in process.cmdline())
-            if told and process.pid != os.getpid():
+            ours = any(str(folder) in word for word in process.cmdline())
+            if ours and process.pid != os.getpid():
                 found.append(process.pid)
     return found

@@ -9,10 +9,8 @@ from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
 from epifalcon.errors import DataError, EpifalconError
 from epifalcon.federation.nvflare.admin import Admin, connect
-from epifalcon.federation.nvflare.deployment import Deployment
-from epifalcon.federation.nvflare.kits import Kit, provision
 from epifalcon.federation.nvflare.processes import free_ports
-from tests.federation.nvflare.live import JOB
+from epifalcon.federation.nvflare.provisioning import Deployment, Kit, provision
 
 
 class Session:
@@ -59,18 +57,6 @@ def test_missing_sites_are_named():
     assert admin_of(Session("b", "a")).wait_for_sites(2, 0.0) == ("a", "b")
 
 
-def test_a_job_is_handed_in_as_a_folder_that_is_removed_again():
-    session = Session()
-    assert admin_of(session).submit(JOB) == "id"
-    assert session.seen[0]["name"] == JOB.name
-
-
-def test_a_finished_job_is_not_waited_for():
-    found = admin_of(Session()).wait("x", 0.0)
-    assert found.finished
-    assert found.succeeded
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
@@ -83,11 +69,6 @@ def test_nvflares_errors_become_ours(error, kind, told):
     with pytest.raises(kind, match=told) as caught:
         admin_of(Session(error=error)).job("x")
     assert caught.value.__suppress_context__
-
-
-def test_a_job_that_cannot_be_stopped_is_told():
-    with pytest.raises(EpifalconError, match="cannot stop job x: x is not running"):
-        admin_of(Session()).stop("x")
 
 
 def test_a_server_that_is_not_there_is_told_in_words(tmp_path, capfd):

@@ -1,7 +1,7 @@
 """A real server and two real sites over mutual TLS, as processes on loopback.
 
-One job serves all tests, in the order of this file: to start and end one takes
-longer than everything that is done with it.
+One federation serves all tests, in the order of this file: to start one takes longer
+than most of what is done with it.
 """
 
 import contextlib
@@ -11,48 +11,74 @@ import socket
 import ssl
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import psutil
 import pytest
 
-from epifalcon.errors import DataError
-from epifalcon.federation.nvflare.frames import MOST_BYTES
-from epifalcon.federation.nvflare.jobs import write_job
-from epifalcon.federation.nvflare.kits import provision
-from epifalcon.federation.nvflare.transport import GONE
+from epifalcon.app.federating import _require_success
+from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.federation.engine import predict
+from epifalcon.federation.field.plan import FieldPlan
+from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.nvflare.endpoints import GONE
+from epifalcon.federation.nvflare.jobs import RUNS, write_job
+from epifalcon.federation.nvflare.processes import Party, wait_for_port
+from epifalcon.federation.nvflare.provisioning import provision
+from epifalcon.federation.preparing import split
+from epifalcon.federation.settings import PrivacySettings, SiteRules
+from epifalcon.federation.sites.coordinating import MODEL
+from epifalcon.federation.sites.files import SITE_FILE
+from epifalcon.federation.sites.run import FalconOrder
+from epifalcon.federation.sites.session import LEDGER, RISKS
+from epifalcon.models.tensor_files import read_tensors
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.studies.rehearsing import order_of as order_of_experiment
 from tests.federation.nvflare.echo import SECRET
 from tests.federation.nvflare.live import (
-    ENVIRONMENT,
     JOB,
     PATIENCE,
+    SITES,
     federation,
+    leaks,
     processes_of,
     until,
 )
+from tests.oracles.cohort_engine import sites_oracle
+from tests.studies import town
 
 pytestmark = pytest.mark.xdist_group("federation")
+PAPER = PrivacySettings(mode="paper", upload_sigma=0.1, gradient_sigma=0.1)
+FIRST, SECOND = SITES
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     folder = tmp_path_factory.mktemp("federation")
-    with federation(folder, sites=2) as started:
+    with federation(folder) as started:
         yield started
     assert processes_of(folder) == []
 
 
-def test_no_code_comes_with_a_job_and_no_shell_command_runs(live, tmp_path):
+@pytest.fixture
+def admin(live):
+    with live.admin() as session:
+        yield session
+
+
+def test_no_code_comes_with_a_job_and_no_shell_command_runs(admin, tmp_path):
     place = write_job(JOB, tmp_path)
     (place / "app" / "custom").mkdir()
     (place / "app" / "custom" / "shipped.py").write_text("")
-    job = live.admin._session.submit_job(str(place))
-    assert live.admin.wait(job, PATIENCE).status == "FINISHED:FAILED_TO_RUN"
+    job = admin._session.submit_job(str(place))
+    assert admin.wait(job, PATIENCE).status == "FINISHED:FAILED_TO_RUN"
     with pytest.raises(Exception, match="not authorized"):
-        live.admin._session.cat_target(live.sites[0], file="epifalcon.json")
+        admin._session.cat_target(FIRST, file="epifalcon.json")
     with pytest.raises(DataError, match="no such job"):
-        live.admin.job("unknown")
-    status = live.admin.status()
-    assert status.connected == live.sites
+        admin.job("unknown")
+    status = admin.status()
+    assert status.connected == SITES
     assert [one.job for one in status.jobs] == [job]
 
 
@@ -78,75 +104,177 @@ def first_words(live, certificate=None):
 
 
 def test_the_server_speaks_only_to_those_with_a_certificate_of_its_root(live, tmp_path):
-    site = live.kits[live.sites[0]] / "startup"
-    assert first_words(live, site)
+    assert first_words(live, live.kits[FIRST] / "startup")
     deployment = live.parties["server"].kit.deployment
-    stranger = provision(deployment, tmp_path / "other")[live.sites[0]] / "startup"
+    stranger = provision(deployment, tmp_path / "other")[FIRST] / "startup"
     assert first_words(live, None) == b""
     assert first_words(live, stranger) == b""
 
 
-def test_each_site_answers_its_own_call(live):
-    live.begin()
-    first, second = live.sites
-    found = live.ask({first: "echo one", second: "echo two"})
-    assert found["answers"] == {first: f"{first}:one", second: f"{second}:two"}
+def test_each_site_answers_its_own_call_and_of_an_error_only_its_kind_leaves(
+    live, admin
+):
+    live.begin(admin)
+    found = live.ask({FIRST: "echo one", SECOND: "echo two"})
+    assert found["answers"] == {FIRST: f"{FIRST}:one", SECOND: f"{SECOND}:two"}
     assert found["failures"] == {}
-    # Too large for a frame, and more than one piece of NVFlare's stream and a rest.
-    size = MOST_BYTES + 17
-    assert live.ask({first: f"size {size}"})["answers"] == {first: size}
-
-
-def test_of_an_error_only_its_kind_leaves_the_site(live):
-    live.begin()
-    first, second = live.sites
-    found = live.ask({first: "fail", second: "echo x"})
-    assert found["failures"] == {first: "the site failed with ValueError"}
-    assert found["answers"] == {second: f"{second}:x"}
+    # More than one piece of NVFlare's stream and a rest.
+    size = 8 * 2**20 + 17
+    assert live.ask({FIRST: f"size {size}"})["answers"] == {FIRST: size}
+    found = live.ask({FIRST: "fail", SECOND: "echo x"})
+    assert found["failures"] == {FIRST: "the site failed with ValueError"}
+    assert found["answers"] == {SECOND: f"{SECOND}:x"}
     assert "ValueError at" in live.texts()
     assert SECRET not in live.texts()
 
 
-def test_a_site_that_is_held_up_is_late_and_then_goes_on(live):
-    live.begin()
-    first, second = live.sites
-    process = live.process_of(first)
+def test_a_site_that_is_held_up_is_late_and_then_goes_on(live, admin):
+    live.begin(admin)
+    process = live.job_process(FIRST)
     os.kill(process, signal.SIGSTOP)
     try:
-        found = live.ask(dict.fromkeys(live.sites, "echo x"), timeout=3.0)
+        found = live.ask(dict.fromkeys(SITES, "echo x"), timeout=3.0)
     finally:
         os.kill(process, signal.SIGCONT)
-    assert found["failures"] == {first: "no answer within 3 s"}
-    assert found["answers"] == {second: f"{second}:x"}
-    assert live.ask(dict.fromkeys(live.sites, "echo y"))["failures"] == {}
+    assert found["failures"] == {FIRST: "no answer within 3 s"}
+    assert found["answers"] == {SECOND: f"{SECOND}:x"}
+    assert live.ask(dict.fromkeys(SITES, "echo y"))["failures"] == {}
 
 
-def test_a_killed_process_takes_only_its_own_site_away(live):
-    live.begin()
-    first, second = live.sites
-    process = live.process_of(first)
-    outcome = live.send({first: f"sleep {PATIENCE}", second: "echo x"})
+def test_a_killed_process_takes_only_its_own_site_away(live, admin):
+    live.begin(admin)
+    process = live.job_process(FIRST)
+    outcome = live.send({FIRST: f"sleep {PATIENCE}", SECOND: "echo x"})
     os.kill(process, signal.SIGKILL)
     found = outcome()
-    assert found["failures"] == {first: GONE}
-    assert found["answers"] == {second: f"{second}:x"}
+    assert found["failures"] == {FIRST: GONE}
+    assert found["answers"] == {SECOND: f"{SECOND}:x"}
     assert found["seconds"] < PATIENCE / 2
-    assert live.ask({second: "echo y"})["answers"] == {second: f"{second}:y"}
-    assert live.end() == "FINISHED:COMPLETED"
+    assert live.ask({SECOND: "echo y"})["answers"] == {SECOND: f"{SECOND}:y"}
+    assert live.end(admin) == "FINISHED:COMPLETED"
+
+
+def order_of(rounds, privacy=PAPER, **rules):
+    model = replace(town.FALCON.model, precision="double", rounds=rounds)
+    stopping = replace(town.FALCON.stopping, patience=rounds, check_every=10)
+    settings = replace(town.FALCON, model=model, privacy=privacy, stopping=stopping)
+    return FalconOrder(settings=settings, rules=SiteRules(**rules), seed=3)
+
+
+def reference(order, rounds):
+    homes = split(town.traces(), town.known(), len(SITES))
+    engine = sites_oracle(homes, order)
+    for _ in range(rounds):
+        engine.step()
+    return engine
+
+
+def ledger(place):
+    return Ledger.from_lines((place / LEDGER).read_text())
+
+
+def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admin):
+    order = order_of(20)
+    live.submit(admin, order, "broken")
+    live.reached("broken", 12)
+    own = live.job_process("server")
+    live.parties["server"].kill()
+    until(lambda: not psutil.pid_exists(own), "the server's part of the job to end")
+    at_break = len(ledger(live.place("broken")).releases)
+    live.parties["server"] = party = Party(live.kits["server"], live.environment)
+    wait_for_port(party, PATIENCE)
+    with live.admin() as again:
+        job = live.submit(again, order, "broken", resume=True)
+        assert again.wait(job, PATIENCE).succeeded
+    summary = live.summary("broken")
+    engine = reference(order, summary["best_round"])
+    tensors = engine.state().tensors
+    for name, one in read_tensors(live.place("broken") / MODEL).items():
+        assert (one - tensors[f"parameter/{name}"]).abs().max() < 1e-9
+    table = (live.place("broken") / "scores.csv").read_text().splitlines()[1:]
+    found = np.array([float(line.split(",")[2]) for line in table])
+    assert np.abs(found - predict(engine)).max() < 1e-9
+    while engine.round < 20:
+        engine.step()
+    expected = set(engine.ledger.releases)
+    for place in (
+        live.place("broken"),
+        *(live.kits[one] / RUNS / "broken" for one in SITES),
+    ):
+        listed = [one for one in ledger(place).releases if one in expected]
+        assert len(listed) == len(expected) > at_break / 2
+        assert set(listed) == expected
+
+
+def test_a_site_killed_in_mid_run_is_named_and_the_other_goes_on(live, admin):
+    order = order_of(40, PrivacySettings(), least_sites=1)
+    job = live.submit(admin, order, "bereft", least=1)
+    live.reached("bereft", 2)
+    os.kill(live.job_process(SECOND), signal.SIGKILL)
+    assert admin.wait(job, PATIENCE).succeeded
+    summary = live.summary("bereft")
+    assert summary["rounds"] == 40
+    assert summary["sites"]["sites"] == [FIRST]
+    assert {one["site"] for one in summary["sites"]["troubles"]} == {SECOND}
+    assert (live.kits[FIRST] / RUNS / "bereft" / RISKS).exists()
+    assert not (live.kits[SECOND] / RUNS / "bereft" / RISKS).exists()
+
+
+def test_falcon_field_with_noise_leaves_the_receipts_of_its_plan(live, admin):
+    sums = FieldPrivacySettings(mode="sums", epsilon=20.0)
+    experiment = replace(town.experiment(), field_privacy=sums)
+    order = order_of_experiment("falcon-field", experiment, SiteRules(), 3)
+    job = live.submit(admin, order, "field")
+    assert admin.wait(job, PATIENCE).succeeded
+    summary = live.summary("field")
+    assert (summary["rounds"], summary["sites"]["troubles"]) == (1, [])
+    assert summary["epsilon"]["person"] == pytest.approx(sums.epsilon)
+    plan = FieldPlan.of(sums, town.traces().clock)
+    for name in ("server", *SITES):
+        found = ledger(live.kits[name] / RUNS / "field")
+        assert found.releases == (*plan.opening(), *plan.exchange(1))
+        assert found.spent().unprotected == ()
+
+
+def test_why_a_run_never_began_comes_to_the_administrator(live, admin):
+    path = live.kits[SECOND] / SITE_FILE
+    before = path.read_text()
+    path.write_text(f'{before}modes = ["local"]\n')
+    try:
+        job = live.submit(admin, order_of(3, least_sites=2), "unwanted")
+        status = admin.wait(job, PATIENCE)
+    finally:
+        path.write_text(before)
+    assert not status.succeeded
+    assert status.kind == "TooFewSitesError"
+    assert f"{SECOND} in round 0, hello: the site says: it does not allow" in status.why
+    assert "policy.modes" in status.why
+    (listed,) = [one for one in admin.jobs() if one.job == job]
+    assert listed.why == status.why
+    with pytest.raises(TooFewSitesError, match=r"policy\.modes"):
+        _require_success(status)
+    assert not live.summary("unwanted")["finished"]
+
+
+def test_no_log_line_reveals_anything_and_nobody_connected_outside(live):
+    text = live.texts()
+    assert len(text) > 1000
+    assert leaks(text, []) == []
+    assert not live.outside.exists() or live.outside.read_text() == ""
 
 
 def test_a_party_does_not_outlive_the_program_that_started_it(live):
-    kit = live.kits[live.sites[0]]
     program = (
         "import sys, time; from pathlib import Path;"
         "from epifalcon.federation.nvflare.processes import Party;"
-        f"print(Party(Path({str(kit)!r})).process.pid, flush=True); time.sleep(600)"
+        f"print(Party(Path({str(live.kits[FIRST])!r})).process.pid, flush=True);"
+        "time.sleep(600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **live.environment},
     )
     with parent:
         child = int(parent.stdout.readline())

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from tests.federation.nvflare.live import ROOT, leaks
+from tests.federation.nvflare.live import LOOPBACK, leaks
 
-LOOPBACK = ROOT / "tests" / "federation" / "nvflare" / "loopback"
 PROGRAM = """
 import socket, sys
 try:

@@ -1,11 +1,78 @@
-"""Ports and environments of the processes; what runs is in test_federation."""
+"""Processes of servers, sites and jobs; what they run is in test_federation."""
 
+import signal
 import socket
 import stat
+import subprocess
+import sys
+import threading
+import time
 
-from epifalcon.federation.nvflare.deployment import Deployment
-from epifalcon.federation.nvflare.kits import Kit
+import psutil
+import pytest
+from nvflare.apis.job_launcher_spec import JobReturnCode
+
+from epifalcon.federation.nvflare import components
 from epifalcon.federation.nvflare.processes import _environment, free_ports
+from epifalcon.federation.nvflare.provisioning import Deployment, Kit
+from tests.federation.nvflare.live import until
+
+CHILD = (
+    "import os, time;"
+    "from epifalcon.federation.nvflare.components import end_with;"
+    "end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(600)"
+)
+PARENT = (
+    "import subprocess, sys, time;"
+    f"subprocess.Popen([sys.executable, '-c', {CHILD!r}], start_new_session=True);"
+    "time.sleep(600)"
+)
+
+
+def test_it_ends_after_its_parent_was_killed():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
+    )
+    with parent:
+        child = int(parent.stdout.readline())
+        assert psutil.pid_exists(child)
+        parent.kill()
+        until(lambda: not psutil.pid_exists(child), "the child to end")
+
+
+def test_it_runs_nothing_but_the_programs_of_jobs():
+    with pytest.raises(SystemExit, match="no program of a job"):
+        components.run_job(1, "os", [])
+
+
+def test_a_job_that_a_signal_ended_is_no_failure_of_the_whole_job():
+    class Ended:
+        def poll(self):
+            return -signal.SIGKILL
+
+    handle = components.JobHandle(process_adapter=Ended())
+    assert handle.poll() == JobReturnCode.UNKNOWN
+
+
+def test_calls_to_lost_sites_do_not_hold_up_the_end_of_a_job():
+    made, stop = components.Controller("coordinator"), threading.Event()
+    made.outbound_executor.submit(stop.wait, 60)
+    began = time.monotonic()
+    made.stop_controller(None)
+    assert time.monotonic() - began < 10
+    stop.set()
+
+
+def test_messages_are_not_formatted_for_the_log():
+    program = (
+        "import sys; from epifalcon.federation.nvflare import components;"
+        "components.end_with = lambda _: None;"
+        "from nvflare.fuel.utils.buffer_list import ConsumableBufferList as one;"
+        "components.importlib.import_module = lambda _: sys.exit("
+        "'SECRET' in repr(one([b'SECRET'])));"
+        "components.run_job(1, components._JOB_PROGRAMS[0], [])"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_ports_are_free_and_different():

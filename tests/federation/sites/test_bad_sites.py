@@ -12,11 +12,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from epifalcon.federation.sites.coordinating import MODEL, SUMMARY, Conduct, SitesRun
+from epifalcon.federation.messages import Packet, pack, unpack
+from epifalcon.federation.preparing import split
+from epifalcon.federation.sites.coordinating import MODEL, SitesRun
 from epifalcon.federation.sites.files import SiteFiles
-from epifalcon.federation.sites.one_process import split
 from epifalcon.federation.sites.run import SiteRun
-from epifalcon.federation.sites.wire import Parcel, pack, unpack
+from epifalcon.federation.sites.server_run import SUMMARY, Conduct
 from epifalcon.models.tensor_files import read_tensors
 from tests.federation.sites.test_coordinating import order, store_site
 from tests.studies import town
@@ -36,15 +37,15 @@ CASES = [(kind, phase) for kind, phases in PHASES.items() for phase in phases]
 def headed(**changes):
     def made(parcel):
         heading = replace(parcel.heading, **changes)
-        return pack(Parcel(heading, parcel.tensors, parcel.told))
+        return pack(Packet(heading, parcel.tensors, parcel.values))
 
     return made
 
 
 def told(**changes):
     def made(parcel):
-        values = {**parcel.told, **changes}
-        return pack(Parcel(parcel.heading, parcel.tensors, values))
+        values = {**parcel.values, **changes}
+        return pack(Packet(parcel.heading, parcel.tensors, values))
 
     return made
 
@@ -54,13 +55,13 @@ def each(change):
 
     def made(parcel):
         tensors = {name: change(one) for name, one in parcel.tensors.items()}
-        return pack(Parcel(parcel.heading, tensors, parcel.told))
+        return pack(Packet(parcel.heading, tensors, parcel.values))
 
     return made
 
 
 def without_tensors(parcel):
-    return pack(Parcel(parcel.heading, {}, parcel.told))
+    return pack(Packet(parcel.heading, {}, parcel.values))
 
 
 def huge_heading(_parcel):

@@ -6,30 +6,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from epifalcon import store
 from epifalcon.errors import (
     DataError,
     SettingsError,
     TooFewSitesError,
+    WriteError,
 )
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import auc
+from epifalcon.federation import training
 from epifalcon.federation.engine import predict
+from epifalcon.federation.messages import unpack
+from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites.coordinating import (
-    SUMMARY,
-    Conduct,
-    SitesRun,
-    area_under_curve,
-)
-from epifalcon.federation.sites.door import LEDGER, RISKS
+from epifalcon.federation.sites.coordinating import SitesRun
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
-from epifalcon.federation.sites.one_process import engine_of, prepare, split
-from epifalcon.federation.sites.run import Order, SiteRun, require_federable
+from epifalcon.federation.sites.run import FalconOrder, SiteRun
+from epifalcon.federation.sites.server_run import SUMMARY, Conduct
+from epifalcon.federation.sites.session import LEDGER, RISKS
 from epifalcon.privacy.ledger import Ledger
+from tests.oracles.cohort_engine import sites_oracle
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
@@ -108,7 +104,7 @@ def homes():
 def order(kind="off", rounds=6, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
     wanted = replace(town.FALCON, model=model, privacy=KINDS[kind])
-    return Order(settings=wanted, rules=SiteRules(**rules), seed=3)
+    return FalconOrder(settings=wanted, rules=SiteRules(**rules), seed=3)
 
 
 def run_of(folder, wanted, run="first", transport=None, **conduct):
@@ -124,12 +120,12 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
     wanted = order(kind, uploads=uploads)
     run, transport = run_of(folder, wanted)
     summary = run.go()
-    engine = engine_of(prepare(homes(), wanted), wanted)
+    engine = sites_oracle(homes(), wanted)
     while engine.round < (summary["best_round"] or 6):
         engine.step()
     # Without looks the last round counts, as no result may leave in mode local.
     assert (summary["best_round"] is None) == (kind == "local")
-    assert gap(run.found.parameters, engine) < 1e-9
+    assert gap(run.parameters, engine) < 1e-9
     found = np.concatenate([run.scores[name] for name in NAMES])
     assert np.abs(found - predict(engine)).max() < 1e-9
     assert summary["finished"]
@@ -138,14 +134,34 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
     for name in NAMES:
         table = (folder / name / "runs" / "first" / RISKS).read_text().splitlines()
         assert len(table) == 1 + len(run.scores[name])
-        assert not transport.running[name].answering.failed
+        assert not transport.running[name].failed
+
+
+@pytest.mark.parametrize("kind", ["off", "clips"])
+@pytest.mark.parametrize("precision", ["single", "double"])
+def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, precision):
+    wanted = order(kind, rounds=40)
+    model = replace(wanted.settings.model, precision=precision)
+    wanted = replace(wanted, settings=replace(wanted.settings, model=model))
+    run, _ = run_of(folder, wanted)
+    summary = run.go()
+    task = training.Task(town.traces(), town.known(), wanted.settings, wanted.seed)
+    alone = training.fit(task)
+    found = np.concatenate([run.scores[name] for name in NAMES])
+    assert np.abs(found - alone.probability).max() < 1e-6
+    assert summary["best_round"] == alone.best_round
+    assert summary["rounds"] == alone.looks[-1].round
+    assert summary["validation_auc"] == pytest.approx(alone.validation_auc)
+    assert [look["round"] for look in summary["looks"]] == [
+        look.round for look in alone.looks
+    ]
 
 
 @pytest.mark.parametrize("kind", ["paper", "local"])
 def test_server_and_sites_have_the_receipts_of_one_process(folder, kind):
     wanted = order(kind)
     run_of(folder, wanted)[0].go()
-    engine = engine_of(prepare(homes(), wanted), wanted)
+    engine = sites_oracle(homes(), wanted)
     for _ in range(6):
         engine.step()
     expected = engine.ledger.releases
@@ -176,8 +192,8 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
     expected = whole.go()
     for name in ("rounds", "best_round", "validation_auc", "looks", "epsilon"):
         assert told[name] == expected[name]
-    for name, one in whole.found.parameters.items():
-        assert (again.found.parameters[name] == one).all()
+    for name, one in whole.parameters.items():
+        assert (again.parameters[name] == one).all()
     for name in NAMES:
         assert (again.scores[name] == whole.scores[name]).all()
     for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
@@ -223,8 +239,8 @@ def test_a_run_broken_after_a_loss_goes_on_as_if_unbroken(
     assert told["sites"] == expected["sites"]
     for name in ("rounds", "best_round", "looks", "epsilon"):
         assert told[name] == expected[name]
-    for name, one in whole.found.parameters.items():
-        assert (again.found.parameters[name] == one).all()
+    for name, one in whole.parameters.items():
+        assert (again.parameters[name] == one).all()
 
 
 def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
@@ -305,7 +321,7 @@ def test_a_site_refuses_what_it_does_not_allow(folder, policy, kind, uploads):
     run, transport = run_of(folder, order(kind, uploads=uploads, least_sites=3))
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
         run.go()
-    _, error = transport.running["school"].answering.failed[0]
+    _, error = transport.running["school"].failed[0]
     assert isinstance(error, SettingsError)
 
 
@@ -329,7 +345,7 @@ def test_no_result_leaves_where_tests_are_promised_whatever_is_asked(
 ):
     run, transport = run_of(folder, order(kind))
     run.go()
-    sites = [one._rounds._watched for one in transport.running.values()]
+    sites = [one.rounds.watched for one in transport.running.values()]
     assert any(len(one.people) for one in sites) == some
 
 
@@ -359,32 +375,31 @@ def test_why_a_run_never_began_is_told(folder):
     assert told["sites"]["counts"] == {"school": {"refused": 1}}
 
 
-def test_everybodys_cases_are_refused(folder):
+def test_everybodys_cases_are_refused():
     region = replace(town.FALCON.region, macro_cases="all")
-    wanted = order()
-    wanted = replace(wanted, settings=replace(wanted.settings, region=region))
     with pytest.raises(SettingsError, match="no site knows all cases"):
-        run_of(folder, wanted)
+        FalconOrder(
+            settings=replace(town.FALCON, region=region), rules=SiteRules(), seed=0
+        )
 
 
-def test_a_sampled_group_is_refused_over_sites():
-    pseudo = replace(town.FALCON.pseudo, people_share=0.5)
-    with pytest.raises(SettingsError, match="must be 1 over sites"):
-        require_federable(replace(town.with_mode("paper"), pseudo=pseudo))
-    # Without pseudo traces no mobility model is fitted.
-    require_federable(replace(town.FALCON, pseudo=pseudo))
+def test_two_servers_or_two_sites_on_one_run_are_refused(folder):
+    run, transport = run_of(folder, order("paper", rounds=1, least_sites=3))
+    ask, second = transport.ask, []
 
+    def watching(calls, seconds):
+        if not second:
+            with pytest.raises(WriteError, match="another process is at work"):
+                run_of(folder, order("paper", rounds=1))
+            second.append(SiteRun(SiteFiles(folder / "school"), "first", "school"))
+            answers = ask(calls, seconds)
+            told = unpack(second[0].answer(calls["school"])).values
+            assert "another of its processes" in told["error"]
+            return answers
+        return ask(calls, seconds)
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30))
-@settings(deadline=None, derandomize=True)
-def test_the_area_under_the_curve_is_that_of_the_metrics(people):
-    scores = np.array([score / 5 for score, _ in people])
-    infected = np.array([result for _, result in people], np.bool_)
-    found = area_under_curve(scores, infected)
-    if infected.all() or not infected.any():
-        assert found is None
-    else:
-        assert found == pytest.approx(float(auc(curve(scores, infected))))
+    transport.ask = watching
+    assert run.go()["finished"]
 
 
 def gap(parameters, engine):

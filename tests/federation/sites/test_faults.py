@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from epifalcon.errors import TooFewSitesError
+from epifalcon.federation.messages import Packet, pack, unpack
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.wire import Parcel, pack, unpack
 from tests.federation.local_sites import sites_of
 from tests.federation.small_world import city, plan_of, settings_of
 
@@ -25,30 +25,38 @@ def engine(wish=None, **rules):
     return sites_of(cohorts, settings, plan, 5, SiteRules(least_sites=2, **rules))
 
 
-def at(phase, number=1):
-    """Whether an answer is the one of this phase and round of the bad site."""
+def spoiling(phase, spoil, number=1):
+    """Spoil the bad site's answer of this phase and round; None for any round."""
 
-    def found(site, answer):
-        heading = unpack(answer).heading
-        return site == BAD and (heading.phase, heading.round) == (phase, number)
+    def tamper(site, _call, answer):
+        packet = unpack(answer)
+        at = packet.heading.phase, packet.heading.round
+        hit = at == (phase, packet.heading.round if number is None else number)
+        return spoil(packet) if site == BAD and hit else answer
 
-    return found
-
-
-def changed(answer, name, change):
-    parcel = unpack(answer)
-    tensors = {**parcel.tensors, name: change(parcel.tensors[name])}
-    return pack(Parcel(parcel.heading, tensors, parcel.told))
+    return tamper
 
 
-def headed(answer, **changes):
-    parcel = unpack(answer)
-    return pack(Parcel(replace(parcel.heading, **changes), parcel.tensors, parcel.told))
+def silence(_packet):
+    return None
 
 
-def told(answer, **changes):
-    parcel = unpack(answer)
-    return pack(Parcel(parcel.heading, parcel.tensors, {**parcel.told, **changes}))
+def tensor(name, change):
+    return lambda one: pack(
+        Packet(
+            one.heading, {**one.tensors, name: change(one.tensors[name])}, one.values
+        )
+    )
+
+
+def value(**changes):
+    return lambda one: pack(Packet(one.heading, one.tensors, {**one.values, **changes}))
+
+
+def headed(**changes):
+    return lambda one: pack(
+        Packet(replace(one.heading, **changes), one.tensors, one.values)
+    )
 
 
 def with_nan(rows):
@@ -57,117 +65,110 @@ def with_nan(rows):
     return rows
 
 
-UPLOADS = {
-    "nan": (lambda a: changed(a, "rows", with_nan), "NaN or infinity"),
-    "too wide": (
-        lambda a: changed(a, "rows", lambda r: torch.cat([r, r], 1)),
-        "width of 6",
+def keys(change):
+    """Keys changed, with as many counts of one."""
+
+    def spoil(packet):
+        made = change(packet.tensors["keys"])
+        ones = torch.ones(len(made), dtype=torch.float64)
+        return pack(Packet(packet.heading, {"keys": made, "counts": ones}))
+
+    return spoil
+
+
+UPLOAD, GRADIENTS = "reply upload/0", "reply upload/1"
+FAULTS = {
+    "nan": (UPLOAD, tensor("rows", with_nan), "NaN or infinity"),
+    "too wide": (UPLOAD, tensor("rows", lambda r: torch.cat([r, r], 1)), "width of 6"),
+    "row less": (UPLOAD, tensor("rows", lambda r: r[1:]), "rows of shape"),
+    "other type": (UPLOAD, tensor("rows", torch.Tensor.float), "float32"),
+    "other keys": (UPLOAD, tensor("keys", lambda k: k + 1), "other places"),
+    "other channel": (UPLOAD, value(channel="upload/0"), "an upload of 'upload/0'"),
+    "old round": (UPLOAD, headed(round=0), "round is 0, expected 1"),
+    "other phase": (UPLOAD, headed(phase="begin"), "phase is 'begin'"),
+    "forged site": (UPLOAD, headed(site="site-00"), "site is 'site-00'"),
+    "other protocol": (UPLOAD, headed(protocol=9), "protocol is 9"),
+    "garbage": (UPLOAD, lambda _: b"\x07" * 100, "not a message"),
+    "complaint": (UPLOAD, value(error="no\nidea"), "the site says: no idea"),
+    "nothing": (UPLOAD, lambda one: pack(Packet(one.heading)), "the message lacks"),
+    "long row": ("begin", tensor("rows", lambda r: r * 1000), "clip and noise allow"),
+    "nan in gradient": (
+        *(GRADIENTS, tensor("gradients/head.bias", with_nan), "NaN or infinity"),
     ),
-    "one row less": (lambda a: changed(a, "rows", lambda r: r[1:]), "rows of shape"),
-    "other type": (lambda a: changed(a, "rows", torch.Tensor.float), "float32"),
-    "old round": (lambda a: headed(a, round=0), "round is 0, expected 1"),
-    "other phase": (lambda a: headed(a, phase="begin"), "phase is 'begin'"),
-    "other run": (lambda a: headed(a, run="theirs"), "run is 'theirs'"),
-    "forged site": (lambda a: headed(a, site="site-00"), "site is 'site-00'"),
-    "other protocol": (lambda a: headed(a, protocol=9), "protocol is 9"),
-    "garbage": (lambda _a: b"\x07" * 100, "not a message"),
-    "empty": (lambda _a: b"", "0 bytes"),
-    "a complaint": (lambda a: told(a, error="no\nidea"), "the site says: no idea"),
-    "nothing": (lambda a: pack(Parcel(unpack(a).heading)), "lacks 'rows'"),
+    "gradient less": (
+        *(GRADIENTS, tensor("gradients/head.bias", lambda g: g[:1]), "and shapes"),
+    ),
+    "long gradient": (
+        *(GRADIENTS, tensor("gradients/head.bias", lambda g: g + 1e4), "clip and"),
+    ),
+    "more people": (GRADIENTS, value(people=11), "gradients of 11"),
 }
 
 
-@pytest.mark.parametrize("name", UPLOADS)
-def test_a_bad_upload_is_refused_and_named_and_the_model_is_as_without_it(name):
-    spoil, why = UPLOADS[name]
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_answer_is_refused_and_named_and_the_model_is_as_without_it(name):
+    phase, spoil, why = FAULTS[name]
     sites, transport = engine(PAPER)
-    hit = at("reply upload/0")
-    transport.tamper = lambda site, _call, answer: (
-        spoil(answer) if hit(site, answer) else answer
-    )
-    silent, other = engine(PAPER)
-    other.tamper = lambda site, _call, answer: None if hit(site, answer) else answer
+    transport.tamper = spoiling(phase, spoil)
+    calm, other = engine(PAPER)
+    other.tamper = spoiling(phase, silence)
     for _ in range(3):
         sites.step()
-        silent.step()
+        calm.step()
     (trouble,) = sites.board.troubles
     assert (trouble.site, trouble.round, trouble.kind) == (BAD, 1, "refused")
     assert why in trouble.why
     assert sites.board.report()["counts"] == {BAD: {"refused": 1}}
-    for one, another in zip(
-        sites.state().tensors.values(), silent.state().tensors.values(), strict=True
-    ):
-        assert (one == another).all()
+    mine, theirs = sites.state().tensors, calm.state().tensors
+    assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
 
 
-@pytest.mark.parametrize("uploads", ["sums", "rows"])
-def test_a_norm_beyond_clip_and_noise_is_refused(uploads):
-    sites, transport = engine(PAPER, uploads=uploads)
-    hit = at("begin")
-    transport.tamper = lambda site, _call, answer: (
-        changed(answer, "rows", lambda rows: rows * 1000)
-        if hit(site, answer)
-        else answer
-    )
-    sites.step()
-    assert not sites.board.troubles
-    sites.step()
-    (trouble,) = sites.board.troubles
-    assert "clip and noise allow" in trouble.why
+CLEAR_FAULTS = {
+    "negative weight": (GRADIENTS, value(weight=-1.0)),
+    "much weight": (GRADIENTS, value(weight=31.0)),
+    "no weight": (GRADIENTS, value(weight=None)),
+    "a word": (GRADIENTS, value(weight="much")),
+}
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (with_nan, "NaN or infinity"),
-        (lambda gradient: gradient[:1], "names and shapes"),
-        (lambda gradient: gradient + 1e4, "clip and noise"),
-    ],
-)
-def test_a_bad_gradient_is_refused(change, why):
-    sites, transport = engine(PAPER)
-    hit = at("reply upload/1")
-    transport.tamper = lambda site, _call, answer: (
-        changed(answer, "gradient/head.bias", change) if hit(site, answer) else answer
-    )
-    for _ in range(3):
-        sites.step()
-    (trouble,) = sites.board.troubles
-    assert why in trouble.why
-
-
-@pytest.mark.parametrize("weight", [-1.0, 31.0, None, "much"])
-def test_a_weight_that_its_people_cannot_have_is_refused(weight):
+@pytest.mark.parametrize("name", CLEAR_FAULTS)
+def test_a_weight_that_its_people_cannot_have_is_refused(name):
     sites, transport = engine()
-    hit = at("reply upload/1")
-    transport.tamper = lambda site, _call, answer: (
-        told(answer, weight=weight) if hit(site, answer) else answer
-    )
+    transport.tamper = spoiling(*CLEAR_FAULTS[name])
     for _ in range(3):
         sites.step()
     assert [one.kind for one in sites.board.troubles] == ["refused"]
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("spoil", "why"),
     [
-        (lambda _: torch.arange(10**5), "at most"),
-        (lambda keys: keys.flip(0), "ascending"),
-        (lambda keys: keys - 10**6, "less than 0"),
-        (lambda keys: keys.double(), "64 bits"),
+        (tensor("rows", lambda rows: rows * 1000), "clip and noise allow"),
+        (tensor("person", lambda person: person + torch.arange(len(person))), "rows"),
+        (tensor("keys", lambda keys: keys + 10**7), "never announced"),
     ],
 )
-def test_bad_announcements_are_refused_and_the_site_is_left_out(change, why):
+def test_single_rows_that_its_people_cannot_send_are_refused(spoil, why):
+    sites, transport = engine(PAPER, uploads="rows")
+    transport.tamper = spoiling("begin", spoil)
+    for _ in range(2):
+        sites.step()
+    (trouble,) = sites.board.troubles
+    assert why in trouble.why
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (keys(lambda _: torch.arange(10**5)), "at most"),
+        (keys(lambda found: found.flip(0)), "ascending"),
+        (keys(lambda found: found - 10**6), "less than 0"),
+        (keys(torch.Tensor.double), "expected int64"),
+    ],
+)
+def test_bad_announcements_are_refused_and_the_site_is_left_out(spoil, why):
     sites, transport = engine(PAPER)
-
-    def tamper(site, _call, answer):
-        if site == BAD and unpack(answer).heading.phase == "announce":
-            answer = changed(answer, "keys", change)
-            count = len(unpack(answer).tensors["keys"])
-            return changed(answer, "counts", lambda _: torch.ones(count).double())
-        return answer
-
-    transport.tamper = tamper
+    transport.tamper = spoiling("announce", spoil, number=None)
     sites.step()
     (trouble,) = sites.board.troubles
     assert why in trouble.why
@@ -192,10 +193,8 @@ def test_a_call_that_comes_twice_is_answered_twice_and_done_once():
     for _ in range(3):
         sites.step()
         calm.step()
-    for one, another in zip(
-        sites.state().tensors.values(), calm.state().tensors.values(), strict=True
-    ):
-        assert (one == another).all()
+    mine, theirs = sites.state().tensors, calm.state().tensors
+    assert all(torch.equal(one, theirs[key]) for key, one in mine.items())
     for site in transport.rounds.values():
         assert site.ledger.releases == calm.ledger.releases
 
@@ -203,29 +202,22 @@ def test_a_call_that_comes_twice_is_answered_twice_and_done_once():
 def test_a_call_for_an_earlier_round_is_refused_by_the_site():
     sites, transport = engine()
     sites.step()
-    early = next(
-        call for site, call in transport.calls if site == BAD and b"begin" in call
-    )
+    early = next(call for site, call in transport.calls if site == BAD)
     sites.step()
     answer = unpack(transport.answering[BAD].answer(early))
-    assert "does not fit" in answer.told["error"]
-    before = [one.state().tensors for one in (sites,)]
-    sites.step()
-    assert before
+    assert "does not fit" in answer.values["error"]
 
 
 def test_a_late_site_sits_out_and_comes_back_with_its_old_embeddings():
     sites, transport = engine()
     sites.step()
     sites.step()
-    home = transport.rounds[BAD].rounds.home.rows
-    hit = at("reply upload/0", 2)
-    transport.tamper = lambda site, _call, answer: None if hit(site, answer) else answer
+    home = transport.rounds[BAD].home.rows
+    transport.tamper = spoiling(UPLOAD, silence, number=2)
     sites.step()
     sites.step()
     assert [one.kind for one in sites.board.troubles] == ["silent"]
-    after = transport.rounds[BAD].rounds.home.rows
-    assert not torch.equal(home, after)
+    assert not torch.equal(home, transport.rounds[BAD].home.rows)
     assert sites.board.attending == ["site-00", BAD, "site-02"]
 
 
@@ -240,7 +232,7 @@ def test_fewer_sites_than_agreed_end_the_run_with_the_model_as_it_was():
         sites.step()
     assert sites.round == 1
     for name, one in sites.state().tensors.items():
-        assert (one == before[name]).all()
+        assert torch.equal(one, before[name])
 
 
 def test_a_lost_site_is_counted_no_longer():
@@ -251,15 +243,11 @@ def test_a_lost_site_is_counted_no_longer():
     for _ in range(3):
         sites.step()
     assert sites.board.present == ["site-00", "site-02"]
-    told_counts = next(
-        unpack(call).tensors["counts"].numpy()
-        for site, call in reversed(transport.calls)
-        if site == "site-00" and "counts" in unpack(call).tensors
-    )
+    found = [unpack(call).tensors for site, call in transport.calls if site != BAD]
+    counts = [one["counts"] for one in found if "counts" in one][-2].numpy()
     mine, other = (
-        transport.rounds[name].rounds.cohort.incidence
-        for name in ("site-00", "site-02")
+        transport.rounds[name].cohort.incidence for name in ("site-00", "site-02")
     )
     sizes = dict(zip(other.edge_key.tolist(), other.size.tolist(), strict=True))
     also = np.array([sizes.get(key, 0) for key in mine.edge_key.tolist()])
-    assert told_counts.tolist() == (mine.size + also).tolist()
+    assert counts.tolist() == (mine.size + also).tolist()

@@ -8,16 +8,15 @@ import torch
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import BudgetExceededError, CorruptFileError, SettingsError
+from epifalcon.federation import tallies
+from epifalcon.federation.messages import SECONDS, Heading, Packet, pack, unpack
 from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites import tallies
-from epifalcon.federation.sites.door import NOTED
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, SitePolicy
 from epifalcon.federation.sites.rounds import usable
-from epifalcon.federation.sites.run import Order, SiteRun
-from epifalcon.federation.sites.switchboard import BUSY
+from epifalcon.federation.sites.run import FalconOrder, SiteRun
+from epifalcon.federation.sites.session import NOTED
 from epifalcon.federation.sites.trail import REPLAYED
-from epifalcon.federation.sites.wire import Heading, Parcel, pack, unpack
 from epifalcon.settings import as_plain
 from tests.federation.sites.test_coordinating import (
     Transport,
@@ -52,12 +51,12 @@ def allow(place, *lines):
 
 def say(site, phase, number=0, tensors=None, **told):
     heading = Heading(RUN, SITE, number, phase)
-    return unpack(site.answer(pack(Parcel(heading, tensors or {}, told))))
+    return unpack(site.answer(pack(Packet(heading, tensors or {}, told))))
 
 
 def hello(site, wanted):
     told = {"settings": as_plain(wanted.settings), "rules": as_plain(wanted.rules)}
-    return say(site, "hello", **told, seed=wanted.seed)
+    return say(site, "hello", method="falcon", **told, seed=wanted.seed)
 
 
 def with_privacy(wanted, **changes):
@@ -83,7 +82,7 @@ def recorded(folder, wanted):
 
 
 def refused(answer):
-    return "error" in answer.told and not answer.tensors
+    return "error" in answer.values and not answer.tensors
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_after_a_refused_hello_nothing_is_answered(
     calls = recorded(tmp_path_factory.mktemp("whole"), order("local", rounds=2))
     allow(place, policy)
     site = site_of(place)
-    assert unpack(site.answer(calls[0])).told["error"] == words
+    assert unpack(site.answer(calls[0])).values["error"] == words
     for call in calls[1:]:
         assert refused(unpack(site.answer(call)))
     for phase in PHASES:
@@ -116,7 +115,7 @@ def test_a_refusal_in_a_run_that_is_under_way_ends_it_until_a_hello_is_accepted(
     for call in begun:
         assert not refused(unpack(site.answer(call)))
     other = replace(order("off", rounds=2), seed=4)
-    assert hello(site, other).told["error"] == REPLAYED
+    assert hello(site, other).values["error"] == REPLAYED
     # Also what was answered before is not answered from memory.
     for call in begun[1:]:
         assert refused(unpack(site.answer(call)))
@@ -130,10 +129,10 @@ def test_the_same_hello_is_answered_alike_and_another_changes_nothing(place, kin
     first = hello(site, wanted)
     say(site, "count", first=0)
     again = hello(site, wanted)
-    assert {**again.told, BUSY: 0} == {**first.told, BUSY: 0}
+    assert {**again.values, SECONDS: 0} == {**first.values, SECONDS: 0}
     assert not refused(say(site, "count", first=0))
     changed = replace(wanted.settings, model=replace(town.FALCON.model, width=3))
-    assert hello(site, replace(wanted, settings=changed)).told["error"] == REPLAYED
+    assert hello(site, replace(wanted, settings=changed)).values["error"] == REPLAYED
 
 
 @pytest.mark.parametrize("kind", ["off", "paper"])
@@ -142,7 +141,7 @@ def test_people_are_numbered_once_so_that_folds_cannot_be_dealt_again(place, kin
     site = site_of(place)
     hello(site, order(kind))
     assert not refused(say(site, "count", first=0))
-    assert say(site, "count", first=1).told["error"] == REPLAYED
+    assert say(site, "count", first=1).values["error"] == REPLAYED
     assert refused(say(site, "count", first=-1))
     assert refused(say(site, "count", first="all"))
     assert not refused(say(site, "count", first=0))
@@ -150,7 +149,7 @@ def test_people_are_numbered_once_so_that_folds_cannot_be_dealt_again(place, kin
         site.close()
         later = site_of(place)
         hello(later, order(kind))
-        assert say(later, "count", first=1).told["error"] == REPLAYED
+        assert say(later, "count", first=1).values["error"] == REPLAYED
 
 
 def test_region_states_are_told_once_and_must_be_numbers(place):
@@ -163,7 +162,9 @@ def test_region_states_are_told_once_and_must_be_numbers(place):
     assert refused(say(site, "states", tensors={"states": states[:, :, 1:]}))
     assert refused(say(site, "states", tensors={"states": states / 0}))
     assert not refused(say(site, "states", tensors={"states": states}))
-    assert say(site, "states", tensors={"states": 2 * states}).told["error"] == REPLAYED
+    assert (
+        say(site, "states", tensors={"states": 2 * states}).values["error"] == REPLAYED
+    )
 
 
 def test_pseudo_traces_cannot_be_left_out_at_the_last_moment(place):
@@ -267,7 +268,7 @@ def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):
     (place / SITE_FILE).write_text(text)
     site = site_of(place)
     assert not refused(hello(site, order("off")))
-    assert "policy.least_in_fold" in say(site, "count", first=0).told["error"]
+    assert "policy.least_in_fold" in say(site, "count", first=0).values["error"]
     assert refused(say(site, "prepare", round=0))
 
 
@@ -280,7 +281,7 @@ def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):
 
     monkeypatch.setattr(tallies, "count", broken)
     answer = say(site, "count", first=0)
-    assert answer.told == {"error": "it failed; its own notes tell why"}
+    assert answer.values == {"error": "it failed; its own log says why"}
     for told in ({"seed": []}, {"rules": 3}, {}):
         assert refused(say(site, "hello", **told))
 
@@ -288,8 +289,8 @@ def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):
 @pytest.mark.parametrize(("kind", "told"), [("off", True), ("local", False)])
 def test_seconds_are_not_told_where_tests_are_promised(place, kind, told):
     site = site_of(place)
-    assert (BUSY in hello(site, order(kind)).told) == told
-    assert (BUSY in say(site, "count", first=0).told) == told
+    assert (SECONDS in hello(site, order(kind)).values) == told
+    assert (SECONDS in say(site, "count", first=0).values) == told
 
 
 @pytest.mark.parametrize("spoilt", [torch.inf, torch.nan, 1e30, -1e200])
@@ -314,10 +315,12 @@ def test_parameters_made_to_overflow_get_the_same_kind_of_answer(
     for call in calls:
         parcel = unpack(call)
         tensors = {
-            name: one * factor if name.startswith("parameter/") else one
+            name: one * factor if name.startswith("parameters/") else one
             for name, one in parcel.tensors.items()
         }
-        answer = unpack(site.answer(pack(Parcel(parcel.heading, tensors, parcel.told))))
+        answer = unpack(
+            site.answer(pack(Packet(parcel.heading, tensors, parcel.values)))
+        )
         assert not refused(answer) or parcel.heading.phase == "finish"
         for one in answer.tensors.values():
             assert torch.isfinite(one.double()).all() or "scores" in answer.tensors
@@ -331,7 +334,7 @@ def test_a_ledger_whose_notes_were_cut_is_refused(tmp_path):
     site = site_of(tmp_path / SITE)
     answers = [unpack(site.answer(call)) for call in calls[:5]]
     assert refused(answers[3])
-    assert isinstance(site.answering.failed[0][1], CorruptFileError)
+    assert isinstance(site.failed[0][1], CorruptFileError)
 
 
 def test_a_second_run_of_another_relation_counts_what_it_shows(tmp_path):
@@ -342,9 +345,11 @@ def test_a_second_run_of_another_relation_counts_what_it_shows(tmp_path):
     wanted = with_privacy(order("local"), relation="replace", epsilon=20.0)
     assert not refused(hello(site, wanted))
     other = SiteRun(SiteFiles(tmp_path / SITE), "second", SITE)
-    again = Order(settings=wanted.settings, rules=wanted.rules, seed=wanted.seed)
+    again = FalconOrder(settings=wanted.settings, rules=wanted.rules, seed=wanted.seed)
     told = {"settings": as_plain(again.settings), "rules": as_plain(again.rules)}
     heading = Heading("second", SITE, 0, "hello")
-    answer = other.answer(pack(Parcel(heading, {}, {**told, "seed": 3})))
-    assert "budget" in unpack(answer).told["error"]
-    assert isinstance(other.answering.failed[0][1], BudgetExceededError)
+    answer = other.answer(
+        pack(Packet(heading, {}, {**told, "method": "falcon", "seed": 3}))
+    )
+    assert "budget" in unpack(answer).values["error"]
+    assert isinstance(other.failed[0][1], BudgetExceededError)

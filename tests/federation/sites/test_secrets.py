@@ -98,7 +98,7 @@ def test_sites_with_secrets_train_together(folder):  # noqa: F811
     run, transport = run_of(folder, order("paper", rounds=2))
     assert run.go()["finished"]
     assert not run.board.troubles
-    keys = {one._rounds.rounds._seeds.noise for one in transport.running.values()}
+    keys = {one.rounds.seeds.noise for one in transport.running.values()}
     assert len(keys) == len(NAMES)
 
 

@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import torch
 
 from epifalcon.errors import DataError
+from epifalcon.federation import tallies
 from epifalcon.federation.preparing import divide
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.sites import tallies
 from tests.federation.sites.test_coordinating import homes, order
 
 
@@ -16,26 +15,6 @@ def counted(settings):
     return [
         tallies.count(home, divide(home, settings, 3), settings) for home in homes()
     ]
-
-
-def test_one_thread_alone_fits_what_must_be_rounded_alike(monkeypatch):
-    """A town is too small for threads to round otherwise; a city is not."""
-    settings = order("off").settings
-    tally, clock = tallies.total(counted(settings)), homes()[0].traces.clock
-    before, seen, fit = torch.get_num_threads(), [], tallies.states_by_fold
-
-    def watched(*given, **named):
-        seen.append(torch.get_num_threads())
-        return fit(*given, **named)
-
-    monkeypatch.setattr(tallies, "states_by_fold", watched)
-    torch.set_num_threads(3)
-    try:
-        tallies.fit_region_states(tally, clock, settings, 3)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
-    assert seen == [1]
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
@@ -61,5 +40,5 @@ def test_no_cases_leave_in_mode_local_unless_a_region_model_is_asked_for():
     assert counted(settings)[0].reported is None
     assert counted(settings)[0].mobility is not None
     region = replace(settings.region, macro_cases="reported")
-    assert tallies.needs_reported(replace(settings, region=region))
+    assert replace(settings, region=region).pseudo_follows_cases
     assert counted(order("paper").settings)[0].reported is not None

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, TooFewSitesError
-from epifalcon.federation.sites.door import NOTED
+from epifalcon.federation.messages import Packet, pack, unpack
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.run import SiteRun
+from epifalcon.federation.sites.session import NOTED
 from epifalcon.federation.sites.trail import (
     REPLAYED,
     Noted,
@@ -24,7 +25,6 @@ from epifalcon.federation.sites.trail import (
     Trail,
     digest,
 )
-from epifalcon.federation.sites.wire import Parcel, pack, unpack
 from epifalcon.mobility.traces import Traces
 from tests.federation.sites.test_coordinating import (
     Transport,
@@ -62,15 +62,15 @@ def at(phase, number, change):
 def tensor(name, change):
     def changed(parcel):
         tensors = {**parcel.tensors, name: change(parcel.tensors[name])}
-        return Parcel(parcel.heading, tensors, parcel.told)
+        return Packet(parcel.heading, tensors, parcel.values)
 
     return changed
 
 
 def told(name, change):
     def changed(parcel):
-        values = {**parcel.told, name: change(parcel.told[name])}
-        return Parcel(parcel.heading, parcel.tensors, values)
+        values = {**parcel.values, name: change(parcel.values[name])}
+        return Packet(parcel.heading, parcel.tensors, values)
 
     return changed
 
@@ -91,10 +91,10 @@ def without_gain(settings):
 
 
 LIES = {
-    "parameters": at("begin", 0, tensor("parameter/head.bias", nudged)),
-    "parameters later": at("begin", 1, tensor("parameter/head.bias", nudged)),
-    "a reply": at("reply upload/0", 1, tensor("rows", nudged)),
-    "the last reply": at("reply upload/1", 0, tensor("rows", nudged)),
+    "parameters": at("begin", 0, tensor("parameters/head.bias", nudged)),
+    "parameters later": at("begin", 1, tensor("parameters/head.bias", nudged)),
+    "a reply": at("reply upload/0", 1, tensor("sums", nudged)),
+    "the last reply": at("reply upload/1", 0, tensor("sums", nudged)),
     "counts": at("settle", 0, tensor("counts", fewer)),
     "shared places": at("settle", 0, tensor("shared", lambda one: 0 * one)),
     "the first number": at("count", 0, told("first", lambda one: one + 1)),
@@ -154,12 +154,12 @@ def test_a_server_that_tells_one_other_thing_gets_no_number_that_is_new(
     for call, known in heard:
         told_now = pack(LIES[lie](unpack(call)))
         answer, known = unpack(site.answer(told_now)), unpack(known)
-        refused += answer.told.get("error") == REPLAYED
+        refused += answer.values.get("error") == REPLAYED
         if answer.heading.phase.split(" ")[0] in ("announce", "begin", "reply"):
             for name, one in answer.tensors.items():
                 assert torch.equal(one, known.tensors[name]), answer.heading
     assert refused
-    assert any(isinstance(one, ReplayError) for _, one in site.answering.failed)
+    assert any(isinstance(one, ReplayError) for _, one in site.failed)
     assert site_ledger(tmp_path).releases == before
 
 
@@ -194,7 +194,7 @@ def test_a_run_is_about_one_set_of_data_and_one_noise(broken, tmp_path, changed)
     again, transport = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
     with pytest.raises(TooFewSitesError):
         again.go()
-    errors = [error for _, error in transport.running[SITE].answering.failed]
+    errors = [error for _, error in transport.running[SITE].failed]
     assert any(isinstance(error, ReplayError) for error in errors)
 
 
@@ -218,7 +218,7 @@ def test_a_ledger_without_its_notes_is_refused(broken, tmp_path):
     again, transport = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
     with pytest.raises(TooFewSitesError):
         again.go()
-    _, error = transport.running[SITE].answering.failed[0]
+    _, error = transport.running[SITE].failed[0]
     assert isinstance(error, CorruptFileError)
 
 
@@ -260,13 +260,13 @@ def test_a_lie_about_what_is_replied_to_does_not_open_another_page():
     noted = Noted()
     trail = Trail(noted, "p")
     trail.begin(0, {}, training=True)
-    trail.reply(0, "upload/0", {"rows": torch.ones(2)})
+    trail.reply(0, "upload/0", torch.ones(2))
     again = Trail(noted, "p")
     again.begin(0, {}, training=True)
     with pytest.raises(ReplayError):
-        again.reply(0, "upload/0", {"rows": torch.zeros(2)})
+        again.reply(0, "upload/0", torch.zeros(2))
     # The refused reply changed nothing: the true one is still taken.
-    again.reply(0, "upload/0", {"rows": torch.ones(2)})
+    again.reply(0, "upload/0", torch.ones(2))
 
 
 def test_skipped_rounds_and_other_steps_at_home_show():
@@ -274,7 +274,7 @@ def test_skipped_rounds_and_other_steps_at_home_show():
 
     def round_of(trail, number):
         trail.begin(number, {}, training=True)
-        trail.reply(number, "upload/0", {"rows": torch.ones(2)})
+        trail.reply(number, "upload/0", torch.ones(2))
 
     trail = Trail(noted, "p")
     for number in range(3):
@@ -294,10 +294,10 @@ def test_a_scoring_pass_between_does_not_change_what_a_close_stands_for():
     def closed(scoring):
         trail = Trail(Noted(), "p")
         trail.begin(0, {}, training=True)
-        trail.reply(0, "upload/0", {"rows": torch.ones(2)})
+        trail.reply(0, "upload/0", torch.ones(2))
         if scoring:
             trail.begin(1, {}, training=False)
-            trail.reply(1, "scoring/0", {"rows": torch.ones(2)})
+            trail.reply(1, "scoring/0", torch.ones(2))
         trail.close(0, 1.0)
         return trail.home
 

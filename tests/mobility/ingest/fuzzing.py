@@ -1,14 +1,9 @@
-"""Broken files by the thousand, all from one seed.
-
-``python -m tests.mobility.ingest.fuzzing 30000`` makes a long run of it.
-"""
+"""Broken files by the hundred, each from its seed."""
 
 import datetime
 import gzip
 import io
 import json
-import sys
-import tempfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -42,23 +37,13 @@ CSV = {
     "results": "person,time,result\nann,2020-03-01,positive\nbob,2020-03-02,NEG\n",
 }
 TOWERS = "cell,lat,lon\n17,52.5,13.4\n18,52.6,13.5\n"
-AREA = {
-    "type": "FeatureCollection",
-    "features": [
-        {
-            "type": "Feature",
-            "id": "a",
-            "properties": {"name": "A"},
-            "geometry": {
-                "type": "Polygon",
-                "coordinates": [
-                    [[13, 52], [14, 52], [14, 53], [13, 53], [13, 52]],
-                    [[13.1, 52.1], [13.2, 52.1], [13.2, 52.2], [13.1, 52.1]],
-                ],
-            },
-        },
-    ],
-}
+RINGS = [
+    [[13, 52], [14, 52], [14, 53], [13, 53], [13, 52]],
+    [[13.1, 52.1], [13.2, 52.1], [13.2, 52.2], [13.1, 52.1]],
+]
+SHAPE = {"type": "Polygon", "coordinates": RINGS}
+FEATURE = {"type": "Feature", "id": "a", "properties": {"name": "A"}, "geometry": SHAPE}
+AREA = {"type": "FeatureCollection", "features": [FEATURE]}
 SPLINTERS = [
     b'"', b'""', b"\n", b"\r\n", b"\r", b",", b";", b"\t", b"\0", b"\xff",
     b"\xef\xbb\xbf", b"\xc3", b"1e999", b"-1", b"nan", b"inf", b"9" * 400,
@@ -234,7 +219,8 @@ def try_one(seed: int, folder: Path) -> bool:
     with pytest.MonkeyPatch.context() as patch:
         if path.name == "odd.parquet":
             # Half a second for each file, for nothing.
-            patch.setattr(tables, "require_sound_pages", lambda *_: None)
+            count = len(pl.read_parquet(path, columns=[0]))
+            patch.setattr(tables, "count_rows", lambda _: count)
         return _read(kind, path, settings)
 
 
@@ -257,20 +243,3 @@ def _read(kind: str, path: Path, settings: ImportSettings | None) -> bool:
     assert rows.kept > 0
     assert rows.kept + sum(rows.refused.values()) == rows.read
     return True
-
-
-def main(count: int, first: int = 1_000_000) -> None:
-    """Try ``count`` files and tell how many could be read."""
-    good = 0
-    with tempfile.TemporaryDirectory() as name:
-        for seed in range(first, first + count):
-            try:
-                good += try_one(seed, Path(name))
-            except BaseException:
-                sys.stderr.write(f"seed {seed}\n")
-                raise
-    sys.stdout.write(f"{count} files, {good} read, no other exception\n")
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))

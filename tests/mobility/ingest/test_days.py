@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.day_results import read_day_tests
+from epifalcon.epidemic.results import read_day_tests
 from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.ingest.days import read_day_visits
+from epifalcon.mobility.ingest.visits import read_day_visits
 from epifalcon.mobility.regions import Regions
 
 REGIONS = Regions("poi", np.zeros((3, 2)), names=("home", "work", "bar"))
@@ -64,12 +64,6 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path, row, told):
     with pytest.raises(DataError, match="row 3") as error:
         read_day_visits(path, CLOCK, REGIONS)
     assert told in str(error.value)
-
-
-def test_a_missing_column_is_named(tmp_path):
-    path = visits(tmp_path, "a,1,home", header="person,day,region")
-    with pytest.raises(DataError, match="no column 'hour'"):
-        read_day_visits(path, CLOCK, REGIONS)
 
 
 def test_tests_without_an_hour_count_for_the_first_slot(tmp_path):

@@ -172,13 +172,6 @@ def test_places_give_coordinates_to_given_ids(tmp_path):
     assert great_circle_km(found.regions.lonlat, np.array([[2, 1], [4, 3]])).max() < 1
 
 
-def test_without_places_the_regions_lie_nowhere(tmp_path):
-    path = tmp_path / "visits.csv"
-    path.write_text("person,time,place\na,2020-03-01,x\n")
-    regions = import_visits(path, ImportSettings(kind="checkins")).traces.regions
-    assert not regions.placed
-
-
 @pytest.mark.parametrize(
     ("module", "rule"), [("h3ronpy", "h3"), ("shapely", "polygons")]
 )

@@ -1,13 +1,20 @@
 import gzip
 import io
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
 import pytest
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.mobility.ingest import ImportSettings, ReadSettings, import_visits
-from epifalcon.mobility.ingest import imported as imported_module
+from epifalcon.mobility.ingest import (
+    ImportSettings,
+    ReadSettings,
+    import_visits,
+    tables,
+)
+from epifalcon.mobility.ingest import visits as visits_module
+from epifalcon.mobility.ingest.visits import dominant, fill_gaps
 
 CHECKINS = "person,time,place\n"
 
@@ -131,34 +138,13 @@ def test_usual_names_and_renamed_ones(tmp_path):
 
 
 def test_ids_are_kept_letter_by_letter(tmp_path):
-    names = [
-        "007",
-        "7",
-        " 7",
-        "Zoë",
-        "a b",
-        'say "hi", x',
-        "NULL",
-        "張",
-        "1e3",
-        "é" * 300,
-    ]
-    text = CHECKINS + "".join(
-        '"{}",2020-03-01,"{}"\n'.format(
-            name.replace('"', '""'), name.replace('"', '""')
-        )
-        for name in names
-    )
+    names = ["007", "7", " 7", "Zoë", "a b", 'say "hi", x', "NULL", "張", "1e3"]
+    names.append("é" * 300)
+    quoted = [f'"{name}"' for name in (name.replace('"', '""') for name in names)]
+    text = CHECKINS + "".join(f"{name},2020-03-01,{name}\n" for name in quoted)
     traces = visits(tmp_path, text).traces
     assert list(traces.names) == sorted(names)
     assert list(traces.regions.names) == sorted(names)
-
-
-def test_whole_numbers_are_sorted_by_size(tmp_path):
-    text = CHECKINS + "".join(f"{k},2020-03-01,{k * 3}\n" for k in (10, 9, 100, 0))
-    traces = visits(tmp_path, text).traces
-    assert traces.names == ("0", "9", "10", "100")
-    assert traces.regions.names == ("0", "27", "30", "300")
 
 
 def test_the_order_of_rows_and_the_format_do_not_matter(tmp_path):
@@ -306,17 +292,6 @@ def test_numbers_as_ids(tmp_path):
     assert found.rows.refused == {"empty person": 2}
 
 
-@pytest.mark.parametrize("kind", ["stays", "checkins"])
-def test_points_stand_in_for_places(tmp_path, kind):
-    times, now = ("start,end", "2020-03-01,2020-03-02") if kind == "stays" else (
-        "time", "2020-03-01"
-    )  # fmt: skip
-    text = f"person,{times},lat,lon\na,{now},52.5,13.4\n"
-    traces = visits(tmp_path, text, kind=kind).traces
-    assert traces.regions.kind == "area"
-    assert abs(traces.regions.lonlat - (13.4, 52.5)).max() < 0.01
-
-
 def test_one_wild_time_does_not_allocate_a_century(tmp_path):
     text = CHECKINS + "a,2020-03-01,x\n" * 300 + "a,2020-03-04,x\na,1999-01-01,x\n"
     refused(tmp_path, text, r"days, from 1999-01-01 to 2020-03-04.*start and days")
@@ -325,9 +300,31 @@ def test_one_wild_time_does_not_allocate_a_century(tmp_path):
 
 
 def test_too_many_cells_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(imported_module, "MAX_CELLS", 20)
+    monkeypatch.setattr(visits_module, "MAX_CELLS", 20)
     text = CHECKINS + "a,2020-03-01,x\nb,2020-03-01,x\n"
     refused(tmp_path, text, "2 people x 12 slots are 24 cells")
+
+
+def test_memory_has_a_limit_and_merging_changes_nothing(tmp_path, monkeypatch):
+    text = CHECKINS + "".join(
+        f"{k % 7},2020-03-0{1 + k % 3}T{k % 24:02}:00,r{k % 5}\n" for k in range(300)
+    )
+    whole = visits(tmp_path, text).traces.by_slot
+    monkeypatch.setattr(visits_module, "_MERGE_ROWS", 0)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 400)
+    np.testing.assert_array_equal(visits(tmp_path, text).traces.by_slot, whole)
+    monkeypatch.setattr(visits_module, "MAX_RECORDS", 10)
+    refused(tmp_path, text, r"visits\.csv: more than 10")
+
+
+def test_long_stays_are_cut_in_parts(tmp_path, monkeypatch):
+    text = "person,start,end,place\n" + "".join(
+        f"p{k},2020-03-{k:02},2020-03-{k + 3:02},r{k % 4}\n" for k in range(10, 25)
+    )
+    whole = visits(tmp_path, text, kind="stays").traces.by_slot
+    monkeypatch.setattr(visits_module, "_MAX_PIECES", 50)
+    parts = visits(tmp_path, text, kind="stays").traces.by_slot
+    np.testing.assert_array_equal(parts, whole)
 
 
 def test_stays_that_run_backwards_or_for_years_are_refused(tmp_path):
@@ -384,3 +381,33 @@ def test_points_are_asked_for_where_there_are_none(tmp_path):
     refused(tmp_path, text, "no column 'place'")
     refused(tmp_path, text, "no column 'lat'", kind="pings")
     refused(tmp_path, "person,time,lat\na,2020-03-01,1\n", "no column 'lon'")
+
+
+def test_dominance_does_not_depend_on_the_order():
+    rng = np.random.default_rng(4)
+    cells = np.unique(rng.integers(0, (4, 6, 5), (400, 3)), axis=0)
+    seen = pl.DataFrame(cells, schema=["person", "slot", "region"]).with_columns(
+        weight=rng.integers(0, 2, len(cells)), first=rng.integers(0, 3, len(cells))
+    )
+    expected = np.full((7, 4), -1)
+    for (person, slot), group in seen.group_by("person", "slot"):
+        best = min(group.iter_rows(), key=lambda row: (-row[3], row[4], row[2]))
+        expected[slot, person] = best[2]
+    for seed in range(3):
+        mixed = seen.sample(fraction=1, shuffle=True, seed=seed)
+        np.testing.assert_array_equal(dominant(mixed, 7, 4), expected)
+
+
+@pytest.mark.parametrize("longest", [0, 1, 3, 100])
+def test_gaps_against_a_loop(longest):
+    rng = np.random.default_rng(longest)
+    by_slot = np.where(rng.random((40, 30)) < 0.7, -1, rng.integers(0, 9, (40, 30)))
+    by_slot = by_slot.astype(np.int32)
+    expected = by_slot.copy()
+    for person in range(30):
+        known = np.flatnonzero(by_slot[:, person] >= 0)
+        for low, high in pairwise(known):
+            if high - low - 1 <= longest:
+                expected[low + 1 : high, person] = by_slot[low, person]
+    fill_gaps(by_slot, longest)
+    np.testing.assert_array_equal(by_slot, expected)

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.mobility.regions import Regions
 from epifalcon.privacy.pseudo.domains import (
     Domains,
@@ -105,14 +105,6 @@ def test_equal_regions_share_a_domain():
     twice = Regions("area", np.vstack([regions.centre_km, regions.centre_km]))
     label = cluster(twice, np.vstack([cases, cases]), count=9).of_region
     np.testing.assert_array_equal(label[:100], label[100:])
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"count": 0}, {"gamma": -1.0}, {"least_regions": 0}, {"count": 2.5}]
-)
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        DomainSettings(**wrong)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
-from dataclasses import replace
-
 import pytest
 
 from epifalcon import store
+from epifalcon.experiments.run_folder import PREDICTION
 from epifalcon.studies import study_rows
-from epifalcon.studies.measurements import Adopted
-from epifalcon.studies.method_folder import PREDICTION
 from epifalcon.studies.own.frontier import STUDY
 from epifalcon.studies.study_rows import study_result
-from tests.studies.measured_figures import measured, plan
+from tests.studies.measured_figures import plan
 from tests.studies.study_results import made_up
 
 
@@ -23,19 +20,8 @@ def test_what_was_spent_is_found_where_methods_tell_it(meta, tmp_path):
     origin, mine = store.Origin.now({}, 1), plan(tmp_path / "out", ["hbp"], [0])
     place = mine.place(0, "hbp") / PREDICTION
     store.write(place, "prediction", {}, meta=meta, origin=origin)
-    spent = study_rows._spent(measured(0), mine, 0, "hbp")
+    spent = study_rows._spent(mine, 0, "hbp")
     assert spent["epsilon_person"] == 8.0
-
-
-def test_an_adopted_run_without_noise_has_no_bound(tmp_path):
-    mine = plan(tmp_path / "out", ["falcon"], [0])
-    assert mine.experiment.privacy.mode == "off"
-    told = Adopted("results/x", "epifalcon compare", (0,), {})
-    one = replace(measured(0), adopted=told)
-    units = ("visit", "day", "person")
-    bare = {f"epsilon_{unit}": None for unit in units}
-    assert study_rows._spent(one, mine, 0, "falcon") == bare
-    assert study_rows._spent(one, mine, 0, "gcn") == {}
 
 
 def with_epsilons(result):

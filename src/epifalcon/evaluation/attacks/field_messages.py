@@ -7,7 +7,7 @@ out what the person would send if untested, negative or positive, and compares w
 what came: the likelihood, which no other attack on these messages can beat where
 the trace is known and the time of the test is guessed right.
 
-Scores are judged apart (``diagnosis.judge``).
+Scores are judged apart (``label_inference.judge``).
 """
 
 from collections.abc import Sequence
@@ -16,17 +16,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
+from epifalcon.belief_propagation.inference import Exchange
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
 from epifalcon.epidemic.known import Known
-from epifalcon.evaluation.attacks.diagnosis import Diagnosis
-from epifalcon.federation.field.course import Course, Gathered, Setting
-from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
-from epifalcon.federation.field.judging import Judgement
+from epifalcon.evaluation.attacks.label_inference import Diagnosis
+from epifalcon.federation.field.course import Course, Gathered
+from epifalcon.federation.field.home import FieldHome, FieldRun
 from epifalcon.federation.field.plan import INFECTIOUS, TESTS
-from epifalcon.federation.field.task import FieldTask
+from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.sweeps import Exchange
-from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, PersonIds
 
@@ -48,7 +47,7 @@ class Overheard:
     seed: int
     noise: int
     run: FieldRun
-    told: tuple[tuple[Told, Manner], ...]
+    told: tuple[tuple[EdgeMessages, SweepOptions], ...]
 
     @classmethod
     def of(
@@ -57,9 +56,8 @@ class Overheard:
         """Carry out the run for everybody by the pathogen's rate, and listen."""
         task = _single_run(task)
         everybody = FieldHome(Household(traces, known, 0), task, seed, noise)
-        people = _Listening(Gathered([everybody]))
-        setting = Setting(traces.people, traces.clock, traces.regions)
-        Course(people, task, setting).go()
+        people = _Listening([everybody])
+        Course(people, task, traces.people, traces.clock).go()
         if people.run is None:
             raise AssertionError("a course without any run")
         return cls(task, traces, known, seed, noise, people.run, tuple(people.heard))
@@ -71,14 +69,15 @@ class Overheard:
         by_slot = np.ascontiguousarray(self.traces.by_slot[:, [person]])
         alone = Traces(by_slot, self.traces.clock, self.traces.regions)
         home = Household(alone, known, person)
-        return FieldHome(home, task or self.task, self.seed, self.noise)
+        count = self.traces.people
+        return FieldHome(home, task or self.task, self.seed, self.noise, count)
 
     def sent(self, home: FieldHome) -> Floats:
         """All cells of all exchanges that leave ``home``, one after the other."""
         home.begin(self.run)
         parts = []
-        for told, manner in self.told:
-            sums = home.sweep(told, manner, well=False, tally=False)
+        for received, options in self.told:
+            sums = home.sweep(received, options)
             parts += [sums.infectious.ravel(), sums.evidence.ravel()]
         return np.concatenate(parts)
 
@@ -170,28 +169,18 @@ def _own(known: Known, person: int) -> Known:
     )
 
 
-class _Listening:
-    """People of a course, and all that they are told."""
+class _Listening(Gathered):
+    """Sites in one process, and all messages that they receive."""
 
-    def __init__(self, inner: Gathered) -> None:
-        self._inner = inner
-        self.heard: list[tuple[Told, Manner]] = []
+    def __init__(self, homes: Sequence[FieldHome]) -> None:
+        super().__init__(homes)
+        self.heard: list[tuple[EdgeMessages, SweepOptions]] = []
         self.run: FieldRun | None = None
-
-    def counted(self) -> Counted:
-        return self._inner.counted()
-
-    def judged(self, folds: list[int]) -> Judgement:
-        return self._inner.judged(folds)
 
     def exchange(self, run: FieldRun) -> Exchange:
         self.run = run
-        self._inner.exchange(run)
-        return self
+        return super().exchange(run)
 
-    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
-        self.heard.append((told, manner))
-        return self._inner.sweep(told, manner, well=well, tally=tally)
-
-    def end(self, told: Told, manner: Manner) -> None:
-        self._inner.end(told, manner)
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        self.heard.append((received, options))
+        return super().sweep(received, options)

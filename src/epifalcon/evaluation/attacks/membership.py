@@ -1,4 +1,4 @@
-"""Was this person's test in the training, and what did it say? Told from scores.
+"""Membership inference: was a person's test in the training, and what did it say?
 
 The likelihood-ratio attack (LiRA; Carlini et al. 2022, "Membership inference
 attacks from first principles", the online variant). The attacker trains shadow
@@ -6,31 +6,34 @@ runs of its own, each on the tests of another half of the people, and sees where
 a person's score lies when that person's test is in and when it is out. The
 target's score is then more likely under one of the two.
 
-Adapted: a score is one number a person, so there are no augmented queries; with
+Adapted: a score is one number per person, so there are no augmented queries; with
 fewer than 64 shadow runs the variances are those of all people together, as in
 the original; and scores are taken relative to those of the same run, since the
-attacker here, an analyst of handed-out scores, sees everybody's.
+attacker here, an analyst of published scores, sees everybody's.
 
 The second question, the result itself, is asked of the people who are in: the
 attacker may know the results of others, never of the person.
 
-The attacks are pure functions of scores. ``judge`` alone is given the truth.
+The attacks are pure functions of scores; only ``judge`` and ``infer`` read the truth.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logit
+from scipy.stats import norm
 
-from epifalcon.checks import unit_interval, whole
 from epifalcon.errors import DataError
 from epifalcon.evaluation.curves import curve, need_both, roc
 from epifalcon.evaluation.metrics import auc
 from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
-UNTOLD = -1
-"""The result of a person whose result the attacker does not know."""
+OWN_VARIANCE_RUNS = 64
+"""Number of shadow runs from which on each person has variances of its own."""
+MOST_FALSE = 0.01
+"""False-positive rate at which the true-positive rate is reported."""
 
 _EDGE = 1e-6
 _PARTS = 10
@@ -38,26 +41,12 @@ _LEAST_VARIANCE = 1e-12
 _LEAST_SPREAD = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class InferenceSettings:
-    """How the attack fits and how it is judged."""
-
-    own_variance_runs: int = 64
-    """Shadow runs from which on each person has variances of its own."""
-    most_false: float = 0.01
-    """The share of false positives at which the true-positive rate is told."""
-
-    def __post_init__(self) -> None:
-        whole(4, own_variance_runs=self.own_variance_runs)
-        unit_interval(most_false=self.most_false)
-
-
 @dataclass(frozen=True, eq=False)
 class Shadows:
     """Runs of which the attacker knows whose tests were in."""
 
     score: Probabilities
-    """(runs, people) as each run hands them out, in [0, 1]."""
+    """(runs, people) as each run publishes them, in [0, 1]."""
     included: Mask
     """(runs, people) whose test the run was given."""
 
@@ -71,14 +60,14 @@ class Shadows:
             raise DataError("a score is not between 0 and 1")
 
     def without(self, run: int) -> "Shadows":
-        """All runs but one."""
+        """Return all runs but one."""
         kept = np.arange(len(self.score)) != run
         return Shadows(self.score[kept], self.included[kept])
 
 
 @dataclass(frozen=True)
 class Judged:
-    """How well a ranking of people tells the two kinds apart."""
+    """How well a ranking of people separates the two kinds."""
 
     auc: float
     """.5 for a guess."""
@@ -96,7 +85,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Inference:
-    """What scores tell of tests, every run in turn being the target.
+    """What scores reveal of tests, every run in turn being the target.
 
     Target runs share their shadow runs, so the intervals over them are somewhat
     too narrow. Where there is nothing to learn, guesses of results lie a little
@@ -108,44 +97,45 @@ class Inference:
     result: Figures
     """Positive or negative, of the people who are in."""
     result_without: Figures
-    """The same asked of runs without the person's own test: what others' tests tell
+    """The same for runs without the person's own test: what others' tests reveal
     anyway. The leak is what ``result`` has more than this."""
-    runs: int
-    people: int
-    most_false: float
 
 
 def levelled(score: Probabilities) -> Floats:
-    """Logits of the people of each run, by its own median and spread: (..., people).
+    """Standardise the logits of each run by its median and spread: (..., people).
 
     Runs that stopped at another round differ in level and scale of all scores, which
-    would hide what one test does to one person. p is kept away from 0 and 1 by 1e-6;
-    a run whose scores are all equal becomes zeros.
+    would hide what one test does to one person. Scores are clipped to 1e-6 from 0 and
+    1; a run whose scores are all equal becomes zeros.
     """
-    kept = np.clip(score, _EDGE, 1 - _EDGE)
-    logits = np.log(kept) - np.log1p(-kept)
+    logits = logit(np.clip(score, _EDGE, 1 - _EDGE))
     centred = logits - np.median(logits, axis=-1, keepdims=True)
     spread = centred.std(axis=-1, keepdims=True)
     return np.asarray(centred / np.where(spread > _LEAST_SPREAD, spread, np.inf))
 
 
 def membership_ratio(
-    target: Probabilities, shadows: Shadows, settings: InferenceSettings | None = None
+    target: Probabilities, shadows: Shadows, own_variance_runs: int = OWN_VARIANCE_RUNS
 ) -> Floats:
-    """Log-likelihood ratio of "in" against "out" for each person: (people,).
+    """Compute the log-likelihood ratio of "in" against "out": (people,).
 
     ``target`` (people,) are the scores of the attacked run. 0, which decides
     nothing, for people whom the shadow runs show on one side only.
     """
-    settings = InferenceSettings() if settings is None else settings
     _require_people(target, shadows)
     seen, shown = levelled(target), levelled(shadows.score)
-    own = len(shown) >= settings.own_variance_runs
-    inside, outside = (
-        _log_density(seen, *_fit(shown, side, own))
-        for side in (shadows.included, ~shadows.included)
-    )
-    return np.nan_to_num(inside - outside, nan=0.0)
+    sides = []
+    for side in (shadows.included, ~shadows.included):
+        mean, count = _mean(shown, side), side.sum(axis=0)
+        squares = np.where(side, (shown - mean) ** 2, 0.0).sum(axis=0)
+        if len(shown) < own_variance_runs:
+            free = np.maximum(count - 1, 0).sum()
+            variance = np.full(len(mean), squares.sum() / max(int(free), 1))
+        else:
+            variance = np.where(count < 2, np.nan, squares / np.maximum(count - 1, 1))
+        scale = np.sqrt(np.maximum(variance, _LEAST_VARIANCE))
+        sides.append(norm.logpdf(seen, mean, scale))
+    return np.nan_to_num(sides[0] - sides[1], nan=0.0)
 
 
 def result_ratio(
@@ -155,14 +145,13 @@ def result_ratio(
     *,
     own_test: bool = True,
 ) -> Floats:
-    """Log-likelihood ratio of "positive" against "negative": (people,).
+    """Compute the log-likelihood ratio of "positive" against "negative": (people,).
 
     ``results`` (people,) are 1, 0, or -1 for people whose result the attacker does
-    not know; only those are to be judged. Two facts are used: where the person's
-    score lies without its own test, which is the risk that others' tests show, and
-    how far the target's score has moved from there. How both look for either result
-    is learnt from the people with known results. Without ``own_test`` the move is
-    left out: that needs nothing of the person's own test.
+    not know; only those are to be evaluated. Two facts are used: where the person's
+    score lies without its own test, which is the risk by others' tests, and how far
+    the target's score has moved from there. How both look for either result is learnt
+    from the people with known results. Without ``own_test`` the move is left out.
     """
     _require_people(target, shadows)
     shown = levelled(shadows.score)
@@ -174,69 +163,63 @@ def result_ratio(
     return np.nan_to_num(ratio, nan=0.0)
 
 
-def judge(score: Floats, truth: Mask, most_false: float = 0.01) -> Judged:
-    """AUC, and the true-positive rate at no more than ``most_false`` false ones.
+def judge(score: Floats, truth: Mask) -> Judged:
+    """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives.
 
     People of equal score are called together; nothing is interpolated.
     """
     ranked = curve(score, truth)
     need_both(ranked, "the people attacked")
     points = roc(ranked)
-    allowed = points.false_positive_rate <= most_false + 1e-12
-    return Judged(float(auc(ranked)), float(points.recall[allowed].max()))
+    allowed = points.false_positive_rate <= MOST_FALSE + 1e-12
+    return Judged(auc(ranked), float(points.recall[allowed].max()))
 
 
-def infer(
-    runs: Shadows, infected: Mask, settings: InferenceSettings | None = None
-) -> Inference:
-    """Attack every run with all others as shadow runs, and judge.
+def infer(runs: Shadows, infected: Mask) -> Inference:
+    """Attack every run with all others as shadow runs.
 
     ``infected`` (people,) are the results of the tests. Results are guessed for
     a tenth of the people at a time, with those of all others known.
     """
-    settings = InferenceSettings() if settings is None else settings
     if len(runs.score) < 4:
         raise DataError(f"{len(runs.score)} runs: an attack needs 4 or more")
     found: dict[str, list[Judged]] = {"member": [], "result": [], "without": []}
-    for number, (score, inside) in enumerate(
-        zip(runs.score, runs.included, strict=True)
-    ):
-        others, limit = runs.without(number), settings.most_false
-        ratio = membership_ratio(score, others, settings)
-        found["member"].append(judge(ratio, inside, limit))
+    for number, inside in enumerate(runs.included):
+        score, others = runs.score[number], runs.without(number)
+        found["member"].append(judge(membership_ratio(score, others), inside))
         for name, own in (("result", True), ("without", False)):
             guessed = _guess_results(score, others, infected, own)
-            found[name].append(judge(guessed[inside], infected[inside], limit))
-    return Inference(
-        membership=_figures(found["member"]),
-        result=_figures(found["result"]),
-        result_without=_figures(found["without"]),
-        runs=len(runs.score),
-        people=runs.score.shape[1],
-        most_false=settings.most_false,
+            found[name].append(judge(guessed[inside], infected[inside]))
+    member, result, without = (
+        Figures(
+            auc=over_seeds([one.auc for one in judged]),
+            tpr=over_seeds([one.tpr for one in judged]),
+        )
+        for judged in found.values()
     )
+    return Inference(membership=member, result=result, result_without=without)
 
 
 def _guess_results(
     target: Probabilities, shadows: Shadows, infected: Mask, own_test: bool
 ) -> Floats:
-    """The ratio of everybody, each part from the known results of all others."""
+    """Compute everybody's ratio, each part from the known results of all others."""
     guessed = np.zeros(len(target))
     # Each result in turn over the parts: every part leaves both kinds known.
     rank = np.empty(len(target), np.int64)
     rank[np.argsort(infected, kind="stable")] = np.arange(len(target))
     for part in range(_PARTS):
-        untold = rank % _PARTS == part
-        results = np.where(untold, UNTOLD, infected).astype(np.int8)
+        unknown = rank % _PARTS == part
+        results = np.where(unknown, -1, infected).astype(np.int8)
         ratio = result_ratio(target, shadows, results, own_test=own_test)
-        guessed[untold] = ratio[untold]
+        guessed[unknown] = ratio[unknown]
     return guessed
 
 
 def _class_ratio(
     value: Floats, shown: Floats, counted: Mask, results: NDArray[np.int8]
 ) -> Floats:
-    """How much likelier ``value`` (people,) is among positives than negatives.
+    """Compute how much likelier ``value`` (people,) is among positives.
 
     ``shown`` (runs, people) are such values of people with known results, where
     ``counted``. Two Gaussians of one variance; a positive test is taken to raise
@@ -257,37 +240,11 @@ def _class_ratio(
     return np.asarray(gap / variance * (value - (means[0] + means[1]) / 2))
 
 
-def _fit(shown: Floats, side: Mask, own: bool) -> tuple[Floats, Floats]:
-    """Mean and variance of each person's values on one side: (people,) each."""
-    mean, count = _mean(shown, side), side.sum(axis=0)
-    squares = np.where(side, (shown - mean) ** 2, 0.0).sum(axis=0)
-    if own:
-        variance = squares / np.maximum(count - 1, 1)
-        variance[count < 2] = np.nan
-    else:
-        free = np.maximum(count - 1, 0).sum()
-        variance = np.full(len(mean), squares.sum() / max(int(free), 1))
-    return mean, np.maximum(variance, _LEAST_VARIANCE)
-
-
 def _mean(shown: Floats, side: Mask) -> Floats:
-    """Mean over the runs of a side, NaN where a person has none: (people,)."""
+    """Return the mean over the runs of a side, NaN without any: (people,)."""
     count = side.sum(axis=0)
     total = np.where(side, shown, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _log_density(
-    value: Floats, mean: Floats | float, variance: Floats | float
-) -> Floats:
-    return np.asarray(-0.5 * ((value - mean) ** 2 / variance + np.log(variance)))
-
-
-def _figures(judged: list[Judged]) -> Figures:
-    return Figures(
-        auc=over_seeds([one.auc for one in judged]),
-        tpr=over_seeds([one.tpr for one in judged]),
-    )
 
 
 def _require_people(target: Probabilities, shadows: Shadows) -> None:

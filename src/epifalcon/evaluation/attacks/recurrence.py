@@ -1,34 +1,58 @@
-"""The recurrence attack: people come back to places, most pseudo traces do not.
+"""The recurrence attack, and recurrence and moves together.
 
-Not in the paper, whose localisation attack looks at moves from slot to slot only.
-Here days are laid over each other: a place claimed at the same hour of many other
-days is a home or a place of work.
+People return to places, most pseudo traces do not. The paper's localisation attack
+looks at moves from slot to slot only; here days are compared: a place claimed at the
+same hour of many other days is a home or a place of work.
+
+How informative recurrence is, and how much of it moves contain already, depends on
+how pseudo traces are made, which is public. So the attacker makes a city of its own
+(a rehearsal), draws pseudo traces there by the same method, and finds the weights for
+which the combined attack works best there. Nothing of the attacked people's truth is
+used.
+
+The combined attack is a series of passes. The first counts how often claims recur,
+each claim alike; every later one weights claims by their probability in the pass
+before: moves identify a life on one day, recurrence carries that over to the others.
+Each pass puts its evidence into the forward-backward algorithm.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
+from epifalcon._numba import compiled, each_part
+from epifalcon.checks import whole
 from epifalcon.errors import DataError
-from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.evaluation.attacks.guessing import Guess, name_best
-from epifalcon.hypergraph.compiled import compiled, each_part
-from epifalcon.mobility.city.borrow import borrow
-from epifalcon.types import Floats
+from epifalcon.evaluation.attacks.claims import (
+    Candidates,
+    localisation_error,
+    name_best,
+    true_claims,
+)
+from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
+from epifalcon.mobility.markov import MobilityModel
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import Counts, Floats, Mask, RegionIds
+
+SCALES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
+"""Factors of the evidence tried on the rehearsal: neighbouring slots carry much the
+same evidence, and added up in full they would count several times."""
 
 _PEOPLE_AT_ONCE = 256
-_CLAIMS_AT_ONCE = 2**18
 _SELDOM = 0.01
+_RIDGE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Recurrence:
-    """How often each claim comes back on other days, from 0 (never) to 1 (always).
+    """How often each claim returns on other days, from 0 (never) to 1 (always).
 
-    (claims,) float32 each. Counted is the weight of the other claims of the same
-    region by the same person, over the windows with claims in which it could have
-    been; 0 where there is no other day.
+    (claims,) float32 each: the weight of the other claims of the same region by the
+    same person, over the non-empty windows in which it could have been; 0 where there
+    is no other day.
     """
 
     same_hour: NDArray[np.float32]
@@ -41,7 +65,7 @@ class Recurrence:
 class RecurrenceWeights:
     """A log-likelihood of claims, linear in how often they recur.
 
-    The values given are a plain choice; ``rehearsal.learn`` finds better ones.
+    The defaults are a plain choice; ``learn`` finds better ones.
     """
 
     same_hour: float = 0.0
@@ -53,145 +77,204 @@ class RecurrenceWeights:
     """Of log pi(r|t). Below 0 where pseudo places are drawn by visits."""
 
 
+@dataclass(frozen=True, eq=False)
+class Rehearsal:
+    """A city of the attacker's own: claims, true traces, and how people move."""
+
+    candidates: Candidates
+    traces: Traces
+    model: MobilityModel
+    """Of the rehearsal's own people."""
+    claimed: Counts | None = None
+    """(claims,) people of the city who claim the place; None where not counted."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Weights of the evidence, and its factor."""
+
+    weights: RecurrenceWeights
+    scale: float
+    error: float
+    """On the rehearsal."""
+
+
 def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurrence:
     """Count for each claim how often the person claims the region on other days.
 
-    ``weight`` (claims,), each 0 to 1, is how far a claim is believed to be true;
-    without it every claim counts 1. Work goes with the number of claims; windows
-    must not cross midnight.
+    ``weight`` (claims,), each 0 to 1, is the probability that a claim is true;
+    without it every claim counts 1. Windows must not cross midnight.
     """
-    day = candidates.windows_per_day
     if weight is None:
         weight = np.ones(candidates.claims)
-    told = candidates.about_claims("weight", weight)
-    if told.size and not (told.min() >= 0 and told.max() <= 1 + 1e-9):
+    given = candidates.about_claims("weight", weight)
+    if given.size and not (given.min() >= 0 and given.max() <= 1 + 1e-9):
         raise DataError("weights must lie between 0 and 1")
-    made = Recurrence(
-        np.empty(candidates.claims, np.float32), np.empty(candidates.claims, np.float32)
-    )
-    shape = (candidates.windows, day, candidates.regions)
+    same, any_hour = (np.empty(candidates.claims, np.float32) for _ in range(2))
+    windows, day = candidates.windows, candidates.windows_per_day
     parts = -(-candidates.people // _PEOPLE_AT_ONCE)
 
     def work(part: int) -> None:
         first = part * _PEOPLE_AT_ONCE
         past = min(first + _PEOPLE_AT_ONCE, candidates.people)
-        claims = (candidates.start, candidates.region, told)
-        out = (made.same_hour, made.any_hour)
-        _count_people(claims, shape, first, past, out)
+        total = np.zeros((2, candidates.regions))
+        for person in range(first, past):
+            rows = candidates.start[person * windows : (person + 1) * windows + 1]
+            _count_person(rows, candidates.region, given, day, total, same, any_hour)
 
     each_part(work, parts, candidates.claims)
-    return made
-
-
-def recurrence_guess(
-    candidates: Candidates, log_visits: Floats, *, any_hour: bool = False
-) -> Guess:
-    """Name the place claimed on most other days at the same hour.
-
-    Among equals the one that more people visit (``Profile.log_visits``), then an
-    even split. With ``any_hour`` the place claimed in most windows of other days.
-    """
-    found = recurrence(candidates)
-    score = found.any_hour if any_hour else found.same_hour
-    return name_best(candidates, score.astype(np.float64), log_visits)
+    return Recurrence(same, any_hour)
 
 
 def recurrence_evidence(
     found: Recurrence, log_visits: Floats, weights: RecurrenceWeights
 ) -> Floats:
-    """The soft attack: a log-likelihood of each claim, up to a constant a row.
-
-    (claims,); to be judged by itself or handed to ``forward_backward``.
-    """
-    made = np.empty(len(log_visits))
-    told = np.array(list(vars(weights).values()))
-    for first in range(0, len(made), _CLAIMS_AT_ONCE):
-        part = slice(first, first + _CLAIMS_AT_ONCE)
-        made[part] = features(found, log_visits, part) @ told
+    """Compute a log-likelihood of each claim, up to a constant per row: (claims,)."""
+    made = np.zeros(len(log_visits))
+    for column, weight in zip(
+        _features(found, log_visits), vars(weights).values(), strict=True
+    ):
+        made += weight * column
     return made
 
 
-def features(found: Recurrence, log_visits: Floats, part: slice) -> Floats:
-    """What ``RecurrenceWeights`` weigh, in its order: (claims of the part, 5)."""
-    hour = found.same_hour[part].astype(np.float64)
-    any_ = found.any_hour[part].astype(np.float64)
+def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
+    """Find the passes of the combined attack on a rehearsal.
+
+    The weights are those of a conditional logit (which claim of a row is true)
+    with a slight ridge; the factor is the one of ``SCALES`` with the least error.
+    Passes are added while the error falls, at most ``passes``.
+    """
+    whole(1, passes=passes)
+    candidates = rehearsal.candidates
+    profile = Profile.of(rehearsal.model)
+    truth = true_claims(candidates, rehearsal.traces)
+    log_visits = profile.log_visits(candidates)
+    belief, found = None, list[Pass]()
+    for _ in range(passes):
+        counted = recurrence(candidates, belief)
+        weights = _conditional_logit(candidates, _features(counted, log_visits), truth)
+        evidence = recurrence_evidence(counted, log_visits, weights)
+        tried: dict[float, float] = {}
+        for scale in SCALES:
+            likely = forward_backward(candidates, profile, scale * evidence)
+            guess = name_best(candidates, likely)
+            error = localisation_error(guess, candidates, truth).error
+            if not tried or error < min(tried.values()):
+                belief = likely
+            tried[scale] = error
+        best = min(SCALES, key=lambda scale: tried[scale])
+        if found and tried[best] >= found[-1].error:
+            break
+        found.append(Pass(weights, best, tried[best]))
+    return tuple(found)
+
+
+def combined(
+    candidates: Candidates,
+    profile: Profile,
+    passes: Sequence[Pass],
+    evidence: Floats | None = None,
+) -> Floats:
+    """Compute P(there | all claims) by moves and recurrence: (claims,).
+
+    ``passes`` come from ``learn``. ``evidence`` (claims,) is other evidence, such as
+    the log-likelihood of uploads; it enters every pass in full.
+    """
+    log_visits = profile.log_visits(candidates)
+    likely = None
+    for one in passes:
+        counted = recurrence(candidates, likely)
+        given = one.scale * recurrence_evidence(counted, log_visits, one.weights)
+        if evidence is not None:
+            given += candidates.about_claims("evidence", evidence)
+        likely = forward_backward(candidates, profile, given)
+    if likely is None:
+        return forward_backward(candidates, profile, evidence)
+    return likely
+
+
+def _features(found: Recurrence, log_visits: Floats) -> list[Floats]:
+    """Return what ``RecurrenceWeights`` weigh, in its order: (claims,) each."""
+    hour, any_hour = (
+        one.astype(np.float64) for one in (found.same_hour, found.any_hour)
+    )
     # A region nobody visits is -inf where epsilon is 0; evidence must stay finite.
-    visits = np.maximum(log_visits[part], -50.0)
-    parts = [hour, np.log(_SELDOM + hour), any_, np.log(_SELDOM + any_), visits]
-    return np.stack(parts, axis=1)
+    visits = np.maximum(log_visits, -50.0)
+    logs = (np.log(_SELDOM + one) for one in (hour, any_hour))
+    log_hour, log_any = logs
+    return [hour, log_hour, any_hour, log_any, visits]
+
+
+def _conditional_logit(
+    candidates: Candidates, features: list[Floats], truth: Mask
+) -> RecurrenceWeights:
+    """Fit the weights under which the true claims are likeliest in their rows."""
+    true = candidates.per_claim(candidates.row_sum(truth))
+    table = np.stack(features, axis=1)
+    spread = table.std(axis=0)
+    spread[spread < 1e-9] = 1.0
+    scaled = (table - table.mean(axis=0)) / spread
+    counted = true > 0
+    target = np.divide(truth, true, out=np.zeros(len(true)), where=counted)
+    rows = max(1.0, float(target.sum()))
+
+    def loss(weight: Floats) -> tuple[float, Floats]:
+        score = scaled @ weight
+        score -= candidates.per_claim(candidates.row_max(score))
+        total = candidates.per_claim(candidates.row_sum(np.exp(score)))
+        score -= np.log(total)
+        gap = np.where(counted, np.exp(score), 0.0) - target
+        ridge = _RIDGE * float(weight @ weight) / 2
+        lost = ridge - float(target @ score) / rows
+        return lost, gap @ scaled / rows + _RIDGE * weight
+
+    done = minimize(loss, np.zeros(table.shape[1]), jac=True, method="L-BFGS-B")
+    return RecurrenceWeights(*(done.x / spread).tolist())
 
 
 @compiled
-def _count_people(
-    claims: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
-    shape: tuple[int, int, int],
-    first: int,
-    past: int,
-    out: tuple[NDArray[np.float32], NDArray[np.float32]],
-) -> None:
-    windows, day, regions = shape
-    lent = (borrow(claims[0]), borrow(claims[1]), borrow(claims[2]))
-    # Weights by region: of one hour or the whole trace, and of one day. Zero again
-    # after each use.
-    whole, part = np.zeros(regions), np.zeros(regions)
-    for person in range(first, past):
-        rows = (person * windows, (person + 1) * windows)
-        for hour in range(day):
-            _count_hour(lent, (rows[0] + hour, rows[1], day), whole, out[0])
-        seen = _add(lent, (rows[0], rows[1], 1), whole, 1.0)
-        for begin in range(rows[0], rows[1], day):
-            span = (begin, begin + day, 1)
-            others = seen - _add(lent, span, part, 1.0)
-            _put_other_days(lent, span, (whole, part), others, out[1])
-            _add(lent, span, part, 0.0)
-        _add(lent, (rows[0], rows[1], 1), whole, 0.0)
-
-
-@compiled
-def _add(
-    claims: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
-    span: tuple[int, int, int],
+def _count_person(
+    start: NDArray[np.int64],
+    region: RegionIds,
+    weight: Floats,
+    day: int,
     total: Floats,
-    keep: float,
-) -> int:
-    """Add the weights of some rows by region, or set them to 0; rows with claims."""
-    start, region, weight = claims
+    same_hour: NDArray[np.float32],
+    any_hour: NDArray[np.float32],
+) -> None:
+    """Count the claims of one person; ``total`` (2, regions) is 0 before and after."""
+    windows = len(start) - 1
+    everything, part = total[0], total[1]
+    for hour in range(day):
+        others = -1
+        for row in range(hour, windows, day):
+            others += start[row + 1] > start[row]
+            for claim in range(start[row], start[row + 1]):
+                part[region[claim]] += weight[claim]
+        for row in range(hour, windows, day):
+            for claim in range(start[row], start[row + 1]):
+                back = max(0.0, part[region[claim]] - weight[claim])
+                same_hour[claim] = back / others if others > 0 else 0.0
+        for row in range(hour, windows, day):
+            for claim in range(start[row], start[row + 1]):
+                part[region[claim]] = 0.0
     seen = 0
-    for row in range(span[0], span[1], span[2]):
+    for row in range(windows):
         seen += start[row + 1] > start[row]
-        for claim in range(start[row], start[row + 1]):
-            total[region[claim]] = keep * (total[region[claim]] + weight[claim])
-    return seen
-
-
-@compiled
-def _count_hour(
-    claims: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
-    span: tuple[int, int, int],
-    total: Floats,
-    out: NDArray[np.float32],
-) -> None:
-    start, region, weight = claims
-    others = _add(claims, span, total, 1.0) - 1
-    for row in range(span[0], span[1], span[2]):
-        for claim in range(start[row], start[row + 1]):
-            back = max(0.0, total[region[claim]] - weight[claim])
-            out[claim] = back / others if others > 0 else 0.0
-    _add(claims, span, total, 0.0)
-
-
-@compiled
-def _put_other_days(
-    claims: tuple[NDArray[np.int64], NDArray[np.int32], Floats],
-    span: tuple[int, int, int],
-    totals: tuple[Floats, Floats],
-    others: int,
-    out: NDArray[np.float32],
-) -> None:
-    start, region, _ = claims
-    whole, part = totals
-    for row in range(span[0], span[1], span[2]):
-        for claim in range(start[row], start[row + 1]):
-            here = region[claim]
-            back = max(0.0, whole[here] - part[here])
-            out[claim] = back / others if others > 0 else 0.0
+    for claim in range(start[0], start[windows]):
+        everything[region[claim]] += weight[claim]
+    for first in range(0, windows, day):
+        others = seen
+        for row in range(first, first + day):
+            others -= start[row + 1] > start[row]
+        span = range(start[first], start[first + day])
+        for claim in span:
+            part[region[claim]] += weight[claim]
+        for claim in span:
+            back = max(0.0, everything[region[claim]] - part[region[claim]])
+            any_hour[claim] = back / others if others > 0 else 0.0
+        for claim in span:
+            part[region[claim]] = 0.0
+    for claim in range(start[0], start[windows]):
+        everything[region[claim]] = 0.0

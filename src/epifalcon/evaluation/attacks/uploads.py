@@ -9,7 +9,7 @@ at every true place, and the counts, which paper mode tells as they are.
 Every attack is a function of ``Notes``, that is of what the server saw, and gives
 each claim a score, (claims,): the log-likelihood ratio of a true place against a
 pseudo one, or for a single round just a number that is higher for true ones.
-``guessing`` turns scores into guesses and judges them, given the truth.
+``claims`` turns scores into guesses and compares them with the truth.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
-from epifalcon.evaluation.attacks.candidates import Candidates
-from epifalcon.federation.notes import Notes
+from epifalcon.evaluation.attacks.claims import Candidates
+from epifalcon.evaluation.attacks.upload_notes import Notes
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats
 
@@ -30,14 +30,18 @@ _LEAST_CHANCE = 1e-6
 
 def claims_of(notes: Notes, clock: Clock) -> Candidates:
     """The claims of the notes, in the same order, for guessing and for judging."""
-    shape = len(notes.people), notes.terms.regions
     return Candidates.of_claims(
-        notes.person, notes.key, shape, clock, notes.terms.window_slots
+        notes.person,
+        notes.key,
+        len(notes.people),
+        notes.terms.regions,
+        clock,
+        notes.terms.window_slots,
     )
 
 
 def norm(notes: Notes, round_number: int = 0, channel: int = 0) -> Floats:
-    """The paper's attack: the upload with the largest 2-norm in one round."""
+    """Score by the 2-norm of the upload in one round, the paper's attack."""
     kept = min(notes.norms.shape[1], notes.rounds)
     if not 0 <= round_number < kept:
         raise DataError(
@@ -47,7 +51,7 @@ def norm(notes: Notes, round_number: int = 0, channel: int = 0) -> Floats:
 
 
 def energy(notes: Notes) -> Floats:
-    """Squared norms summed over all rounds and channels.
+    """Score by squared norms summed over all rounds and channels.
 
     As a log-likelihood ratio for rows of Gaussian coordinates whose mean squared
     norm is the clip's: linear in the energy.
@@ -62,7 +66,7 @@ def energy(notes: Notes) -> Floats:
 
 
 def correlation(notes: Notes) -> Floats:
-    """Energy and flat correlation, each by its own noise: needs no model of the row.
+    """Score by energy and flat correlation, without a model of the row.
 
     Both are brought to unit variance of a pseudo claim within each person and
     channel, as the bulk of the claims shows it, and added up.
@@ -77,7 +81,7 @@ def correlation(notes: Notes) -> Floats:
 
 
 def consistency(notes: Notes) -> Floats:
-    """All rounds, and the row that comes back at every true place (EM).
+    """Score by all rounds and the row that returns at every true place (EM).
 
     The evidence that the server gathered round by round; see
     ``Notes.evidence``. Its score can be handed on as a log-likelihood.
@@ -86,7 +90,7 @@ def consistency(notes: Notes) -> Floats:
 
 
 def counts(notes: Notes) -> Floats:
-    """Who is at a place, by what counts tell; no upload of a row is looked at.
+    """Score by counts of people at places; rows are not used.
 
     Where devices noise their own presence, the server that sees each of them has a
     1 or 0 with noise for every claim, and totals tell it nothing more: the score is
@@ -109,18 +113,18 @@ def counts(notes: Notes) -> Floats:
 
 
 def presence(notes: Notes) -> Floats:
-    """The log ratio of 1 against 0 in what a device itself said of its claims."""
+    """Compute the log ratio of 1 against 0 in a device's own presence values."""
     noise = max(notes.terms.presence_sigma, _LEAST_NOISE) ** 2
     return np.asarray((notes.presence - 0.5) / noise)
 
 
 def combined(notes: Notes) -> Floats:
-    """Consistency and counts together: all that uploads tell, places apart."""
+    """Add consistency and counts: all evidence of uploads."""
     return consistency(notes) + counts(notes)
 
 
 def by_sets(notes: Notes, slots: NDArray[np.int64]) -> Floats:
-    """The same for an attack that adds evidence up over the slots of a claim set.
+    """Combine for an attack that adds evidence up over the slots of a claim set.
 
     ``slots`` (claims,), in how many slots the set is claimed. Noise is drawn anew
     for every slot, so what uploads tell adds up; exact totals are of much the same
@@ -143,7 +147,7 @@ ATTACKS: dict[str, Callable[[Notes], Floats]] = {
 
 
 def _scaled(values: Floats) -> Floats:
-    """Around the median, in units of the spread of the lower half."""
+    """Centre at the median and divide by the spread of the lower half."""
     middle = np.median(values)
     spread = middle - np.quantile(values, 0.159)
     return np.asarray((values - middle) / (spread if spread > 0 else 1.0))

@@ -8,8 +8,7 @@ true value is not below it. They differ in what they take for granted.
 | function | takes for granted | speaks of |
 | --- | --- | --- |
 | ``one_run_epsilon`` | independent fair coins, nothing else | (epsilon, delta) |
-| ``rates_epsilon`` | canaries judged independently of each other | (epsilon, delta) |
-| ``rates_mu`` | the same | mu of Gaussian privacy |
+| ``rates_mu`` | canaries judged independently of each other | mu of Gaussian privacy |
 
 ``rates_mu`` is the sharpest and fits our claims: a ledger of Gaussian releases
 promises mu, and its epsilon is computed from that mu. The epsilon of a bound on mu
@@ -25,7 +24,6 @@ it is tested on are looked at.
 0.673
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -145,25 +143,6 @@ def clopper_pearson(successes: int, trials: int, error: float) -> tuple[float, f
     return float(low), float(high)
 
 
-def rates_epsilon(
-    rates: Rates, delta: float = DELTA, confidence: float = CONFIDENCE
-) -> float:
-    """Lower bound on epsilon at ``delta`` from both error rates.
-
-    Jagielski, Ullman and Oprea 2020; Nasr et al. 2021: (epsilon, delta) needs
-    TPR <= e^epsilon FPR + delta, and the same of the true and false negatives. The
-    limits of the two rates are by Clopper and Pearson, each with half of the error
-    allowed; those of the negatives are the same two events.
-    """
-    _check(delta=delta)
-    hit, false_alarm = _limits(rates, confidence)
-    return max(
-        _log_ratio(hit - delta, false_alarm),
-        _log_ratio(1 - false_alarm - delta, 1 - hit),
-        0.0,
-    )
-
-
 def rates_mu(rates: Rates, confidence: float = CONFIDENCE) -> float:
     """Lower bound on mu of Gaussian privacy from both error rates.
 
@@ -183,21 +162,20 @@ def shared_confidence(confidence: float, tests: int) -> float:
     return 1 - (1 - _checked_level(confidence)) / tests
 
 
-def guess_extremes(scores: Floats, made: int) -> tuple[Mask, Mask]:
-    """Call the highest half of ``made`` "in", the lowest "out", leave the rest open.
+def guess_extremes(scores: Floats, included: Mask, share: float) -> Guesses:
+    """Guess a ``share`` of the canaries, at least one, and count right guesses.
 
-    (canaries,) each: what is called "in", and what is guessed at all.
+    The highest half of them is called "in", the lowest "out", the rest is left open;
+    ``scores`` and ``included`` are (canaries,).
     """
-    whole(0, made=made)
-    if made > len(scores):
-        raise DataError(f"{made} guesses about {len(scores)} canaries")
+    if scores.shape != included.shape:
+        raise DataError(f"{scores.shape} scores of {included.shape} canaries")
+    total = len(scores)
+    made = min(total, max(1, round(share * total)))
     order = np.argsort(scores, kind="stable")
-    called, guessed = (np.zeros(len(scores), np.bool_) for _ in range(2))
-    highest = order[len(order) - made // 2 :]
-    called[highest] = True
-    guessed[highest] = True
-    guessed[order[: made - made // 2]] = True
-    return called, guessed
+    highest, lowest = order[total - made // 2 :], order[: made - made // 2]
+    right = np.count_nonzero(included[highest]) + np.count_nonzero(~included[lowest])
+    return Guesses(total, made, int(right))
 
 
 def _limits(rates: Rates, confidence: float) -> tuple[float, float]:
@@ -206,12 +184,6 @@ def _limits(rates: Rates, confidence: float) -> tuple[float, float]:
     hit, _ = clopper_pearson(rates.called_inside, rates.inside, error)
     _, false_alarm = clopper_pearson(rates.called_outside, rates.outside, error)
     return hit, false_alarm
-
-
-def _log_ratio(part: float, whole_of: float) -> float:
-    if part <= 0:
-        return -math.inf
-    return math.inf if whole_of <= 0 else math.log(part / whole_of)
 
 
 def _last_refuted(excess: Callable[[float], float]) -> float:

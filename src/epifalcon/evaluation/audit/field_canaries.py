@@ -25,23 +25,22 @@ from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.field_messages import Overheard
 from epifalcon.evaluation.audit.bounds import (
     CONFIDENCE,
-    Guesses,
     Rates,
     guess_extremes,
     one_run_epsilon,
     rates_mu,
     shared_confidence,
 )
-from epifalcon.evaluation.audit.repeats import (
+from epifalcon.evaluation.audit.canaries import coins
+from epifalcon.evaluation.audit.noise_checks import (
     NOTHING_FOUND,
     NoiseFound,
     look_at_noise,
 )
-from epifalcon.evaluation.audit.seen import coins
-from epifalcon.evaluation.audit.verdicts import ROUNDING, AuditRow, Strength
+from epifalcon.evaluation.audit.releases import ROUNDING, AuditRow, Strength
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
-from epifalcon.federation.field.task import FieldTask
+from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import epsilon_of
@@ -225,8 +224,8 @@ class _AuditRun:
         found = {PRESENCE: home.count().crowd[None]}
         home.begin(self.heard.run)
         sums = [
-            home.sweep(told, manner, well=False, tally=False).infectious
-            for told, manner in self.heard.told
+            home.sweep(received, options).infectious
+            for received, options in self.heard.told
         ]
         found[INFECTIOUS] = np.stack(sums)
         return {
@@ -253,7 +252,8 @@ class _AuditRun:
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw
-        return FieldHome(Household(city, listed, 0), task, self.heard.seed, key)
+        home = Household(city, listed, 0)
+        return FieldHome(home, task, self.heard.seed, key, traces.people)
 
     def _noise(self, channel: str, rest: Floats) -> NoiseFound:
         """What (draws, exchanges, cells, places) of noise alone look like."""
@@ -283,7 +283,8 @@ class _AuditRun:
         claimed = spent.total if whole_run else spent.channels[seen.channel]
         tests = len(self.settings.strengths) * (len(self._channels) + 2)
         level = shared_confidence(self.settings.confidence, tests)
-        told, bare = _guesses(seen), self.strength == "bare"
+        told = guess_extremes(seen.scores, seen.included, _GUESSED)
+        bare = self.strength == "bare"
         mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
         return AuditRow(
             channel=seen.channel,
@@ -305,13 +306,6 @@ class _AuditRun:
             longest=seen.longest,
             allowed=1 + ROUNDING if bare else math.inf,
         )
-
-
-def _guesses(seen: _Scored) -> Guesses:
-    made = max(1, round(_GUESSED * len(seen.scores)))
-    called, guessed = guess_extremes(seen.scores, made)
-    right = int(np.count_nonzero((called == seen.included) & guessed))
-    return Guesses(len(seen.scores), made, right)
 
 
 def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:

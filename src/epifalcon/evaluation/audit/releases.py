@@ -1,21 +1,22 @@
-"""One run of canaries through every private release of a plan, beside its claims.
+"""Send canaries through every private release of a plan and compare with its claims.
 
-Each channel is audited three times. With the run's own noise the guesses show what
-can be shown of the run as it is: next to nothing where the noise is strong or where
-the claim is larger than any number of canaries can reach. At a test strength, with
-just so much noise that the ledger claims a small epsilon for the few rounds sent,
-the same code shows its faults: less noise than claimed, a round or a parameter
-without noise, noise used twice, a value that left without a receipt. With next to no
-noise nothing may come out longer than the clip.
+Each channel is audited at three strengths:
+
+- ``run``, the run's own noise: guesses show next to nothing where the noise is strong
+  or the claim is larger than any number of canaries can reach;
+- ``test``, just so much noise that the ledger claims a small epsilon for the few
+  rounds sent: the same code shows its faults (less noise than claimed, a round or a
+  parameter without noise, noise used twice, a value without a receipt);
+- ``bare``, next to no noise: nothing may come out longer than the clip.
 
 Rounds are the first, the last, and some drawn at random between them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,42 +24,103 @@ from epifalcon.checks import one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.bounds import (
     CONFIDENCE,
-    Guesses,
     Rates,
     guess_extremes,
     one_run_epsilon,
     rates_mu,
     shared_confidence,
 )
-from epifalcon.evaluation.audit.canaries import CanaryVisits
-from epifalcon.evaluation.audit.gradient_canaries import CanaryPeople
-from epifalcon.evaluation.audit.repeats import (
-    NOTHING_FOUND,
+from epifalcon.evaluation.audit.canaries import CanaryPeople, CanaryVisits, Seen, Way
+from epifalcon.evaluation.audit.noise_checks import (
     TOO_FAR,
     NoiseFound,
     look_at_noise,
     shared_noise,
     worst,
 )
-from epifalcon.evaluation.audit.seen import Seen, Way
-from epifalcon.evaluation.audit.verdicts import ROUNDING, AuditRow, Strength
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import epsilon_of, sigma_for
 from epifalcon.privacy.dpsgd import GradientMechanism
-from epifalcon.privacy.events import GaussianRelease, Terms
+from epifalcon.privacy.events import GaussianRelease, Terms, Unit
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.types import Floats
 
+Strength = Literal["run", "test", "bare"]
+
+ROUNDING = 1e-4
+"""What sums in single precision may add to a length, as a share of the clip."""
 _BARE = 1e-6
 """Noise of the bare strength, in clips: next to none, yet none is left out."""
 _BARE_CANARIES, _BARE_ROUNDS = 400, 2
 """A clip that does not hold fails at every row: few will do."""
 _COHORTS, _COHORT = 60, 8
 """Cohorts of people who send one sum of gradients, and how many are in each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """One channel at one strength: what is claimed, and what guesses show."""
+
+    channel: str
+    unit: Unit
+    way: Way
+    strength: Strength
+    sigma: float
+    """Of the noise, as the plan has it."""
+    rounds: tuple[int, ...]
+    """Numbers of the rounds that were audited."""
+    delta: float
+    claimed: float
+    """Epsilon by the ledger's receipts for these rounds, this channel, this unit."""
+    lower_bound: float
+    """The least epsilon that an honest ledger could have claimed for the same
+    (``rates_mu``); infinite where noise is used twice."""
+    one_run_bound: float
+    """Lower bound on epsilon without taking anything for Gaussian."""
+    confidence: float
+    """Of all rows together."""
+    canaries: int
+    guesses: int
+    correct: int
+    noise: NoiseFound
+    without_receipt: int
+    """Rounds in which something left that the ledger does not know."""
+    longest: float
+    """The longest value that left for a canary, in clips, with its noise."""
+    allowed: float
+    """How long clip and noise can make it."""
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What is wrong, in words; nothing if the claim stands."""
+        found, noise = [], self.noise
+        where = f" in {', '.join(noise.parts)}" if noise.parts else ""
+        if noise.repeated:
+            found.append(
+                f"noise repeats{where}: {noise.repeats} equal vectors, correlation "
+                f"between {noise.along} {noise.correlation:.1f} standard errors"
+            )
+        if noise.short:
+            found.append(f"noise of {noise.sigma:.3g}{where}, claimed {self.sigma:.3g}")
+        if self.longest > self.allowed:
+            found.append(
+                f"a value {self.longest:.4g} clips long left, the clip allows 1"
+            )
+        if self.without_receipt:
+            found.append(f"{self.without_receipt} rounds left without a receipt")
+        if self.lower_bound > self.claimed:
+            found.append(
+                f"epsilon is {self.lower_bound:.3g} or more, claimed {self.claimed:.3g}"
+            )
+        return tuple(found)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim stands."""
+        return not self.findings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +162,13 @@ def audit_releases(
     settings: AuditSettings | None = None,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
-    """Audit every noised channel of ``plan``, at each of the strengths.
+    """Audit every noised channel of ``plan`` at each strength.
 
-    A row for each channel and strength and two ways: each upload as the server sees
-    it, and the fast engine. Empty for mode ``off``, which claims nothing. Rounds are
-    chosen among ``model.rounds``. Counts of the fast engine, drawn as sums, and
-    channels without noise are not audited. With probability ``settings.confidence``
-    a plan that keeps its claims passes; ``AuditRow.findings`` tells what does not.
+    A row for each channel, strength and way: each upload as the server sees it, and
+    the fast engine. Empty for mode ``off``, which claims nothing. Rounds are chosen
+    among ``model.rounds``. Counts of the fast engine, drawn as sums, and channels
+    without noise are not audited. With probability ``settings.confidence`` a plan
+    that keeps its claims passes; ``AuditRow.findings`` lists what does not.
     """
     settings = AuditSettings() if settings is None else settings
     if plan.upload is None or plan.gradient is None:
@@ -118,19 +180,27 @@ def audit_releases(
         audited = replace(plan, budget=Budget(delta=plan.budget.delta))
         mine, count = settings, settings.rounds
         if strength == "bare":
-            audited, mine = _at_bare_strength(audited), _few(settings)
+            audited = _with_noise(audited, lambda clip, *_: _BARE * clip)
             count = min(count, _BARE_ROUNDS)
+            mine = replace(
+                settings,
+                canaries=min(settings.canaries, _BARE_CANARIES),
+                canary_people=min(settings.canary_people, _COHORTS),
+            )
         rounds = audited_rounds(model.rounds, count, seed)
         if strength == "test":
             audited = at_test_strength(audited, settings, len(rounds))
         run = _AuditRun(audited, strength, mine, rounds, total)
-        sent = _told(run.send(model, seed), progress, len(rows), total)
-        rows += run.judged(list(sent))
+        seen = []
+        for one in run.send(model, seed):
+            seen.append(one)
+            progress("audit", len(rows) + len(seen), total, one.channel)
+        rows += run.evaluate(seen)
     return tuple(rows)
 
 
 def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
-    """``count`` of a run's rounds, ascending: both ends, and others at random.
+    """Choose ``count`` of a run's rounds, ascending: both ends, others at random.
 
     All of them if there are no more. Two neighbours stand at each end, since noise
     may be used again in the next round only.
@@ -148,54 +218,34 @@ def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
 def at_test_strength(
     plan: PrivacyPlan, settings: AuditSettings, rounds: int
 ) -> PrivacyPlan:
-    """The same plan with noise for which a ledger claims about ``test_epsilon``.
+    """Return the plan with noise for which a ledger claims about ``test_epsilon``.
 
     For each channel by itself, over ``rounds`` rounds; counts leave once.
     """
-    delta = plan.budget.delta
 
-    def sigma(clip: float, terms: Terms, times: int) -> float:
+    def sigma(clip: float, terms: Terms, once: bool) -> float:
         reach = GaussianRelease(terms=terms, clip=clip, sigma=1.0).sensitivity
-        return sigma_for(settings.test_epsilon, delta, reach, times)
+        times = 1 if once else rounds
+        return sigma_for(settings.test_epsilon, plan.budget.delta, reach, times)
 
-    def upload(made: UploadMechanism | None, name: str, times: int) -> UploadMechanism:
-        clip = 1.0 if made is None else made.clip
-        return UploadMechanism(clip, sigma(clip, plan.terms(name, 0), times))
+    return _with_noise(plan, sigma)
 
-    gradient = plan.gradient
+
+def _with_noise(
+    plan: PrivacyPlan, sigma: Callable[[float, Terms, bool], float]
+) -> PrivacyPlan:
+    """Replace the noise of all channels; ``sigma`` gets clip, terms, sent once."""
+    upload, gradient, presence = plan.upload, plan.gradient, plan.presence
+    if upload is not None:
+        noise = sigma(upload.clip, plan.terms("upload/0", 0), False)
+        upload = UploadMechanism(upload.clip, noise)
     if gradient is not None:
-        noise = sigma(gradient.clip, plan.gradient_terms(0), rounds)
+        noise = sigma(gradient.clip, plan.gradient_terms(0), False)
         gradient = GradientMechanism(gradient.clip, noise)
-    return replace(
-        plan,
-        upload=None if plan.upload is None else upload(plan.upload, "upload/0", rounds),
-        gradient=gradient,
-        presence=None if plan.presence is None else upload(plan.presence, "counts", 1),
-    )
-
-
-def _at_bare_strength(plan: PrivacyPlan) -> PrivacyPlan:
-    """The same plan with next to no noise."""
-
-    def upload(made: UploadMechanism | None) -> UploadMechanism | None:
-        return None if made is None else UploadMechanism(made.clip, _BARE * made.clip)
-
-    made = plan.gradient
-    gradient = None if made is None else GradientMechanism(made.clip, _BARE * made.clip)
-    return replace(
-        plan,
-        upload=upload(plan.upload),
-        gradient=gradient,
-        presence=upload(plan.presence),
-    )
-
-
-def _few(settings: AuditSettings) -> AuditSettings:
-    return replace(
-        settings,
-        canaries=min(settings.canaries, _BARE_CANARIES),
-        canary_people=min(settings.canary_people, _COHORTS),
-    )
+    if presence is not None:
+        noise = sigma(presence.clip, plan.terms("counts", 0), True)
+        presence = UploadMechanism(presence.clip, noise)
+    return replace(plan, upload=upload, gradient=gradient, presence=presence)
 
 
 @dataclass(frozen=True)
@@ -207,10 +257,10 @@ class _AuditRun:
     settings: AuditSettings
     rounds: tuple[int, ...]
     rows: int
-    """Of the whole audit, which share the confidence."""
+    """Rows of the whole audit, which share the confidence."""
 
     def send(self, model: FalconSettings, seed: int) -> Iterator[Seen]:
-        """All canaries through all rounds, a channel at a time."""
+        """Send all canaries through all rounds, a channel at a time."""
         plan, rounds, count = self.plan, self.rounds, self.settings.canary_people
         visits = CanaryVisits(plan, model, seed, self.settings.canaries)
         if plan.presence is not None:
@@ -222,25 +272,21 @@ class _AuditRun:
         cohorts = min(count, _COHORTS)
         yield CanaryPeople(plan, model, seed, cohorts, _COHORT).gradients(rounds)
 
-    def judged(self, seen: list[Seen]) -> list[AuditRow]:
-        ledger = self._receipts()
-        found = self._noise(seen)
-        return [self._row(one, found[one.way, one.channel], ledger) for one in seen]
-
-    def _receipts(self) -> Ledger:
-        """What a run of these rounds would enter, as the engines do."""
+    def evaluate(self, seen: list[Seen]) -> list[AuditRow]:
+        """Compare with what a run of these rounds would enter into the ledger."""
         ledger = Ledger(self.plan.budget)
         ledger.record(*self.plan.opening())
         for number in self.rounds:
             ledger.record(*self.plan.round_receipts(number))
             ledger.record(*self.plan.scoring_receipts(number))
-        return ledger
+        found = self._noise(seen)
+        return [self._row(one, found[one.way, one.channel], ledger) for one in seen]
 
     def _noise(self, seen: list[Seen]) -> dict[tuple[Way, str], NoiseFound]:
-        """What is found in a channel itself, and together with another one.
+        """Look at the noise of each channel, and for noise that two channels share.
 
-        Noise of one channel that is too little is no fault of the others; noise that
-        two of them share is a fault of both.
+        Too little noise in one channel is no fault of the others; shared noise is a
+        fault of both.
         """
         found = {}
         for one in seen:
@@ -252,24 +298,25 @@ class _AuditRun:
         for one, other in combinations(seen, 2):
             if one.way != other.way or not self._sigma(one.channel):
                 continue
-            shared = _shared(one.blank, other.blank)
-            for pair in (one, other):
-                mine = found[pair.way, pair.channel]
-                if shared.repeated and not mine.repeated:
-                    found[pair.way, pair.channel] = worst([mine, shared], ["", ""])
+            common = [
+                name
+                for name, blank in one.blank.items()
+                if name in other.blank and other.blank[name].shape == blank.shape
+            ]
+            shared = [
+                shared_noise(one.blank[name], other.blank[name]) for name in common
+            ]
+            if not any(each.repeated for each in shared):
+                continue
+            for key in ((one.way, one.channel), (other.way, other.channel)):
+                if not found[key].repeated:
+                    found[key] = worst([found[key], *shared], ["", *common])
         return found
 
     def _sigma(self, channel: str) -> float:
         made = {"counts": self.plan.presence, "gradient": self.plan.gradient}
         mechanism = made.get(channel, self.plan.upload)
         return 0.0 if mechanism is None else mechanism.sigma
-
-    def _allowed(self, seen: Seen) -> float:
-        """The longest that clip and noise can make a value, in clips."""
-        if self.strength != "bare":
-            return math.inf
-        noise = _BARE * math.sqrt(seen.noises) * (math.sqrt(seen.size) + TOO_FAR)
-        return 1 + noise + ROUNDING
 
     def _row(self, seen: Seen, noise: NoiseFound, ledger: Ledger) -> AuditRow:
         settings, delta = self.settings, self.plan.budget.delta
@@ -279,9 +326,15 @@ class _AuditRun:
             for one in ledger.releases
             if isinstance(one, GaussianRelease) and one.terms.channel == seen.channel
         }
-        guesses = self._guesses(seen)
+        guesses = guess_extremes(
+            seen.scores.sum(axis=0), seen.included, settings.guess_share
+        )
         mu = math.inf if noise.repeated else self._mu(seen)
         level = shared_confidence(settings.confidence, self.rows)
+        allowed = math.inf
+        if self.strength == "bare":
+            spread = math.sqrt(seen.noises) * (math.sqrt(seen.size) + TOO_FAR)
+            allowed = 1 + _BARE * spread + ROUNDING
         return AuditRow(
             channel=seen.channel,
             unit=seen.unit,
@@ -300,11 +353,11 @@ class _AuditRun:
             noise=noise,
             without_receipt=len(set(seen.rounds) - receipts),
             longest=float(seen.lengths.max()),
-            allowed=self._allowed(seen),
+            allowed=allowed,
         )
 
     def _mu(self, seen: Seen) -> float:
-        """The best of the sum over rounds and of each round alone.
+        """Return the best bound of the sum over rounds and of each round alone.
 
         Thresholds are halfway between what "in" and "out" should score, fixed
         before anything is seen; a round alone shows one that left without noise.
@@ -318,36 +371,8 @@ class _AuditRun:
             for score, threshold in tests
         )
 
-    def _guesses(self, seen: Seen) -> Guesses:
-        total = len(seen.included)
-        made = min(total, max(1, round(self.settings.guess_share * total)))
-        called, guessed = guess_extremes(seen.scores.sum(axis=0), made)
-        right = int(np.count_nonzero((called == seen.included) & guessed))
-        return Guesses(total, made, right)
-
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
-    """Of rows at places, as channel names begin."""
+    """Return the kinds of rows at places, as channel names begin."""
     exchanged = ("return",) if plan.way.exchanged else ()
     return "upload", *exchanged, "scoring"
-
-
-def _shared(one: dict[str, Floats], other: dict[str, Floats]) -> NoiseFound:
-    """Noise that two channels have in common, in parts of one name and shape."""
-    common = [
-        name
-        for name, blank in one.items()
-        if name in other and other[name].shape == blank.shape
-    ]
-    if not common:
-        return NOTHING_FOUND
-    found = [shared_noise(one[name], other[name]) for name in common]
-    return worst(found, common)
-
-
-def _told(
-    seen: Iterator[Seen], progress: Progress, done: int, total: int
-) -> Iterator[Seen]:
-    for number, one in enumerate(seen):
-        progress("audit", done + number + 1, total, one.channel)
-        yield one

@@ -1,41 +1,65 @@
-"""The course of Falcon Field over people who may be anywhere: which runs, which law.
+"""The schedule of Falcon Field: which runs, which model of transmission, how started.
 
-As the method in one process has it (``baselines.falcon_field``), but of what sites
-can know by themselves: folds follow from seed and person, and a law of transmission
-is chosen by sums of losses. A private run is one run, without folds and by the
-pathogen's rate.
+One orchestration for one process (one site that holds everybody), for sites and for
+the audit. With folds A, B, C, D of the tested people it is
+
+1. for each pair of folds a base run without both, from nothing;
+2. for each candidate model of transmission a short run from the base: the held-out
+   fold of the pair shows which model is better for the other fold;
+3. for each fold of the pair the final run without it, from the base, with the model
+   that the other fold selected;
+4. the final run with all tests, from the last one, with the model that all held-out
+   folds selected.
+
+A run only starts from one that knew a subset of its tests, so nobody's own result
+reaches its own risk. A private run is one run, without folds and with the pathogen's
+rate.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from epifalcon.errors import SettingsError
-from epifalcon.federation.field.cuts import excess_cut, presence_cut
-from epifalcon.federation.field.home import Counted, FieldHome, FieldRun
-from epifalcon.federation.field.judging import Judgement
-from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
-from epifalcon.federation.field.private import by_slot, places_by, presence_by
-from epifalcon.federation.field.reading import (
-    Noisy,
-    Profile,
-    read_crowd,
-    read_share,
-    share_of_others,
+from epifalcon.belief_propagation.calibration import Losses
+from epifalcon.belief_propagation.inference import (
+    Exchange,
+    FactorGraph,
+    InferenceState,
+    InitialHazard,
+    add_sums,
+    finish,
+    infer,
 )
-from epifalcon.federation.field.task import FieldTask
+from epifalcon.belief_propagation.rates import force_by_share, rates_for
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.settings import ALIKE, LEAST_FOLDS, Law
+from epifalcon.belief_propagation.transmission import Factor, Transmission
+from epifalcon.epidemic.known import Known
+from epifalcon.federation.field.home import (
+    Counted,
+    FieldHome,
+    FieldRun,
+    HeldOut,
+    Start,
+)
+from epifalcon.federation.field.plan import (
+    FieldPlan,
+    opening_receipts,
+    sweep_receipts,
+)
+from epifalcon.federation.field.reading import (
+    DenoisingExchange,
+    PrivateCounts,
+    by_slot,
+)
+from epifalcon.federation.field.sending import presence_cut
+from epifalcon.federation.field.settings import FieldTask
+from epifalcon.federation.preparing import Household
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.flows import Flows
-from epifalcon.mobility.regions import Regions
-from epifalcon.models.field.disease import force_by_share, rates_for
-from epifalcon.models.field.people import add_up
-from epifalcon.models.field.places import City
-from epifalcon.models.field.settings import LAWS, FieldSettings, Law
-from epifalcon.models.field.sweeps import Exchange, Stage, Start, infer
-from epifalcon.models.field.tables import Manner, Sums, Told
-from epifalcon.models.field.transmission import Transmission
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Probabilities
 
 
@@ -43,25 +67,16 @@ class Reached(Protocol):
     """All people of a task, wherever they are."""
 
     def counted(self) -> Counted:
-        """What all sites counted, added up."""
+        """Return the counts of all sites, added up."""
         ...
 
     def exchange(self, run: FieldRun) -> Exchange:
-        """The way to all people and back for one run."""
+        """Begin a run everywhere and return its exchange."""
         ...
 
-    def judged(self, folds: list[int]) -> Judgement:
-        """How well each law told the people of ``folds``."""
+    def judged(self, held_out: list[HeldOut]) -> Losses:
+        """Return the log losses of held-out people under each candidate model."""
         ...
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all sites have in common."""
-
-    people: int
-    clock: Clock
-    regions: Regions
 
 
 @dataclass
@@ -69,10 +84,30 @@ class Found:
     """What the server knows at the end: nobody's risk."""
 
     law: Law = "one"
-    laws_of_folds: list[Law] = field(default_factory=list)
+    laws_of_folds: dict[int, Law] = field(default_factory=dict)
     sweeps: int = 0
-    field: dict[str, Floats] = field(default_factory=dict)
-    """What the places told everybody at the end."""
+    state: InferenceState | None = None
+    """Of the run with all tests."""
+
+    @property
+    def field(self) -> dict[str, Floats]:
+        """The final sums at all edges and the factors, by name."""
+        if self.state is None:
+            return {}
+        return {**vars(self.state.sums), "factor": self.state.factor.mean}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Folds that a base run excludes: two, of which an odd number shares one."""
+
+    folds: tuple[int, ...]
+    owned: tuple[int, ...]
+    """Folds whose final runs start from this base."""
+
+    def partner(self, fold: int) -> int | None:
+        """Return the fold that selects the model for ``fold``, if there is one."""
+        return next((one for one in self.folds if one != fold), None)
 
 
 class Course:
@@ -82,193 +117,163 @@ class Course:
         self,
         people: Reached,
         task: FieldTask,
-        setting: Setting,
-        tell: Callable[[int, int], None] = lambda _done, _planned: None,
+        count: int,
+        clock: Clock,
+        report: Callable[[int, int], None] = lambda _done, _planned: None,
+        factor: Factor | None = None,
     ) -> None:
-        self._people, self._task, self._setting = people, task, setting
-        self._tell_of, self._counted = tell, people.counted()
-        self._rates = rates_for(setting.people, setting.clock, task.pathogen, task.rule)
-        region = task.wishes.field.region
-        self._laws = {
-            law: Transmission.of(law, region, setting.regions, _no_flows)
-            for law in ("one", *region.laws)
-        }
+        """``count`` is the number of people; ``factor`` known transmission."""
+        self._people, self._task, self._clock = people, task, clock
+        self._report, self._factor = report, factor
+        self._counted = people.counted()
+        self._rates = rates_for(count, clock, task.pathogen, task.rule)
         self.found = Found()
-        self._noisy: _Noisy | None = None
+        self._private: PrivateCounts | None = None
+        crowd, share = self._counted.crowd, self._share_of_others()
         if task.private:
-            plan = FieldPlan.of(task.wishes.privacy, setting.clock)
-            self._noisy = _Noisy(plan, self._counted, setting.people)
-            self._city = self._private_city(self._noisy.crowd)
-        else:
-            self._city = self._open_city()
+            plan = FieldPlan.of(task.wishes.privacy, clock)
+            counted, reach = self._counted, presence_cut(plan).reach
+            noises = counted.noises
+            self._private = PrivateCounts(plan, counted.crowd, noises, count, reach)
+            crowd = by_slot(1 + self._private.crowd[None], clock.slots)
+            share = self._private.share_of_others
+        force = 0.0
+        if share is not None:
+            force = force_by_share(share, clock, task.pathogen, task.rule)
+        self.graph = FactorGraph(
+            clock,
+            force,
+            task.rule.chance,
+            crowd,
+            over_susceptible=task.rule.contact == "I/S",
+            own_in_sums=not task.private,
+        )
 
     def go(self) -> Found:
-        """Choose the law, sweep for everybody, then for each fold without it."""
-        there = self._there()
-        self.found.law = self._law(None, there)
-        stage = self._run(FieldRun(self._rates), self.found.law)
-        self.found.field = {**vars(stage.places), "factor": stage.factor.mean}
-        for part in there:
-            law = self._law(part, there)
-            self.found.laws_of_folds.append(law)
-            self._run(FieldRun(self._rates, (part,), "fold", part), law)
-        return self.found
+        """Run everything; see the module."""
+        settings, found = self._task.inference, self.found
+        laws: tuple[Law, ...] = settings.region.laws
+        if self._task.private:
+            laws = ("one",)
+        short = min(settings.region.choosing_sweeps, settings.sweeps)
+        more = max(settings.sweeps - short, 1)
+        pairs, judged = self.pairs(), []
+        selects = len(laws) > 1 and len(self._folds) > 1
+        judges = selects or self._calibrates
+        state: InferenceState | None = None
+        for pair in pairs:
+            base = FieldRun(pair.folds, laws[0], "cold", "base")
+            common = self._run(base, short)
+            for law in laws if judges else ():
+                candidate = FieldRun(pair.folds, law, "base", "candidate")
+                self._run(candidate, max(short // 2, 1), common)
+            for fold in pair.owned:
+                judged.append(HeldOut(fold, pair.folds))
+                partner, law = pair.partner(fold), laws[0]
+                if selects and partner is not None:
+                    law = self._select([HeldOut(partner, pair.folds)])
+                found.laws_of_folds[fold] = law
+                state = self._run(FieldRun((fold,), law, "base"), more, common)
+        found.law = self._select(judged) if selects else laws[0]
+        start: Start = "cold" if state is None else "last"
+        sweeps = settings.sweeps if state is None else more
+        found.state = self._run(FieldRun((), found.law, start), sweeps, state)
+        return found
 
-    def _there(self) -> list[int]:
+    @property
+    def _folds(self) -> list[int]:
         """Folds with anybody in them."""
         if not self._task.folds:
             return []
         return [int(part) for part in np.flatnonzero(self._counted.tests[:, 0])]
 
-    def _law(self, missing: int | None, there: list[int]) -> Law:
-        """The law that the tests speak for, ``missing`` aside, by held-out folds.
-
-        All folds in turn; where one is missing the one after it alone, so that it
-        never meets a law that it had a part in.
-        """
-        if self._task.private:
-            return "one"
-        laws = self._task.wishes.field.region.laws
-        if len(laws) == 1 or len(there) < 2:
-            return laws[0]
-        held = there
-        aside: tuple[int, ...] = ()
-        if missing is not None:
-            held = [there[(there.index(missing) + 1) % len(there)]]
-            aside = (missing,)
-        for part in held:
-            for law in laws:
-                number = LAWS.index(law)
-                run = FieldRun(self._rates, (*aside, part), "judged", part, number)
-                self._run(run, law, self._few)
-        return self._people.judged(held).best(laws)
-
     @property
-    def _few(self) -> FieldSettings:
-        """For choosing a law."""
-        settings = self._task.wishes.field
-        return replace(settings, sweeps=settings.region.choosing_sweeps)
+    def _calibrates(self) -> bool:
+        calibration = self._task.wishes.field.calibration
+        return calibration == "auto" and len(self._folds) >= LEAST_FOLDS
+
+    def pairs(self) -> list[Pair]:
+        """Return the pairs of folds that base runs exclude."""
+        folds = self._folds
+        if len(folds) < LEAST_FOLDS:
+            # A run without two of two folds would know no test.
+            return [Pair((fold,), (fold,)) for fold in folds]
+        pairs = [
+            Pair(tuple(folds[at : at + 2]), tuple(folds[at : at + 2]))
+            for at in range(0, len(folds), 2)
+        ]
+        if len(folds) % 2:
+            pairs[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
+        return pairs
+
+    def _select(self, held_out: list[HeldOut]) -> Law:
+        laws = self._task.wishes.field.region.laws
+        return self._people.judged(held_out).best(laws, ALIKE)
 
     def _run(
-        self, run: FieldRun, law: Law, settings: FieldSettings | None = None
-    ) -> Stage:
-        settings = settings or self._task.inference
+        self, run: FieldRun, sweeps: int, start: InferenceState | None = None
+    ) -> InferenceState:
+        settings, exchange = self._task.inference, self._people.exchange(run)
         tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
         tested, positive = float(tests[0]), float(tests[1])
-        exchange = self._people.exchange(run)
-        if self._noisy is not None:
-            tested, positive = self._noisy.tests(tested, positive)
-            exchange = _Shrunk(exchange, self._noisy, run)
-        slots = self._setting.clock.slots
-        start = Start.by_share(tested, positive, self._rates, slots)
-        self._tell(1)
-        return infer(exchange, self._city, start, settings, self._laws[law], self._tell)
+        if self._private is not None:
+            tested = max(tested, 1.0)
+            positive = self._private.positive(tested, positive)
+            exchange = DenoisingExchange(exchange, self._private, self._rates)
+        slots, seeded = self._clock.slots, self._rates.seeded
+        state = infer(
+            exchange,
+            self.graph,
+            InitialHazard.from_tests(tested, positive, seeded, slots)
+            if start is None
+            else start.continued(),
+            sweeps,
+            settings,
+            Transmission(run.law, settings.region),
+            self._count_sweep,
+            self._factor,
+        )
+        if run.purpose != "base":
+            finish(exchange, self.graph, state)
+        return state
 
-    def _tell(self, sweep: int) -> None:
-        del sweep
+    def _count_sweep(self) -> None:
         self.found.sweeps += 1
-        self._tell_of(self.found.sweeps, max(self._planned, self.found.sweeps))
+        self._report(self.found.sweeps, max(self._planned, self.found.sweeps))
 
     @property
     def _planned(self) -> int:
-        settings, folds = self._task.inference, len(self._there())
-        finals = (1 + folds) * settings.sweeps
+        settings, folds = self._task.inference, len(self._folds)
+        if not folds:
+            return settings.sweeps
+        short = min(settings.region.choosing_sweeps, settings.sweeps)
+        more = max(settings.sweeps - short, 1)
         laws = settings.region.laws
-        if self._task.private or len(laws) == 1 or folds < 2:
-            return finals
-        each = len(laws) * settings.region.choosing_sweeps
-        return finals + 2 * folds * each
+        judges = len(laws) > 1 or self._calibrates
+        each = short + len(laws) * max(short // 2, 1) * judges
+        return len(self.pairs()) * each + (1 + folds) * more
 
-    def _open_city(self) -> City:
-        crowd = self._counted.crowd
-        there = crowd[:, 1:]
+    def _share_of_others(self) -> float | None:
+        """Mean share of others among the people present; None if nobody was seen."""
+        there = self._counted.crowd[:, 1:]
         lost = (there > 0) if self._task.rule.contact == "I/N" else (there == 1)
-        observed = int(there.sum())
-        share = 1 - float(int(lost.sum()) / observed) if observed else None
-        return self._city_of(crowd, share)
-
-    def _private_city(self, crowd: Floats) -> City:
-        """By counts with noise: what is told of contacts comes from them alone."""
-        share = share_of_others(crowd)
-        present = by_slot(1 + crowd[None], self._setting.clock.slots)
-        return replace(self._city_of(present, share), own_in_sums=False)
-
-    def _city_of(self, present: Floats, share: float | None) -> City:
-        task, clock = self._task, self._setting.clock
-        force = 0.0
-        if share is not None:
-            force = force_by_share(share, clock, task.pathogen, task.rule)
-        return City(clock, force, task.rule.chance, present, task.rule.contact == "I/S")
-
-
-class _Noisy:
-    """What the counts of a private run tell, and how much noise its sums have."""
-
-    def __init__(self, plan: FieldPlan, counted: Counted, people: int) -> None:
-        self.plan, self.noises = plan, counted.noises[:, 1:]
-        self._local = plan.settings.mode == "local"
-        self._people = people
-        if self._local:
-            presence = presence_by(self.noises)
-        else:
-            reach = presence_cut(plan)[1]
-            presence = self.noisy(counted.crowd, PRESENCE, 0, reach)
-        self.crowd = read_crowd(presence, people)
-
-    def noisy(self, total: Floats, channel: str, number: int, reach: float) -> Noisy:
-        """Sums that came, with their standard errors."""
-        scale = reach * self.plan.receipt(channel, number).sigma
-        noises = self.noises if channel == INFECTIOUS else self.noises[:1]
-        return Noisy(total[:, 1:], scale * np.sqrt(noises))
-
-    def tests(self, tested: float, positive: float) -> tuple[float, float]:
-        """How many were tested and positive; with little told, as many as usual."""
-        count = self._people if self._local else self.noises.max()
-        scale = self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
-        told = max(tested, 1.0)
-        return told, told * read_share(told, positive, scale)
-
-
-class _Shrunk:
-    """An exchange whose people add noise: what is read of the sums that come."""
-
-    def __init__(self, inner: Exchange, noisy: _Noisy, run: FieldRun) -> None:
-        self._inner, self._noisy, self._run = inner, noisy, run
-        self._profile: Profile | None = None
-        self._heard: list[Noisy] = []
-
-    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
-        """Tell everybody, and bring what noise leaves of the sums."""
-        plan, number = self._noisy.plan, 1 + len(self._heard)
-        if self._profile is None:
-            rates = self._run.rates
-            self._profile = Profile.of(told, rates, plan.clock, manner.bound)
-        sums = self._inner.sweep(told, manner, well=well, tally=tally)
-        reach = excess_cut(plan, self._profile, number)[1]
-        came = self._noisy.noisy(sums.infectious, INFECTIOUS, number, reach)
-        self._heard.append(came)
-        crowd = self._noisy.crowd
-        ill, news = places_by(self._heard, self._profile, crowd, manner.bound)
-        return sums._replace(infectious=ill, evidence=news)
-
-    def end(self, told: Told, manner: Manner) -> None:
-        """Tell everybody for the last time; nothing is sent."""
-        self._inner.end(told, manner)
-
-
-def _no_flows() -> Flows:
-    """Sites tell where people were, not where they went."""
-    raise SettingsError("flows of people are not told by sites")
+        observed = float(there.sum())
+        return 1 - float(lost.sum()) / observed if observed else None
 
 
 class Gathered:
-    """Homes in one process, without any message."""
+    """Sites in one process; records receipts in ``ledger`` before anything leaves."""
 
-    def __init__(self, homes: Sequence[FieldHome]) -> None:
-        self.homes = homes
+    def __init__(
+        self, homes: Sequence[FieldHome], ledger: Ledger | None = None
+    ) -> None:
+        self.homes, self._ledger = homes, ledger
+        self._task, self._clock = homes[0].task, homes[0].home.traces.clock
 
     def counted(self) -> Counted:
-        """What all counted, added up."""
+        """Return the counts of all sites, added up."""
+        if self._ledger is not None:
+            self._ledger.record(*opening_receipts(self._task, self._clock))
         first, *others = [home.count() for home in self.homes]
         return sum(others, first)
 
@@ -278,22 +283,44 @@ class Gathered:
             home.begin(run)
         return self
 
-    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
-        """Tell everybody, and bring the sums of what they send."""
-        return add_up(
-            [home.sweep(told, manner, well=well, tally=tally) for home in self.homes]
-        )
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Send messages to everybody and return the sums of the replies."""
+        if self._ledger is not None:
+            number = 1 + self.homes[0].exchanges
+            receipts = sweep_receipts(self._task, self._clock, number)
+            self._ledger.record(*receipts)
+        return add_sums([home.sweep(received, options) for home in self.homes])
 
-    def end(self, told: Told, manner: Manner) -> None:
-        """Tell everybody for the last time; nothing is sent."""
+    def end(self, received: EdgeMessages) -> None:
+        """Send the last messages to everybody."""
         for home in self.homes:
-            home.end(told, manner)
+            home.end(received)
 
-    def judged(self, folds: list[int]) -> Judgement:
-        """How well each law told the people of ``folds``."""
-        return sum((home.judged(folds) for home in self.homes), Judgement.none())
+    def judged(self, held_out: list[HeldOut]) -> Losses:
+        """Return the log losses of held-out people under each candidate model."""
+        first, *others = [home.judged(held_out) for home in self.homes]
+        return sum(others, first)
 
     @property
     def risk(self) -> Probabilities:
-        """(people,) home after home."""
+        """(people,) site after site."""
         return np.concatenate([home.risk for home in self.homes])
+
+
+def run_in_process(
+    task: FieldTask,
+    traces: Traces,
+    known: Known,
+    *,
+    seed: int,
+    noise: int = 0,
+    ledger: Ledger | None = None,
+    report: Callable[[int, int], None] = lambda _done, _planned: None,
+    factor: Factor | None = None,
+) -> tuple[FieldHome, Course]:
+    """Run a task for everybody in this process; the home then knows all risks."""
+    home = FieldHome(Household(traces, known, 0), task, seed, noise)
+    people = Gathered([home], ledger)
+    course = Course(people, task, traces.people, traces.clock, report, factor)
+    course.go()
+    return home, course

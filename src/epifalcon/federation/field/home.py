@@ -1,14 +1,10 @@
-"""The people of one site: what they count, hear and send, and what they keep.
+"""The people of one site: what they count, receive and send, and what they store.
 
-The same arithmetic behind messages and in one process. What leaves with a promise is
-bounded (``cuts``) and has its noise here, of this site's own secret: ``local`` one
-noise of each person for each cell that it sends for, drawn as one for those of a
-site; ``sums`` one noise on each of the site's sums, as large as the whole promise
-needs, since nobody stands between a site and the server who could add up without
-looking. Of k sites the total then has k noises.
-
-Values with noise are whole multiples of a power of two, too: rounding comes after
-the noise and costs nothing, and sums are the same in any order.
+The same code runs in one process (one site with everybody), over a network and in the
+audit. In a private run messages are clipped (``sending``) and noised here, with the
+site's own secret: in mode ``local`` one noise per person and cell, drawn as one noise
+for the people of a site; in mode ``sums`` one noise per sum of the site, each large
+enough for the whole guarantee, since no trusted party adds up the sums of sites.
 """
 
 from dataclasses import dataclass
@@ -17,54 +13,67 @@ from typing import Literal
 
 import numpy as np
 
+from epifalcon.belief_propagation.calibration import Losses, log_losses
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.belief_propagation.marginals import Now, current_risk
+from epifalcon.belief_propagation.rates import rates_for
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.settings import Law
+from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
-from epifalcon.federation.field.cuts import excess_cut, presence_cut
-from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.reading import Profile
-from epifalcon.federation.field.sending import Sent, send
-from epifalcon.federation.field.task import FieldTask
+from epifalcon.federation.field.sending import (
+    Cut,
+    Sent,
+    excess_cut,
+    presence_cut,
+    send,
+)
+from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household, drawn_for
-from epifalcon.models.field.choosing import losses
-from epifalcon.models.field.disease import Rates
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.settings import LAWS
-from epifalcon.models.field.tables import Manner, Sums, Told
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats, Mask, Probabilities
 
-NOISE_STEPS = 2.0**30
-_RISK_STEPS = 2.0**30
-Aim = Literal["everybody", "fold", "judged"]
+Start = Literal["cold", "base", "last"]
+Purpose = Literal["base", "candidate", "final"]
 
 
 @dataclass(frozen=True)
 class FieldRun:
-    """One run of all sweeps: on which tests, and whose risks are kept of it."""
+    """One run of belief propagation: on which tests, from where, for what."""
 
-    rates: Rates
     without: tuple[int, ...] = ()
-    """Folds whose tests are left aside."""
-    aim: Aim = "everybody"
-    """Risks of everybody; of the people of ``fold``; or only how well ``law`` tells
-    the people of ``fold``."""
-    fold: int = -1
-    law: int = -1
-    """Place among ``LAWS``."""
+    """Folds whose tests are excluded."""
+    law: Law = "one"
+    """Model of transmission."""
+    start: Start = "cold"
+    """From nothing, from the last run with the purpose ``base``, or from the last
+    final run. A start must not know tests that the run excludes."""
+    purpose: Purpose = "final"
+    """To start other runs from, to select a model of transmission, or for risks."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """People of a fold, with the folds that the run which judges them excludes."""
+
+    fold: int
+    without: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """What a site tells before the first exchange; of several sites the sums."""
+    """Counts of a site before the first sweep; of several sites the sums."""
 
     crowd: Floats
-    """How many people were where: (slots, 1 + regions); under ``sums`` a bounded sum
-    for each region, with noise; under ``local`` of size 0, told by ``noises``."""
+    """Number of people: (slots, 1 + regions). In mode ``sums`` a clipped sum per
+    region, with noise; in mode ``local`` of size 0, since ``noises`` shows it."""
     tests: Floats
-    """(folds, 2) tested and positive people; with a promise one row, with noise."""
+    """(folds, 2) tested and positive people; in a private run one row, with noise."""
     noises: Floats
-    """How many noises each cell has, (cells in time, 1 + regions): those of a
-    cell's senders under ``local``; without any promise of size 0."""
+    """Number of noises in each cell, (cells in time, 1 + regions): that of a cell's
+    senders in mode ``local``. Of size 0 without a guarantee."""
 
     def __add__(self, other: "Counted") -> "Counted":
         return Counted(
@@ -74,140 +83,185 @@ class Counted:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Final:
+    """People at the end of a final run."""
+
+    risk: Probabilities
+    """(people,) of having been infected, own tests excluded."""
+    now: Now
+
+
 class FieldHome:
-    """A site's people in a task, from the first count to their risks."""
+    """The people of a site in one task, from the first count to their risks."""
 
-    def __init__(self, home: Household, task: FieldTask, seed: int, noise: int) -> None:
-        """Deal tested people into folds by ``seed``; draw noise by ``noise``.
+    def __init__(
+        self,
+        home: Household,
+        task: FieldTask,
+        seed: int,
+        noise: int,
+        people: int | None = None,
+    ) -> None:
+        """Assign tested people to folds by ``seed``; draw noise by ``noise``.
 
-        Folds follow from seed and person: any split into sites gives the same.
+        Folds depend on seed and person only, so any division into sites gives the
+        same. ``people`` counts those of all sites; by default there is one.
         """
         self.home, self.task = home, task
         draws = drawn_for(home, "falcon-field folds", seed)
         self.fold = (draws * max(task.folds, 1)).astype(np.int64)
         self.fold[~home.known.tested] = -1
-        self.risk: Probabilities = np.zeros(home.traces.people)
+        traces = home.traces
+        total = traces.people if people is None else people
+        self.rates = rates_for(total, traces.clock, task.pathogen, task.rule)
         self.run: FieldRun | None = None
         self.exchanges = 0
-        """Of the run, so far."""
+        """Sweeps of the run so far."""
         self.scale: dict[tuple[str, int], float] = {}
-        """Noise of each release so far, by channel and exchange."""
+        """Noise of each release so far, by channel and sweep."""
+        self.finals: dict[tuple[int, ...], Final] = {}
+        """Results of final runs, by the folds that they exclude."""
+        self.candidates: dict[tuple[tuple[int, ...], Law], Probabilities] = {}
+        """Risks of candidate models, by excluded folds and model."""
+        self.cohort = self._new_cohort(home.known)
+        self._base: tuple[FieldRun, Cohort] | None = None
         self._profile: Profile | None = None
-        self._lost = np.zeros((home.traces.people, len(LAWS)))
         self._noise = noise
-        self._cohort: Cohort | None = None
 
     @cached_property
     def plan(self) -> FieldPlan:
-        """The promise; only where there is one."""
+        """The plan of a private run."""
         return FieldPlan.of(self.task.wishes.privacy, self.home.traces.clock)
 
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) risks; those of tested people are out-of-fold."""
+        if () not in self.finals:
+            raise DataError("the run has not ended")
+        risk = np.empty(len(self.fold))
+        for without in sorted(self.finals):
+            own = self.own(without)
+            risk[own] = self.finals[without].risk[own]
+        return risk
+
+    def own(self, without: tuple[int, ...]) -> Mask:
+        """(people,) whose risk is that of the run without these folds; () is first."""
+        return np.isin(self.fold, without) if without else np.full(len(self.fold), True)
+
     def count(self) -> Counted:
-        """How many people were where, and how many tested and positive."""
-        crowd = np.asarray(self._new_cohort().crowd(), np.float64)
-        status = self.home.known.status
-        folds = range(max(self.task.folds, 1))
-        tests = [
-            [
-                int((self.fold == part).sum()),
-                int((status[self.fold == part] == 1).sum()),
-            ]
-            for part in folds
-        ]
-        told = np.array(tests, np.float64)
+        """Count who was where, and how many were tested and positive."""
+        folds, status = max(self.task.folds, 1), self.home.known.status
+        tests = np.zeros((folds, 2))
+        np.add.at(tests[:, 0], self.fold[status >= 0], 1)
+        np.add.at(tests[:, 1], self.fold[status == 1], 1)
         if not self.task.private:
-            return Counted(crowd, told, np.zeros((0, 0)))
-        return self._count_privately(told)
-
-    def begin(self, run: FieldRun) -> None:
-        """Everybody as before anything was sent, some tests left aside."""
-        if any(not 0 <= part < self.task.folds for part in (*run.without,)):
-            raise DataError(f"folds {run.without} of {self.task.folds}")
-        self._cohort, self._profile = self._new_cohort(run), None
-        self.run, self.exchanges = run, 0
-
-    def sweep(self, told: Told, manner: Manner, *, well: bool, tally: bool) -> Sums:
-        """Everybody listens and sends; with a promise, bounded sums with noise."""
-        self.exchanges += 1
-        cohort, number = self._require_cohort(), self.exchanges
-        if not self.task.private:
-            return cohort.sweep(told, manner, well=well, tally=tally)
-        if number == 1:
-            clock = self.home.traces.clock
-            self._profile = Profile.of(told, cohort.rates, clock, manner.bound)
-        if self._profile is None:
-            raise DataError("the first exchange of the run was missed")
-        # Nobody takes its own message out of a noised sum: people keep the new ones.
-        fresh = Manner(1.0, np.ones_like(manner.renewed_evidence), manner.bound)
-        cohort.sweep(told, fresh)
-        cut, reach = excess_cut(self.plan, self._profile, number)
-        noised = self._noised(send([cohort], cut), INFECTIOUS, number, reach)
-        return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
-
-    def end(self, told: Told, manner: Manner) -> None:
-        """Everybody listens for the last time; risks are kept as the run aims at."""
-        cohort, run = self._require_cohort(), self.run
-        cohort.sweep(told, manner)
-        risk = np.rint(cohort.risk * _RISK_STEPS) / _RISK_STEPS
-        if run is None or run.aim == "everybody":
-            self.risk[:] = risk
-        elif run.aim == "fold":
-            own = self.fold == run.fold
-            self.risk[own] = risk[own]
-        else:
-            own = self.fold == run.fold
-            infected = self.home.known.status[own] == 1
-            self._lost[own, run.law] = losses(risk[own], infected)
-        self._cohort = self.run = None
-
-    def judged(self, folds: list[int]) -> Judgement:
-        """How well each law told the people of ``folds``, held out of its runs."""
-        return Judgement.of(self._lost[np.isin(self.fold, folds)])
-
-    def _new_cohort(self, run: FieldRun | None = None) -> Cohort:
-        left, rates = self.home.known, Rates(0.0, 0.0, 0.0, False)
-        if run is not None:
-            left, rates = left.of_people(~np.isin(self.fold, run.without)), run.rates
-        return Cohort.of(self.home.traces, left, rates, self.task.test_errors)
-
-    def _require_cohort(self) -> Cohort:
-        if self._cohort is None:
-            raise DataError("no run was begun")
-        return self._cohort
-
-    def _count_privately(self, tests: Floats) -> Counted:
-        cut, reach = presence_cut(self.plan)
-        sent = send([self._new_cohort()], cut)
-        told = tests + self._noise_of_tests()
-        if self.task.mode == "local":
-            return Counted(np.zeros((0, 0)), told, sent.senders)
+            return Counted(self.cohort.crowd(), tests, np.zeros((0, 0)))
+        tests = tests + self._noise_of_tests()
+        cut = presence_cut(self.plan)
+        sent = send(self.cohort, cut)
+        if self.task.is_local:
+            return Counted(np.zeros((0, 0)), tests, sent.senders)
         cells = self.home.traces.slots // self.plan.length
         noises = np.ones((cells, sent.total.shape[1]))
         noises[:, 0] = 0
-        return Counted(self._noised(sent, PRESENCE, 0, reach), told, noises)
+        return Counted(self._noised(sent, PRESENCE, 0, cut), tests, noises)
 
-    def _noised(self, sent: Sent, channel: str, number: int, reach: float) -> Floats:
-        """Sums (cells in time, 1 + regions) with their noise; place 0 stays empty."""
+    def begin(self, run: FieldRun) -> None:
+        """Start a run: some tests excluded, messages from nothing or another run."""
+        if any(not 0 <= part < self.task.folds for part in run.without):
+            raise DataError(f"folds {run.without} of {self.task.folds}")
+        if self.run is not None and self.run.purpose == "base":
+            self._base = self.run, self.cohort
+        known, errors = self.tests_of(run), self.task.test_errors
+        if run.start == "cold":
+            self.cohort = self._new_cohort(known)
+        elif run.start == "base" and self._base is not None:
+            self._require_known_less(self._base[0], run)
+            self.cohort = self._base[1].copy().with_tests(known, errors)
+        elif run.start == "last" and self.run is not None:
+            self._require_known_less(self.run, run)
+            self.cohort = self.cohort.with_tests(known, errors)
+        else:
+            raise DataError("the run starts from one that was not seen here")
+        self.run, self.exchanges, self._profile = run, 0, None
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Receive messages and send sums; in a private run clipped, with noise."""
+        self.exchanges += 1
+        number = self.exchanges
+        if self.run is None:
+            raise DataError("no run was begun")
+        if not self.task.private:
+            return self.cohort.sweep(received, options)
+        if number == 1:
+            clock = self.home.traces.clock
+            self._profile = Profile.of(received, self.rates, clock, options.bound)
+        if self._profile is None:
+            raise DataError("the first exchange of the run was missed")
+        # Nobody subtracts its own message from a noised sum: no damping at home.
+        self.cohort.sweep(
+            received, SweepOptions(1.0, np.ones(len(received.day)), options.bound)
+        )
+        cut = excess_cut(self.plan, self._profile, number)
+        noised = self._noised(send(self.cohort, cut), INFECTIOUS, number, cut)
+        return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
+
+    def end(self, received: EdgeMessages) -> None:
+        """Receive the last messages of a run and store risks; nothing is sent."""
+        run = self.run
+        if run is None:
+            raise DataError("no run was begun")
+        self.cohort.listen(received)
+        risk = self.cohort.risk.copy()
+        if run.purpose == "final":
+            now = current_risk(self.cohort, received)
+            self.finals[run.without] = Final(risk, now)
+        else:
+            self.candidates[run.without, run.law] = risk
+
+    def judged(self, held_out: list[HeldOut]) -> Losses:
+        """Sum the log losses of held-out people under each candidate model."""
+        status, parts = self.home.known.status, []
+        laws = self.task.wishes.field.region.laws
+        for held in held_out:
+            own = self.fold == held.fold
+            risks = [self.candidates.get((held.without, law)) for law in laws]
+            if held.fold not in held.without or any(one is None for one in risks):
+                raise DataError(f"fold {held.fold} was held out of no run")
+            losses = [log_losses(one[own], status[own] == 1) for one in risks]  # type: ignore[index]
+            parts.append(np.stack(losses, axis=1))
+        parts.append(np.zeros((0, len(laws))))
+        return Losses.of(np.concatenate(parts))
+
+    def tests_of(self, run: FieldRun) -> Known:
+        """Return the tests that a run knows."""
+        return self.home.known.of_people(~np.isin(self.fold, run.without))
+
+    def _new_cohort(self, known: Known) -> Cohort:
+        return Cohort.of(self.home.traces, known, self.rates, self.task.test_errors)
+
+    def _require_known_less(self, before: FieldRun, run: FieldRun) -> None:
+        if not set(run.without) <= set(before.without):
+            raise DataError("a run starts from one that knew tests which it excludes")
+
+    def _noised(self, sent: Sent, channel: str, number: int, cut: Cut) -> Floats:
+        """Add noise to sums (cells in time, 1 + regions); column 0 stays empty."""
         receipt = self.plan.receipt(channel, number)
-        self.scale[channel, number] = reach * receipt.sigma
-        # A number that is none would show through any noise.
+        scale = self.scale[channel, number] = cut.reach * receipt.sigma
+        # NaN or infinity would show through any noise.
         total = np.nan_to_num(sent.total[:, 1:], posinf=0.0, neginf=0.0)
         place = np.arange(total.size, dtype=np.int64)
         rows = NoiseRows(np.full_like(place, self.home.first), place)
         noise = keyed_normals(NoiseKey(self._noise, receipt.terms), rows, 1)
-        local = self.task.mode == "local"
-        noises = sent.senders[:, 1:] if local else np.ones_like(total)
-        added = reach * receipt.sigma * np.sqrt(noises) * noise.reshape(total.shape)
-        return np.pad(_on_grid(total + added), ((0, 0), (1, 0)))
+        noises = sent.senders[:, 1:] if self.task.is_local else np.ones_like(total)
+        added = scale * np.sqrt(noises) * noise.reshape(total.shape)
+        return np.pad(total + added, ((0, 0), (1, 0)))
 
     def _noise_of_tests(self) -> Floats:
-        """(2,) of everybody, tested or not: who sends must not tell who is."""
+        """(2,) noise of everybody, tested or not: who sends must not show who is."""
         receipt = self.plan.receipt(TESTS, 0)
         key = NoiseKey(self._noise, receipt.terms)
-        people = self.home.people if self.task.mode == "local" else self.home.people[:1]
+        people = self.home.people if self.task.is_local else self.home.people[:1]
         noise = keyed_normals(key, NoiseRows.of_people(people), 2)
-        return np.asarray(_on_grid(receipt.sigma * noise).sum(axis=0))
-
-
-def _on_grid(values: Floats) -> Floats:
-    return np.asarray(np.rint(values * NOISE_STEPS) / NOISE_STEPS)
+        return np.asarray(receipt.sigma * noise.sum(axis=0))

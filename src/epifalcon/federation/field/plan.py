@@ -1,25 +1,24 @@
-"""The plan of a private run: which channels, which noise, which receipts.
+"""Channels, noise and receipts of everything that leaves a site.
 
-All that leaves devices is here: how many people were where (once), how many were
-tested and positive (once), and in each exchange how much more infectious than
-everybody people expect to have been. Transmission by region would need sums of its
-own; a private run takes the pathogen's.
+In a private run that is: how many people were where (once), how many were tested and
+positive (once), and in each sweep the excess infectiousness. Transmission by region
+would need sums of its own; a private run uses the pathogen's rate.
 
-Every vector is scaled so that the unit of the promise moves it by at most 1, its
+Every vector is scaled so that the protected unit moves it by at most 1, its
 ``reach``:
 
-- a person's whole vector is scaled down to ``bound`` where it is longer;
+- a person's whole vector is scaled down to ``bound`` if it is longer;
 - a day or a visit moves a first message by its own part alone, because that message
-  follows from a person's tests and not from its traces: each slot is cut off at
+  follows from a person's tests and not from its trace: each slot is clipped at
   ``cap``, and scaling down the whole brings no two vectors further apart;
-- later messages follow from all that a person heard at its places, so any visit may
-  change all of them: they are scaled down as a person's, and count as replaced.
+- later messages follow from everything that a person received, so any visit may
+  change all of them: they are clipped as a person's, and count as replaced.
 """
 
 import math
 from dataclasses import dataclass
 
-from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.field.settings import FieldPrivacySettings, FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.accounting import mu_for
 from epifalcon.privacy.events import (
@@ -41,14 +40,14 @@ _CLIP_OF_TESTS = math.sqrt(2)
 
 @dataclass(frozen=True, kw_only=True)
 class FieldPlan:
-    """Noise and receipts of every channel; decided once."""
+    """Noise and receipts of every channel of a private run."""
 
     settings: FieldPrivacySettings
     clock: Clock
 
     @classmethod
     def of(cls, settings: FieldPrivacySettings, clock: Clock) -> "FieldPlan":
-        """The plan that keeps the promise of ``settings`` exactly."""
+        """Create the plan that spends exactly the budget of ``settings``."""
         return cls(settings=settings, clock=clock)
 
     @property
@@ -59,7 +58,7 @@ class FieldPlan:
 
     @property
     def budget(self) -> Budget:
-        """The promise as the ledger keeps it."""
+        """The budget that the ledger enforces."""
         wish = self.settings
         limit = {unit: wish.epsilon if unit == wish.unit else None for unit in UNITS}
         return Budget(
@@ -71,36 +70,36 @@ class FieldPlan:
 
     @property
     def presence_reach(self) -> float:
-        """How far the unit moves what is told of presence: shares of the window."""
+        """How far the unit moves the release of presence, in shares of the window."""
         slots = {"visit": 1, "day": self.clock.slots_per_day}.get(self.settings.unit)
         return self.settings.bound if slots is None else slots / self.clock.slots
 
     def cap(self, most: float) -> float:
-        """The most that one slot may bring in the first exchange.
+        """Return the largest contribution of one slot in the first sweep.
 
-        ``most`` is what it brings of one known to be positive. For a person more is
-        let through, as far as one day stays within the bound of all.
+        ``most`` is that of a person known to be positive. For the unit ``person`` more
+        is allowed, as long as one day stays within the bound of the whole.
         """
         if self.settings.unit == "person":
             return self.settings.bound / self._slots_of_a_day
         return most
 
     def reach(self, number: int, most: float) -> float:
-        """How far the unit moves the message of an exchange."""
+        """Return how far the unit moves the message of a sweep."""
         if number > 1 or self.settings.unit == "person":
             return self.settings.bound
         slots = 1.0 if self.settings.unit == "visit" else self._slots_of_a_day
         return slots * self.cap(most)
 
     def sigma(self, channel: str, number: int = 0) -> float:
-        """Noise on what the adversary sees, where the unit's reach is 1."""
+        """Return the noise that the adversary sees, for a reach of 1."""
         wish = self.settings
         alone = self._receipt(channel, number, 1.0).squared_mu(wish.unit)
         left = self._share(channel) * mu_for(wish.epsilon, wish.delta) ** 2
         return math.sqrt(alone / left)
 
     def opening(self) -> tuple[Release, ...]:
-        """Receipts of what leaves once, before the first exchange."""
+        """Return the receipts of what leaves once, before the first sweep."""
         if self.settings.mode == "sums":
             return self.receipt(PRESENCE, 0), self.receipt(TESTS, 0)
         whole = Releases(visit=1, day=1, person=1)
@@ -111,11 +110,11 @@ class FieldPlan:
         return self.receipt(TESTS, 0), places
 
     def exchange(self, number: int) -> tuple[GaussianRelease, ...]:
-        """Receipts of one exchange."""
+        """Return the receipts of one sweep."""
         return (self.receipt(INFECTIOUS, number),)
 
     def receipt(self, channel: str, number: int) -> GaussianRelease:
-        """The receipt of one channel in one exchange."""
+        """Return the receipt of one channel in one sweep."""
         return self._receipt(channel, number, self.sigma(channel, number))
 
     def _share(self, channel: str) -> float:
@@ -127,7 +126,7 @@ class FieldPlan:
 
     @property
     def _slots_of_a_day(self) -> float:
-        """What a day's slots bring together, in L2, where each one brings 1."""
+        """L2 norm of a day's slots if each one contributes 1."""
         slots = self.clock.slots_per_day
         return math.sqrt(slots) if self.length == 1 else float(slots)
 
@@ -147,9 +146,9 @@ class FieldPlan:
         return GaussianRelease(terms=terms, clip=clip, sigma=sigma)
 
     def _releases(self, channel: str) -> Releases:
-        """What a larger unit moves at most, as so many vectors of the promised one.
+        """Return how many vectors of the protected unit a larger unit moves at most.
 
-        Parts that meet in one cell add up, and others as the sides of a rectangle.
+        Parts in the same cell add up, others by the theorem of Pythagoras.
         """
         if channel == TESTS or self.settings.unit == "person":
             return ONE_VECTOR
@@ -160,3 +159,46 @@ class FieldPlan:
         of_days = clock.days ** (2 if length > clock.slots_per_day else 1)
         day = of_a_day if self.settings.unit == "visit" else 1
         return Releases(visit=1, day=day, person=day * of_days)
+
+
+_UNPROTECTED = {
+    "presence": "how many people were where, added up over a site",
+    "tests": "how many were tested and positive, of a site by folds",
+    "infectious": "expected infectiousness at places, added up over a site",
+    "evidence": "evidence of what became of people, added up over a site",
+}
+_TRANSMISSION = "tested people's infections and hazard by region, added up over a site"
+_JUDGED = "how well held-out tested people are told, added up over a site"
+
+
+def budget_of(task: FieldTask, clock: Clock) -> Budget:
+    """Return the budget that a ledger enforces for ``task``."""
+    if not task.private:
+        return Budget()
+    return FieldPlan.of(task.wishes.privacy, clock).budget
+
+
+def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
+    """Return the receipts of what leaves before the first sweep.
+
+    Without a guarantee they cover everything that ever leaves.
+    """
+    if task.private:
+        return FieldPlan.of(task.wishes.privacy, clock).opening()
+    channels = dict(_UNPROTECTED)
+    if task.learns_transmission:
+        channels["transmission"] = _TRANSMISSION
+    if task.selects_transmission:
+        channels["judgement"] = _JUDGED
+    releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
+    return tuple(
+        UnprotectedRelease(terms=Terms(channel=name, releases=releases), what=what)
+        for name, what in channels.items()
+    )
+
+
+def sweep_receipts(task: FieldTask, clock: Clock, number: int) -> tuple[Release, ...]:
+    """Return the receipts of one sweep besides those."""
+    if not task.private:
+        return ()
+    return FieldPlan.of(task.wishes.privacy, clock).exchange(number)

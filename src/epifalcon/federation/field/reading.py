@@ -1,19 +1,18 @@
-"""What the server makes of noised sums: nothing in this file ever saw a person.
+"""Denoising on the server: from noised sums to messages of hyperedges.
 
-A region's people are told apart from everybody by their excess: how much more
-infectious than everybody they expect to have been, in units of one known to be
-positive. Of N people with the noised sum Y of excess in a region, the mean is read as
+Nothing in this file ever sees a person. A region's people differ from everybody by
+their excess: how much more infectious than an untested person they expect to have
+been, in units of a person known to be positive. For N people with the noised sum Y of
+excess in a region, the mean is estimated as
 
     Y0 / N0 + r (Y - N Y0 / N0) / N      r = (v N) / (v N + sigma^2)
 
-Y0 and N0 of the whole city; v N is what the sums of N people truly differ by,
-and v is the likeliest one by the received sums: without noise r is 1, and where
-noise explains all differences as good as 0. Cells in time are read after that,
-against what their region as a whole has shown.
+with Y0 and N0 of the whole city; v N is the true variance of the sums of N people,
+and v its maximum-likelihood value: without noise r is 1, and where noise explains all
+differences nearly 0. Cells in time are estimated after that, relative to their region.
 
-With the excess known, both numbers that a place tells follow from how one known to
-be positive differs from everybody (``Profile``): expected infectiousness and
-evidence.
+Both messages of an edge follow from the excess and from how a person known to be
+positive differs from an untested one (``Profile``).
 """
 
 from dataclasses import dataclass
@@ -21,29 +20,31 @@ from typing import NamedTuple
 
 import numpy as np
 
+from epifalcon.belief_propagation.inference import Cohort, Exchange
+from epifalcon.belief_propagation.rates import Rates
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.disease import Rates
-from epifalcon.models.field.people import Cohort
-from epifalcon.models.field.tables import Manner, Told
 from epifalcon.types import UNKNOWN, Floats
 
 LEAST_CROWD = 0.5
 _LEAST_EXCESS = 1e-9
+_LEAST_ILL = 1e-5
 _SPREADS = np.geomspace(1e-4, 1e1, 81)
-"""Values of v that are tried, in the square of one known to be positive."""
-_DOUBT = (np.log(_SPREADS / 0.1) / np.log(3.0)) ** 2
-"""What speaks against each before anything is told: with a tenth of people known to
-be positive and met by chance it is 0.1. Counts where regions are few."""
+"""Candidates for v, in squared units of a person known to be positive."""
+_PENALTY = (np.log(_SPREADS / 0.1) / np.log(3.0)) ** 2
+"""Prior of v around 0.1: a tenth of people known positive who meet by chance. It
+matters with few regions."""
 _CROWDS_APART = 2.0
-"""How far the crowds of regions are apart at most, in their mean."""
+"""Largest standard deviation of the crowds of regions, in their mean."""
 _CITY_APART = 0.05
-"""How far a city's mean excess may be from 0."""
+"""Prior standard deviation of a city's mean excess."""
 _USUAL_SHARE, _SHARE_APART = 0.15, 0.1
-"""What is thought of the share of positives before it is told."""
+"""Prior mean and standard deviation of the share of positives."""
 
 
 class Noisy(NamedTuple):
@@ -56,40 +57,142 @@ class Noisy(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """How people who have heard nothing yet think of themselves; public."""
+    """Expectations of people before they received anything; public."""
 
     usual: Floats
-    """(slots,) chance to be infectious of one who was not tested."""
+    """(slots,) probability of being infectious of an untested person."""
     excess: Floats
-    """(slots,) what one known to be positive at the end has more."""
+    """(slots,) additional probability of a person positive at the end."""
     news: Floats
-    """(slots,) evidence of one known to be positive at the end."""
+    """(slots,) evidence message of a person positive at the end."""
 
     @classmethod
-    def of(cls, told: Told, rates: Rates, clock: Clock, bound: float) -> "Profile":
-        """Two people who are nowhere, one positive, live through ``told``."""
+    def of(
+        cls, received: EdgeMessages, rates: Rates, clock: Clock, bound: float
+    ) -> "Profile":
+        """Run an untested and a positive person, both nowhere, through a sweep."""
         nowhere = np.full((clock.slots, 2), UNKNOWN, np.int32)
         traces = Traces(nowhere, clock, Regions("area", np.zeros((1, 2))))
         tests = Known.from_tests(
             2, np.array([1]), np.array([True]), np.array([clock.slots - 1])
         )
         pair = Cohort.of(traces, tests, rates, TestErrors())
-        told = told._replace(edges=np.zeros((clock.slots, 2, 4)))
-        pair.sweep(told, Manner(1.0, np.ones(clock.slots), bound))
-        usual, ill = pair.home.infectious.T.astype(np.float64)
-        news = pair.home.evidence[:, 1].astype(np.float64)
+        received = received._replace(edges=np.zeros((clock.slots, 2, 4)))
+        pair.sweep(received, SweepOptions(1.0, np.ones(clock.slots), bound))
+        usual, ill = pair.state.infectious.T.astype(np.float64)
+        news = pair.state.evidence[:, 1].astype(np.float64)
         return cls(usual, np.maximum(ill - usual, _LEAST_EXCESS), news)
 
     def by_cell(self, length: int) -> Floats:
-        """(cells in time,) the excess added up; its norm is what counts as 1."""
+        """(cells in time,) the sum of the excess; its norm is the unit of messages."""
         found: Floats = self.excess.reshape(-1, length).sum(axis=1)
         return found
 
 
-def read_crowd(presence: Noisy, people: int) -> Floats:
-    """(regions,) people in each region at a time, from noised presence (1, regions).
+class PrivateCounts:
+    """What the counts of a private run show, and the noise of its sums."""
 
-    Scaled to ``people`` in all, and shrunk towards the mean of regions.
+    def __init__(
+        self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int, reach: float
+    ) -> None:
+        """``reach`` is that of presence; ``noises`` counts the noises in each cell."""
+        self.plan, self.noises, self._people = plan, noises[:, 1:], people
+        self._local = plan.settings.mode == "local"
+        if self._local:
+            # Regions in the clear show presence without noise.
+            total = self.noises.sum(axis=0, keepdims=True)
+            presence = Noisy(total, np.zeros_like(total))
+        else:
+            presence = self.noisy(crowd, PRESENCE, 0, reach)
+        self.crowd = estimate_crowd(presence, people)
+
+    @property
+    def share_of_others(self) -> float:
+        """Mean share of others among the people present."""
+        return float(np.maximum(self.crowd - 1, 0).sum() / self.crowd.sum())
+
+    def noisy(self, total: Floats, channel: str, number: int, reach: float) -> Noisy:
+        """Return received sums with their standard errors."""
+        scale = reach * self.plan.receipt(channel, number).sigma
+        noises = self.noises if channel == INFECTIOUS else self.noises[:1]
+        return Noisy(total[:, 1:], scale * np.sqrt(noises))
+
+    def positive(self, tested: float, positive: float) -> float:
+        """Estimate the number of positives among ``tested`` from both noised counts."""
+        count = self._people if self._local else self.noises.max()
+        scale = self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
+        return tested * estimate_share(tested, positive, scale)
+
+
+class DenoisingExchange:
+    """An exchange whose replies carry noise; returns the estimated sums."""
+
+    def __init__(self, inner: Exchange, counts: PrivateCounts, rates: Rates) -> None:
+        self._inner, self._counts, self._rates = inner, counts, rates
+        self._profile: Profile | None = None
+        self._received: list[Noisy] = []
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Send the messages of all edges and estimate the sums of the replies."""
+        plan, number = self._counts.plan, 1 + len(self._received)
+        if self._profile is None:
+            clock = plan.clock
+            self._profile = Profile.of(received, self._rates, clock, options.bound)
+        sums = self._inner.sweep(received, options)
+        most = unit_of(plan, self._profile) * float(self._profile.excess.max())
+        reach = plan.reach(number, most)
+        came = self._counts.noisy(sums.infectious, INFECTIOUS, number, reach)
+        self._received.append(came)
+        infectious, evidence = edge_sums(
+            self._received, self._profile, self._counts.crowd, options.bound
+        )
+        return sums._replace(infectious=infectious, evidence=evidence)
+
+    def end(self, received: EdgeMessages) -> None:
+        """Send the last messages; nothing is sent back."""
+        self._inner.end(received)
+
+
+def unit_of(plan: FieldPlan, profile: Profile) -> float:
+    """Return the factor by which a positive person's message has norm 1."""
+    return 1 / float(np.linalg.norm(profile.by_cell(plan.length)))
+
+
+def edge_sums(
+    received: list[Noisy], profile: Profile, crowd: Floats, bound: float
+) -> tuple[Floats, Floats]:
+    """Estimate the sums of infectiousness and evidence at all edges."""
+    slots = len(profile.usual)
+    by_cell = profile.by_cell(slots // len(received[0].total))
+    pooled = _pooled(received)
+    excess = estimate_excess(pooled, crowd, by_cell / np.linalg.norm(by_cell))
+    excess, others = by_slot(excess, slots), by_slot(crowd[None], slots)
+    ill = profile.usual[:, None] + profile.excess[:, None] * excess
+    news = profile.news[:, None] * excess
+    return np.clip(ill, _LEAST_ILL, 1) * others, np.clip(news, -1, bound) * others
+
+
+def by_slot(cells: Floats, slots: int) -> Floats:
+    """(slots, 1 + regions) from (cells in time, regions)."""
+    found = np.repeat(cells, slots // len(cells), axis=0)
+    return np.pad(found, ((0, 0), (1, 0)))
+
+
+def _pooled(received: list[Noisy]) -> Noisy:
+    """Average all sweeps, weighted by precision: most of a message stays the same."""
+    weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in received]
+    pairs = list(zip(weights, received, strict=True))
+    total = sum(weight * one.total for weight, one in pairs)
+    squared = sum((weight * one.sigma) ** 2 for weight, one in pairs)
+    return Noisy(
+        np.asarray(total / sum(weights)), np.asarray(np.sqrt(squared) / sum(weights))
+    )
+
+
+def estimate_crowd(presence: Noisy, people: int) -> Floats:
+    """(regions,) people per region at a time, from noised presence (1, regions).
+
+    Scaled to ``people`` in total, and shrunk towards the mean of regions.
     """
     total, sigma = presence.total[0], presence.sigma[0]
     scale = people / max(float(total.sum()), 1.0)
@@ -100,25 +203,20 @@ def read_crowd(presence: Noisy, people: int) -> Floats:
     return np.asarray(np.maximum(found, LEAST_CROWD))
 
 
-def share_of_others(crowd: Floats) -> float:
-    """The mean share of others among those present, by ``read_crowd``'s answer."""
-    return float(np.maximum(crowd - 1, 0).sum() / crowd.sum())
-
-
-def read_share(tested: float, positive: float, sigma: float) -> float:
-    """The share of positives, by two noised numbers and what is usual."""
+def estimate_share(tested: float, positive: float, sigma: float) -> float:
+    """Estimate the share of positives from two noised counts and the prior."""
     tested = max(tested, 1.0)
-    told = min(max(positive / tested, 0.0), 1.0)
-    noise = (1 + told**2) * (sigma / tested) ** 2
+    share = min(max(positive / tested, 0.0), 1.0)
+    noise = (1 + share**2) * (sigma / tested) ** 2
     weight = _SHARE_APART**2 / (_SHARE_APART**2 + noise)
-    return _USUAL_SHARE + weight * (told - _USUAL_SHARE)
+    return _USUAL_SHARE + weight * (share - _USUAL_SHARE)
 
 
-def read_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
-    """(cells in time, regions) mean excess of people, in those known positive.
+def estimate_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
+    """(cells in time, regions) estimated mean excess of people.
 
-    ``crowd`` (regions,); ``profile`` (cells in time,) is the excess of one known to
-    be positive, of norm 1.
+    ``crowd`` (regions,); ``profile`` (cells in time,) is the excess of a
+    person known to be positive, scaled to norm 1.
     """
     # Noise is the same in all directions: along the profile it is that of one cell.
     weight = profile[:, None] * (sums.sigma > 0)
@@ -127,40 +225,40 @@ def read_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
     noise = np.sqrt(((weight * sums.sigma) ** 2).sum(axis=0))
     people = crowd * there
     city = _city(along, people, noise)
-    apart = _kept(along - city * people, people, noise)
+    apart = _shrunk(along - city * people, people, noise)
     whole = city + apart / np.maximum(people, LEAST_CROWD)
     found = np.tile(whole, (len(profile), 1))
     if len(profile) == 1:
         return found
     size = profile[:, None] * crowd
     left = sums.total - found * size
-    return found + _kept(left, size, sums.sigma) / np.maximum(size, _LEAST_EXCESS)
+    return found + _shrunk(left, size, sums.sigma) / np.maximum(size, _LEAST_EXCESS)
 
 
 def _city(along: Floats, people: Floats, sigma: Floats) -> float:
-    """The city's mean excess: 0, unless the sums say otherwise.
+    """Estimate the city's mean excess, with a prior around 0.
 
-    What the tested among its people have more or less makes up for each other.
+    Positive and negative people of a city nearly cancel out.
     """
     count = max(float(people.sum()), LEAST_CROWD)
     truly, noise = _CITY_APART**2, float((sigma**2).sum()) / count**2
     return truly / (truly + noise) * float(along.sum()) / count
 
 
-def _kept(apart: Floats, people: Floats, sigma: Floats) -> Floats:
-    """What of each difference is no noise, where those of N people vary by v N."""
-    told = sigma > 0
-    if not told.any():
+def _shrunk(apart: Floats, people: Floats, sigma: Floats) -> Floats:
+    """Shrink each difference, where those of N people have the variance v N."""
+    known = sigma > 0
+    if not known.any():
         return np.zeros_like(apart)
-    seen, size, noise = apart[told], people[told], sigma[told] ** 2
+    seen, size, noise = apart[known], people[known], sigma[known] ** 2
     lost = [
-        doubt + _unlikely(seen, spread * size + noise)
-        for spread, doubt in zip(_SPREADS, _DOUBT, strict=True)
+        penalty + _unlikely(seen, spread * size + noise)
+        for spread, penalty in zip(_SPREADS, _PENALTY, strict=True)
     ]
     truly = _SPREADS[int(np.argmin(lost))] * people
-    return np.asarray(np.where(told, truly / (truly + sigma**2 + ~told), 0.0) * apart)
+    return np.asarray(np.where(known, truly / (truly + sigma**2 + ~known), 0.0) * apart)
 
 
 def _unlikely(seen: Floats, variance: Floats) -> float:
-    """-2 log likelihood, but for a constant."""
+    """Return -2 log likelihood, up to a constant."""
     return float(np.sum(np.log(variance) + seen**2 / variance))

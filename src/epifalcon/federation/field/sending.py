@@ -1,164 +1,160 @@
-"""What leaves a cohort in a private run: sums of bounded messages, and who sends.
+"""Clipping of messages in a private run, and their sums over people.
 
-A person's message is a vector with one entry for each cell, a region and a stretch
-of slots: what its slots there bring, added up. Each slot is cut off at a cap, and a
-vector longer than the bound is scaled down to it. Entries are whole multiples of a
-power of two, cut towards 0, so that sums are exact and no vector gets longer.
+A person's message is a vector with one entry per cell (a region and a stretch of
+slots): the sum of what its slots there contribute. Each slot is clipped at a cap, and
+a vector longer than the bound is scaled down to it. The rules follow from the plan
+alone, so that sites compute them themselves and no server can ask for more.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.hypergraph.compiled import compiled, each_part
-from epifalcon.models.field.people import Cohort
+from epifalcon._numba import compiled, each_part
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.federation.field.plan import FieldPlan
+from epifalcon.federation.field.reading import Profile, unit_of
 from epifalcon.types import Floats, RegionIds
 
-_STEPS = 2.0**30
 _PART, _MOST_PARTS = 8192, 4
 _COST = 10
-"""What a person's slot costs, as ``each_part`` counts."""
+"""Cost of a person and slot in units of ``each_part``."""
+_BELOW_BOUND = 1 - 2.0**-40
+"""Rounding must not make a vector longer than the bound."""
 
 
 class Cut(NamedTuple):
-    """How messages are bounded; public."""
+    """How messages are clipped; public."""
 
     base: Floats
-    """(slots,) what is taken off the message of a slot: what everybody expects."""
+    """(slots,) subtracted from the message of a slot: what everybody expects."""
     scale: float
-    """What is left is multiplied by this; with 0 each slot brings ``present``."""
+    """Factor on the difference; with 0 each slot contributes ``present``."""
     present: float
     length: int
     """Slots of a cell."""
     cap: float
-    """One slot brings at most this."""
+    """Largest contribution of one slot."""
     bound: float
-    """L2 norm of a person's whole vector, at most."""
+    """Largest L2 norm of a person's whole vector."""
     places: int
-    """Of each stretch only the places of most time; 0 for all."""
+    """Regions per stretch, those of most time; 0 for all."""
+    reach: float
+    """How far the protected unit moves the vector."""
 
 
 class Sent(NamedTuple):
-    """(cells in time, 1 + regions) each; place 0, not observed, stays empty."""
+    """(cells in time, 1 + regions) each; column 0, not observed, stays empty."""
 
     total: Floats
     senders: Floats
-    """How many people send for the cell."""
+    """Number of people who send for the cell."""
 
 
-def send(cohorts: Sequence[Cohort], cut: Cut) -> Sent:
-    """The sums over all people, before any noise.
+def presence_cut(plan: FieldPlan) -> Cut:
+    """Return the clipping of presence: how many people were where.
 
-    However people are dealt into cohorts, the sums have the same bits.
+    In mode ``local`` regions leave in the clear; what counts is who sends for which
+    cell.
     """
-    found: list[Sent] = []
-    for cohort in cohorts:
-        found += _parts(cohort, cut)
-    first = found[0]
-    for other in found[1:]:
-        np.add(first.total, other.total, out=first.total)
-        np.add(first.senders, other.senders, out=first.senders)
-    return first
+    clock, slots = plan.clock, plan.clock.slots
+    bound, reach = plan.settings.bound, plan.presence_reach
+    cut = Cut(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
+    if plan.settings.mode == "local":
+        return cut._replace(length=plan.length, places=plan.settings.places)
+    if plan.settings.unit != "person":
+        return cut._replace(cap=1 / slots, bound=np.inf)
+    cap = min(1 / slots, reach / clock.slots_per_day)
+    return cut._replace(cap=cap, bound=reach)
 
 
-def _parts(cohort: Cohort, cut: Cut) -> list[Sent]:
-    home, people = cohort.home, cohort.traces.people
+def excess_cut(plan: FieldPlan, profile: Profile, number: int) -> Cut:
+    """Return the clipping of the excess infectiousness in sweep ``number``."""
+    scale = unit_of(plan, profile)
+    most = scale * float(profile.excess.max())
+    whole = plan.settings.unit == "person" or number > 1
+    return Cut(
+        profile.usual,
+        scale,
+        0.0,
+        plan.length,
+        plan.cap(most) if number == 1 else np.inf,
+        plan.settings.bound if whole else np.inf,
+        plan.settings.places if plan.settings.mode == "local" else 0,
+        plan.reach(number, most),
+    )
+
+
+def send(cohort: Cohort, cut: Cut) -> Sent:
+    """Sum the clipped messages of all people, before any noise."""
+    state, people = cohort.state, cohort.traces.people
     shape = (cohort.traces.slots // cut.length, 1 + len(cohort.traces.regions))
     parts = min(max(people // _PART, 1), _MOST_PARTS)
     found = [Sent(np.zeros(shape), np.zeros(shape)) for _ in range(parts)]
 
     def work(part: int) -> None:
-        whom = people * part // parts, people * (part + 1) // parts
-        add_messages(whom, home.here, home.infectious, cut, found[part])
+        first, last = people * part // parts, people * (part + 1) // parts
+        _add_messages(first, last, state.regions, state.infectious, cut, found[part])
 
-    each_part(work, parts, _COST * home.here.size)
-    return found
-
-
-class _Vector(NamedTuple):
-    """A person's entries as they are found; (slots,) each."""
-
-    row: NDArray[np.int64]
-    place: NDArray[np.int64]
-    time: NDArray[np.int64]
-    value: Floats
-    entry_of: NDArray[np.int64]
-    """(1 + regions,) the entry of a place in the stretch at hand, or -1."""
+    each_part(work, parts, _COST * state.regions.size)
+    for other in found[1:]:
+        np.add(found[0].total, other.total, out=found[0].total)
+        np.add(found[0].senders, other.senders, out=found[0].senders)
+    return found[0]
 
 
 @compiled
-def add_messages(
-    whom: tuple[int, int],
-    here: RegionIds,
+def _add_messages(
+    first: int,
+    last: int,
+    regions: RegionIds,
     message: NDArray[np.float32],
     cut: Cut,
     sent: Sent,
 ) -> None:
-    """Add the vectors of the people from ``whom[0]`` to ``whom[1]``."""
-    slots, edges = here.shape[0], sent.total.shape[1]
-    row, place = np.empty(slots, np.int64), np.empty(slots, np.int64)
-    time, value = np.empty(slots, np.int64), np.empty(slots)
-    vector = _Vector(row, place, time, value, np.full(edges, -1, np.int64))
-    for person in range(whom[0], whom[1]):
-        used, squared = 0, 0.0
+    """Add the vectors of people ``first`` to ``last``."""
+    slots, edges = regions.shape[0], sent.total.shape[1]
+    value, time = np.zeros((2, edges))
+    row, place = np.empty((2, slots), np.int64)
+    entry_value = np.empty(slots)
+    visited = np.empty(slots, np.int64)
+    for person in range(first, last):
+        entries, squared = 0, 0.0
         for begin in range(0, slots, cut.length):
-            used = _gather((person, begin, used), here, message, cut, vector)
-        for entry in range(used):
-            squared += value[entry] ** 2
-        scale = _STEPS * min(1.0, cut.bound / max(np.sqrt(squared), 1e-300))
-        for entry in range(used):
-            whole = np.trunc(scale * value[entry])
-            sent.total[row[entry], place[entry]] += whole / _STEPS
+            count = 0
+            for slot in range(begin, begin + cut.length):
+                edge = regions[slot, person] + 1
+                if edge == 0:
+                    continue
+                if time[edge] == 0:
+                    visited[count] = edge
+                    count += 1
+                    value[edge] = 0.0
+                excess = cut.scale * (message[slot, person] - cut.base[slot])
+                value[edge] += min(max(excess + cut.present, -cut.cap), cut.cap)
+                time[edge] += 1
+            kept = count if cut.places == 0 else min(cut.places, count)
+            for at in range(count):
+                # Selection sort by time; of equals the earlier stays ahead.
+                if at < kept:
+                    most = at
+                    for other in range(at + 1, count):
+                        if time[visited[other]] > time[visited[most]]:
+                            most = other
+                    edge = visited[most]
+                    for other in range(most, at, -1):
+                        visited[other] = visited[other - 1]
+                    visited[at] = edge
+                    row[entries], place[entries] = begin // cut.length, edge
+                    entry_value[entries] = value[edge]
+                    squared += value[edge] ** 2
+                    entries += 1
+            for at in range(count):
+                time[visited[at]] = 0
+        scale = 1.0
+        if squared > 0:
+            scale = min(1.0, _BELOW_BOUND * cut.bound / np.sqrt(squared))
+        for entry in range(entries):
+            sent.total[row[entry], place[entry]] += scale * entry_value[entry]
             sent.senders[row[entry], place[entry]] += 1
-
-
-@compiled
-def _gather(
-    at: tuple[int, int, int],
-    here: RegionIds,
-    message: NDArray[np.float32],
-    cut: Cut,
-    vector: _Vector,
-) -> int:
-    """Write the entries of one stretch behind those there are; where they end."""
-    person, begin, first = at
-    used = first
-    for slot in range(begin, begin + cut.length):
-        edge = here[slot, person] + 1
-        if edge == 0:
-            continue
-        entry = vector.entry_of[edge]
-        if entry < 0:
-            entry, used = used, used + 1
-            vector.entry_of[edge] = entry
-            vector.row[entry], vector.place[entry] = begin // cut.length, edge
-            vector.time[entry], vector.value[entry] = 0, 0.0
-        brought = cut.scale * (message[slot, person] - cut.base[slot]) + cut.present
-        vector.value[entry] += min(max(brought, -cut.cap), cut.cap)
-        vector.time[entry] += 1
-    for entry in range(first, used):
-        vector.entry_of[vector.place[entry]] = -1
-    if cut.places == 0:
-        return used
-    return _keep(first, used, cut.places, vector)
-
-
-@compiled
-def _keep(first: int, used: int, places: int, vector: _Vector) -> int:
-    """Bring the entries of most time to the front; where they end."""
-    time, place, value = vector.time, vector.place, vector.value
-    end = min(first + places, used)
-    for at in range(first, end):
-        most = at
-        for entry in range(at + 1, used):
-            if time[entry] > time[most]:
-                most = entry
-        held = time[most], place[most], value[most]
-        # The others move up, so that of equals the earlier stays ahead.
-        for entry in range(most, at, -1):
-            time[entry], place[entry] = time[entry - 1], place[entry - 1]
-            value[entry] = value[entry - 1]
-        time[at], place[at], value[at] = held
-    return end

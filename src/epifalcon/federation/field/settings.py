@@ -1,27 +1,32 @@
-"""What Falcon Field promises, and how the promise is divided. Free of torch."""
+"""Settings of Falcon Field: privacy, inference, and the task that sites receive.
 
-from dataclasses import dataclass, field
+Free of torch.
+"""
+
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from epifalcon.checks import non_negative, one_of, positive, whole
+from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.checks import one_of, positive, whole
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import SettingsError
-from epifalcon.models.field.settings import LAYERS, LEAST_FOLDS, FieldSettings
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import UNITS, Unit
 
+METHOD = "falcon-field"
 FieldMode = Literal["off", "sums", "local"]
 Cells = Literal["slot", "day", "window"]
-TUNING = "tuning"
-"""The channel of gradients; under this name scores tell what tuning cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldPrivacySettings:
-    """The promise of a run of Falcon Field.
+    """The privacy guarantee of a run.
 
-    ``off``: none. ``sums``: the server sees sums over people with one noise on
-    each. ``local``: every person adds noise of its own before anything leaves, at
-    the places it sends for, which leave in the clear.
+    ``off``: none. ``sums``: the server sees sums over people, each with one noise.
+    ``local``: every person adds noise before anything leaves; the regions that a
+    message is for leave in the clear.
     """
 
     mode: FieldMode = "off"
@@ -29,22 +34,21 @@ class FieldPrivacySettings:
     delta: float = DELTA
     unit: Unit = "person"
     cells: Cells = "window"
-    """One sum for each region over the whole window, for each of its days, or for
-    each slot: the fewer, the less noise is in all of them together."""
+    """One sum per region over the whole window, per region and day, or per region
+    and slot: fewer sums contain less noise in total."""
     sweeps: int = 1
-    """Exchanges; each one costs."""
+    """Sweeps; each one costs."""
     bound: float = 0.5
-    """The most a person's message may weigh in all places together, in L2. 1 is one
-    known to be positive who was in one place all the time, and a person who is
-    present there: most people are at two places or more, and weigh 0.7 at most."""
+    """Largest L2 norm of a person's message over all regions. 1 is a person known to
+    be positive who stayed in one region all the time."""
     places: int = 2
-    """In ``local``, for how many places of each cell's time a person sends, those of
-    most time: the others stay at home, and so does their noise."""
+    """In mode ``local``, the number of regions per cell that a person sends for:
+    those where it spent the most time."""
     presence_share: float = 0.1
-    """Part of mu^2 for the one release of how many people were where. Under
-    ``local`` it is told by the places in the clear, and nothing is spent."""
+    """Part of mu^2 for the one release of how many people were where. Free in mode
+    ``local``, where regions leave in the clear."""
     tests_share: float = 0.01
-    """Part of mu^2 for the number of tested and of positive people."""
+    """Part of mu^2 for the numbers of tested and of positive people."""
 
     def __post_init__(self) -> None:
         one_of(get_args(FieldMode), mode=self.mode)
@@ -63,69 +67,78 @@ class FieldPrivacySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuningSettings:
-    """Fine-tuning of the learned correction on held-out tested people, by DPSGD.
-
-    In each step every held-out tested person brings the gradient of its own loss,
-    clipped; the server sees their noised sum. Everybody takes part in every step, so
-    that what all steps cost together is known exactly.
-    """
-
-    steps: int = 0
-    """Steps of a tuning; 0 leaves the correction as it is. A person takes part in two
-    tunings: one for people without test, one for the fold that comes before its own."""
-    epsilon: float = 8.0
-    """Of a person's own gradients, all steps of both tunings together."""
-    delta: float = DELTA
-    sigma: float | None = None
-    """Noise in units of ``clip``, where it is not to follow from ``epsilon``; 0 adds
-    none."""
-    noise: Literal["sums", "local"] = "sums"
-    """Whether the sum has one noise or each gradient its own."""
-    clip: float = 2.0
-    """The most that a person's gradient may weigh, in L2."""
-    learning_rate: float = 0.1
-    layers: int = 1
-    """How many of the network's layers are tuned, from the last one on: the fewer, the
-    less noise is in all of them together."""
-    taken: Literal["auto", "always"] = "auto"
-    """``auto``: where it tells held-out people better than the correction as it is, or
-    none, by more than one standard error."""
-
-    def __post_init__(self) -> None:
-        whole(0, steps=self.steps)
-        whole(1, layers=self.layers)
-        if self.layers > LAYERS:
-            raise SettingsError(f"layers={self.layers}: the network has {LAYERS}")
-        one_of(("sums", "local"), noise=self.noise)
-        one_of(("auto", "always"), taken=self.taken)
-        positive(epsilon=self.epsilon, delta=self.delta, clip=self.clip)
-        positive(learning_rate=self.learning_rate)
-        if self.delta >= 1:
-            raise SettingsError(f"delta={self.delta} must be less than 1")
-        if self.sigma is not None:
-            non_negative(sigma=self.sigma)
-
-
-@dataclass(frozen=True, kw_only=True)
 class FieldWishes:
-    """Falcon Field whole."""
+    """All settings of Falcon Field."""
 
     privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
-    tuning: TuningSettings = field(default_factory=TuningSettings)
     # Last, since it takes the name of the function.
     field: FieldSettings = field(default_factory=FieldSettings)
 
+
+@dataclass(frozen=True, kw_only=True)
+class FieldTask:
+    """Falcon Field for one disease: all that sites need to know of a run."""
+
+    wishes: FieldWishes = field(default_factory=FieldWishes)
+    pathogen: Pathogen = SARS_COV_2
+    rule: OutbreakSettings = field(default_factory=OutbreakSettings)
+    test_errors: TestErrors = field(default_factory=TestErrors)
+
     def __post_init__(self) -> None:
-        if not self.tuning.steps:
-            return
-        if self.privacy.mode != "off":
+        if self.rule.seed_people or self.rule.seed_regions:
+            raise SettingsError("rule: of the seeds only their number may be told")
+        if self.private and self.rule.contact == "I/S":
             raise SettingsError(
-                f"field_tuning.steps={self.tuning.steps} needs held-out people, and a "
-                f"run of field_privacy.mode={self.privacy.mode!r} has none"
+                "a private exchange pays for one sum: contact='I/S' would need more"
             )
-        if self.field.correction == "none" or self.field.folds < LEAST_FOLDS:
-            raise SettingsError(
-                f"field_tuning.steps={self.tuning.steps} needs a correction to tune "
-                f"(field.correction) and {LEAST_FOLDS} folds (field.folds)"
-            )
+
+    @classmethod
+    def of(
+        cls,
+        wishes: FieldWishes,
+        pathogen: Pathogen,
+        rule: OutbreakSettings,
+        test_errors: TestErrors,
+    ) -> "FieldTask":
+        """Create the task; of the rule's seeds only their number is kept."""
+        if rule.seed_people:
+            rule = replace(rule, seed_people=(), seed_count=len(rule.seed_people))
+        rule = replace(rule, seed_regions=())
+        return cls(wishes=wishes, pathogen=pathogen, rule=rule, test_errors=test_errors)
+
+    @property
+    def mode(self) -> FieldMode:
+        """The privacy mode: ``off``, ``sums`` or ``local``."""
+        return self.wishes.privacy.mode
+
+    @property
+    def private(self) -> bool:
+        """Return True if there is a privacy guarantee."""
+        return self.mode != "off"
+
+    @property
+    def is_local(self) -> bool:
+        """Return True if every person adds its own noise."""
+        return self.mode == "local"
+
+    @property
+    def folds(self) -> int:
+        """Number of folds of the tested people; a private run has none."""
+        return 0 if self.private else self.wishes.field.folds
+
+    @property
+    def inference(self) -> FieldSettings:
+        """Settings of inference, with the sweeps that the privacy budget pays for."""
+        if not self.private:
+            return self.wishes.field
+        return replace(self.wishes.field, sweeps=self.wishes.privacy.sweeps)
+
+    @property
+    def selects_transmission(self) -> bool:
+        """Return True if a model of transmission is selected by held-out people."""
+        return not self.private and len(self.wishes.field.region.laws) > 1
+
+    @property
+    def learns_transmission(self) -> bool:
+        """Return True if infections and hazard of tested people leave by region."""
+        return not self.private and self.wishes.field.region.laws != ("one",)

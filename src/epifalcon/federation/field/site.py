@@ -1,184 +1,155 @@
 """A site's part in a run of Falcon Field, from the first call to its people's risks.
 
 ``hello`` (may we?), ``count`` (who was where, how many were tested), ``sweep`` and
-``end`` of each run, ``judged`` (how well laws tell held-out people), ``finish``.
-Receipts are in the site's own ledger before an answer leaves, and with a promise
-also a digest of all that was told towards it (``sites.trail``): a run that is begun
-again is told the same and answers with the same bits, or it is refused.
+``end`` of each run, ``judged`` (losses of held-out people), ``finish``. Receipts are
+in the site's own ledger before an answer leaves, and with noise also a digest of all
+that it follows from (``sites.trail``): a run that is started again gets the same
+requests and answers with the same bits, or it is refused.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
-
-import torch
 
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.field import receipts
 from epifalcon.federation.field.home import FieldHome
-from epifalcon.federation.field.judging import Judgement
 from epifalcon.federation.field.messages import (
+    End,
+    FieldCounted,
+    FieldSums,
+    Judge,
+    Losses,
     Size,
-    read_run,
-    read_told,
-    send_counted,
-    send_judgement,
-    send_sums,
+    Sweep,
 )
-from epifalcon.federation.field.plan import FieldPlan
-from epifalcon.federation.field.policy import require_allowed, require_crowd
-from epifalcon.federation.field.task import METHOD, FieldTask
-from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.preparing import Household
-from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.answering import Answering
-from epifalcon.federation.sites.door import LEDGER, Door, told_of
-from epifalcon.federation.sites.files import SiteFiles, SiteSettings
-from epifalcon.federation.sites.keeping import fingerprint
-from epifalcon.federation.sites.promises import Promise
-from epifalcon.federation.sites.switchboard import Payload
-from epifalcon.federation.sites.trail import Noted, digest
-from epifalcon.federation.sites.wire import Parcel
+from epifalcon.federation.field.plan import (
+    FieldPlan,
+    budget_of,
+    opening_receipts,
+    sweep_receipts,
+)
+from epifalcon.federation.field.settings import METHOD, FieldTask
+from epifalcon.federation.messages import Count, Done, Finish, Record, Scores
+from epifalcon.federation.sites.files import PolicyError, SitePolicy
+from epifalcon.federation.sites.session import LEDGER, Handler, Order, SiteSession
+from epifalcon.federation.sites.trail import digest
+from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.settings import as_plain, build
 
 _MOST_PEOPLE = 2**40
 
 
-@dataclass(frozen=True, eq=False)
-class _Admitted:
-    """A run that the site takes part in."""
+@dataclass(frozen=True, kw_only=True)
+class FieldOrder(Order):
+    """A run of Falcon Field, as a server asks sites for it."""
 
-    task: FieldTask
-    seed: int
-    site: SiteSettings
-    home: Household
-    noted: Noted
+    method = METHOD
+    settings: FieldTask
+
+    @property
+    def mode(self) -> str:
+        """``off``, ``sums`` or ``local``."""
+        return self.settings.mode
+
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added."""
+        return self.settings.private
+
+    def require_allowed(self, policy: SitePolicy) -> None:
+        """Refuse a task that wants more than a site's policy allows.
+
+        The same lines of ``site.toml`` as for Falcon: ``region_model`` is for
+        infections by region. Rows of people never leave.
+        """
+        task, mode, wish = self.settings, self.mode, self.settings.wishes.privacy
+        if mode not in policy.modes:
+            raise PolicyError("modes", f"this site does not take part in mode {mode}")
+        if task.learns_transmission and mode not in policy.region_model:
+            raise PolicyError(
+                "region_model",
+                f"no infections by region leave this site in mode {mode}",
+            )
+        if not task.private:
+            return
+        if wish.delta > policy.delta:
+            raise PolicyError(
+                "delta", f"delta={wish.delta:g}, at most {policy.delta:g} here"
+            )
+        if policy.relation == "replace":
+            raise PolicyError(
+                "relation",
+                "messages are hidden against none, this site wants 'replace'",
+            )
+
+    def squared_mu(self, clock: Clock) -> float | None:
+        """Privacy cost for a person of all releases; None without a guarantee."""
+        if not self.is_private:
+            return None
+        plan = FieldPlan.of(self.settings.wishes.privacy, clock)
+        made = list(plan.opening())
+        for number in range(1, 1 + plan.settings.sweeps):
+            made += plan.exchange(number)
+        noised = [one for one in made if isinstance(one, GaussianRelease)]
+        return sum(one.squared_mu("person") for one in noised)
 
 
 @dataclass(frozen=True, eq=False)
 class _Working:
-    """What there is after the count."""
+    """The state after the count."""
 
     people: FieldHome
     size: Size
     ledger: Ledger
 
 
-class FieldSiteRun:
-    """Answers all calls of one run for the site whose files are given.
+class FieldSiteRun(SiteSession[FieldOrder]):
+    """Answers all calls of one run of Falcon Field."""
 
-    Nothing but ``hello`` is answered before one was accepted, nor after one was
-    refused.
-    """
+    order_type = FieldOrder
 
-    def __init__(self, files: SiteFiles, run: str, site: str) -> None:
-        self._door = Door(files, run)
-        self.answering = Answering(run, site)
-        self._handlers = {
-            "hello": self._hello,
-            "count": self._count,
-            "sweep": self._sweep,
-            "end": self._end,
-            "judged": self._judged,
-            "finish": self._finish,
+    def start(self) -> dict[type[Record], Handler]:
+        """Reset the state; return the handlers."""
+        self._counted: _Working | None = None
+        return {
+            Count: self._count,
+            Sweep: self._sweep,
+            End: self._end,
+            Judge: self._judged,
+            Finish: self._finish,
         }
-        self._forget()
 
-    def answer(self, call: bytes) -> bytes:
-        """The answer to a call; never raises."""
-        return self.answering.answer(call)
-
-    def close(self) -> None:
-        """Let another process take the run up."""
-        self._door.close()
-
-    def _forget(self) -> None:
-        """Be as before the first call, but for what is noted."""
-        self._admitted: _Admitted | None = None
-        self._working: _Working | None = None
-        self._told = ""
-        self.answering.forget()
-        for phase, handler in self._handlers.items():
-            self.answering.on(phase, handler)
-
-    def _hello(self, call: Parcel) -> Payload:
-        """Whether the site takes part, and how many people it has."""
-        try:
-            admitted = self._admit(call)
-        except Exception:
-            self._forget()
-            raise
-        self._admitted = admitted
-        self.answering.tells_seconds = not admitted.task.private
-        return told_of(admitted.home.traces)
-
-    def _admit(self, call: Parcel) -> _Admitted:
-        """The run, if its settings are allowed, paid for, and those of before."""
-        if call.value("method") != METHOD:
-            raise DataError("a run of another method")
-        task = build(FieldTask, call.value("settings"), "settings")
-        build(SiteRules, call.value("rules"), "rules")
-        seed, site = int(call.value("seed")), self._door.files.settings()
-        require_allowed(site.policy, task)
-        home = self._door.files.household(site, first=0)
-        self._door.hold()
-        noted = self._notes(task)
-        found = digest(as_plain(task), seed, fingerprint(home))
-        noted.refuse_other(0, "hello", found)
-        self._promise(site, task, home)
-        noted.require(0, "hello", found)
-        self._told = found
-        return _Admitted(task, seed, site, home, noted)
-
-    def _notes(self, task: FieldTask) -> Noted:
-        if self._admitted is not None:
-            return self._admitted.noted
-        return self._door.notes(kept=task.private)
-
-    def _promise(self, site: SiteSettings, task: FieldTask, home: Household) -> None:
-        """Refuse a promise that is too much, with those of all runs before.
-
-        All receipts are added up as they hold of a person, whatever the unit.
-        """
-        if not task.private:
-            return
-        wish, clock = task.wishes.privacy, home.traces.clock
-        promised = _of_a_person(FieldPlan.of(wish, clock))
-        self._door.promise(Promise(self._door.run, promised), site.policy)
-
-    def _count(self, call: Parcel) -> Payload:
+    def _count(self, call: Count, number: int) -> FieldCounted:
         """Who was where and how many were tested, once receipts are written."""
-        run = self._require_admitted()
-        first, people = call.value("first"), call.value("people")
-        if not (isinstance(first, int) and isinstance(people, int)):
-            raise DataError("numbers of people are none")
-        traces = run.home.traces
+        del number
+        run, first, people = self.admitted, call.first, call.people or 0
+        traces, task = run.home.traces, run.order.settings
         if not 0 <= first <= people - traces.people or people > _MOST_PEOPLE:
             raise DataError(f"{traces.people:,} people from {first} on, of {people}")
-        # First noted: else other numbers could be tried, and other folds with them.
-        self._note("count", digest(first, people))
+        # Noted first: otherwise other numbers, and other folds, could be tried.
+        self.note("count", digest(first, people))
         home = replace(run.home, first=first)
-        seeds = RunSeeds(run.seed, self._door.secret(run.site.policy))
-        made = FieldHome(home, run.task, run.seed, seeds.noise)
-        require_crowd(run.site.policy, run.task, made)
-        budget = receipts.budget_of(run.task, traces.clock)
-        ledger = ledger_of(self._door.folder / LEDGER, budget, None)
-        record_once(ledger, receipts.opening(run.task, traces.clock))
+        made = FieldHome(home, task, run.order.seed, self.seeds().noise, people)
+        require_crowd(run.site.policy, task, made)
+        budget = budget_of(task, traces.clock)
+        ledger = ledger_of(self.folder / LEDGER, budget, None)
+        record_once(ledger, opening_receipts(task, traces.clock))
         size = Size(people, traces.clock, len(traces.regions))
-        self._working = _Working(made, size, ledger)
-        told = send_counted(made.count())
-        centre = torch.from_numpy(traces.regions.centre_km.astype("float64"))
-        return Payload({**told.tensors, "centre_km": torch.nan_to_num(centre, 1e9)})
+        self._counted = _Working(made, size, ledger)
+        found = made.count()
+        return FieldCounted(found.crowd, found.tests, found.noises)
 
-    def _sweep(self, call: Parcel) -> Payload:
-        """One exchange: hear, and send sums once receipts are written."""
-        run, working = self._require_admitted(), self._require_working()
-        people, task = working.people, run.task
-        told, manner = read_told(call, working.size, task)
-        wanted, step = read_run(call, task.folds)
-        well, tally = _wanted(call, task)
+    def _sweep(self, call: Sweep, number: int) -> FieldSums:
+        """Carry out one exchange: sums leave once receipts are written."""
+        del number
+        task, working = self.admitted.order.settings, self._working
+        people, step = working.people, call.step
+        received, options = call.received(working.size, task)
+        wanted = call.run(task.folds)
+        if options.susceptible and task.rule.contact != "I/S":
+            raise DataError("these settings need no susceptible people")
+        if options.tally and not task.learns_transmission:
+            raise DataError("these settings have no transmission to learn")
         if step > task.inference.sweeps and task.private:
             raise DataError(f"exchange {step} of {task.inference.sweeps}")
         if step == 1:
@@ -186,79 +157,64 @@ class FieldSiteRun:
         elif people.run != wanted or step <= people.exchanges:
             raise DataError("an exchange of a run that was not begun here")
         if task.private:
-            self._note_exchange(step, call)
-            made = receipts.exchange(task, working.size.clock, step)
-            working.ledger.record(*made)
+            # Refuse an exchange whose noise was spent upon other values.
+            found = digest(self.heard, call.digest)
+            self.admitted.noted.require(step, "sweep", found)
+            self.heard = found
+            working.ledger.record(*sweep_receipts(task, working.size.clock, step))
         people.exchanges = step - 1
-        return send_sums(people.sweep(told, manner, well=well, tally=tally))
+        return FieldSums(*people.sweep(received, options))
 
-    def _end(self, call: Parcel) -> Payload:
-        """The last word of a run; people keep their risks, and nothing leaves."""
-        run, working = self._require_admitted(), self._require_working()
-        told, manner = read_told(call, working.size, run.task)
-        wanted, _ = read_run(call, run.task.folds)
-        if working.people.run != wanted:
+    def _end(self, call: End, number: int) -> Done:
+        """Take the last state of a run; people keep their risks, nothing leaves."""
+        del number
+        task, working = self.admitted.order.settings, self._working
+        received, _ = call.received(working.size, task)
+        if working.people.run != call.run(task.folds):
             raise DataError("the end of a run that was not begun here")
-        self._told = digest(self._told, "end", dict(call.told), tensors=call.tensors)
-        working.people.end(told, manner)
-        return Payload()
+        self.heard = digest(self.heard, "end", call.digest)
+        working.people.end(received)
+        return Done()
 
-    def _judged(self, call: Parcel) -> Payload:
+    def _judged(self, call: Judge, number: int) -> Losses:
         """Sums of held-out people's losses; of nobody where the policy says so."""
-        run, working = self._require_admitted(), self._require_working()
-        folds = [int(one) for one in call.value("folds")]
-        if run.task.private or len(run.task.wishes.field.region.laws) == 1:
+        del number
+        run, working = self.admitted, self._working
+        task = run.order.settings
+        if not task.selects_transmission:
             raise DataError("these settings have no law to choose")
-        if not run.site.policy.validation:
-            return send_judgement(Judgement.none())
-        return send_judgement(working.people.judged(folds))
+        held_out = call.held_out(task.folds) if run.site.policy.validation else []
+        made = working.people.judged(held_out)
+        return Losses(made.people, made.total, made.products)
 
-    def _finish(self, call: Parcel) -> Payload:
+    def _finish(self, call: Finish, number: int) -> Scores:
         """Write the risks of the site's people to its own folder."""
-        run, working = self._require_admitted(), self._require_working()
-        risk = working.people.risk
-        self._door.write_risks(risk)
-        if not call.told.get("scores"):
-            return Payload()
-        found = digest(self._told)
-        return self._door.given(risk, run.site.policy, run.noted, found)
+        del number
+        return self.finish(self._working.people.risk, call.scores, digest(self.heard))
 
-    def _note(self, phase: str, found: str) -> None:
-        self._require_admitted().noted.require(0, phase, found)
-        self._told = digest(self._told, phase, found)
-
-    def _note_exchange(self, number: int, call: Parcel) -> None:
-        """Refuse an exchange whose noise was spent upon other values."""
-        found = digest(self._told, dict(call.told), tensors=call.tensors)
-        self._require_admitted().noted.require(number, "sweep", found)
-        self._told = found
-
-    def _require_admitted(self) -> _Admitted:
-        if self._admitted is None:
-            raise DataError("no hello was accepted")
-        return self._admitted
-
-    def _require_working(self) -> _Working:
-        if self._working is None:
+    @property
+    def _working(self) -> _Working:
+        if self._counted is None:
             raise DataError("nothing was counted yet")
-        return self._working
+        return self._counted
 
 
-def _of_a_person(plan: FieldPlan) -> float:
-    """What all releases of a run cost a person, in mu^2."""
-    made = list(plan.opening())
-    for number in range(1, 1 + plan.settings.sweeps):
-        made += plan.exchange(number)
-    noised = [one for one in made if isinstance(one, GaussianRelease)]
-    return sum(one.squared_mu("person") for one in noised)
+def require_crowd(policy: SitePolicy, task: FieldTask, people: FieldHome) -> None:
+    """Refuse sums without noise over too few people.
 
-
-def _wanted(call: Parcel, task: FieldTask) -> tuple[bool, bool]:
-    """Whether the susceptible, and infections by region, are added up too."""
-    wanted: list[Any] = [call.value(name) for name in ("well", "tally")]
-    well, tally = (one is True for one in wanted)
-    if well and task.rule.contact != "I/S":
-        raise DataError("nobody asked for susceptible people")
-    if tally and not task.learns_transmission:
-        raise DataError("these settings have no transmission to learn")
-    return well, tally
+    Runs without a fold reveal, beside those with all, what the fold's tests say.
+    """
+    if task.private:
+        return
+    least, count = policy.least_in_fold, people.home.traces.people
+    if count < least:
+        raise PolicyError(
+            "least_in_fold", f"{count} people, sums leave of {least} or more"
+        )
+    for part in range(task.folds):
+        tested = int((people.fold == part).sum())
+        if tested < least:
+            raise PolicyError(
+                "least_in_fold",
+                f"a fold of {tested} tested people, sums leave of {least} or more",
+            )

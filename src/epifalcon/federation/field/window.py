@@ -1,66 +1,80 @@
-"""The field from day to day: a window of days that moves on without starting again.
+"""Falcon Field day by day: a sliding window of days that is inferred again.
 
     window = window.update(day)
 
-The new day's slots are put behind the window's, with what people sent so far left
-where it stands; a few sweeps then bring news of the day, and of its tests backwards,
-to everybody. Where the window is full its oldest day goes: what each person thinks
-of its own state at the end of that day, tests until then counted, is the prior of
-all that comes after, and is thought of no more.
+The slots of a new day are appended with no messages in them; everything sent so far
+stays, and a few sweeps spread the news of the day and of its tests. When the window is
+full its oldest day is dropped: each person's posterior of its state at the end of that
+day, given the tests until then, becomes the prior of everything after it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from epifalcon import store
+from epifalcon.belief_propagation.inference import (
+    Cohort,
+    InferenceState,
+    InitialHazard,
+    infer,
+    initial_prior,
+)
+from epifalcon.belief_propagation.marginals import (
+    Now,
+    current_risk,
+    state_probabilities,
+)
+from epifalcon.belief_propagation.own_tests import result_likelihood
+from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
+from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.known import Known
-from epifalcon.errors import DataError
-from epifalcon.federation.field.together import Together
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.field.disease import fit_to_tests
-from epifalcon.models.field.people import Cohort, before_all
-from epifalcon.models.field.places import Places
-from epifalcon.models.field.published import Messages, PublishedField
-from epifalcon.models.field.reading import Heard, Now, states_after
-from epifalcon.models.field.settings import FieldSettings, WindowSettings
-from epifalcon.models.field.sweeps import Stage, Start, caution_by, go_on
-from epifalcon.models.field.tables import Sums
-from epifalcon.models.field.transmission import Transmission
+from epifalcon.settings import as_plain, build
 from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
+
+KIND = "field-window"
+_TRACES, _KNOWN, _FIELD, _MESSAGES = "traces", "known", "field", "messages"
+_BOUNDARY = ("prior", "aside", "status")
 
 
 @dataclass(frozen=True, eq=False)
 class NewDay:
-    """What comes in about the day after the window."""
+    """Visits and tests of the day after the window."""
 
     by_slot: RegionIds
-    """(slots of a day, people): those of the window in their order, then newcomers."""
+    """(slots of a day, people): the people of the window in order, then newcomers."""
     person: NDArray[np.int32]
     """(tests,)"""
     positive: Mask
     slot: Slots
-    """(tests,) from the first slot of the window as it was; earlier ones count for
-    that slot."""
+    """(tests,) from the first slot of the window before the update; earlier tests are
+    moved to that slot."""
     newcomers: Sequence[str] = ()
-    """What the newcomers are called, where people have names."""
+    """Names of the newcomers, if people have names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """What people think of their state before the window; (people, 4) each."""
+    """State of people before the window; (people, 4) each."""
 
     prior: Floats
-    """Chance of S, E, I, R, earlier own tests counted."""
+    """Probability of S, E, I, R given earlier own tests."""
     aside: Floats
-    """The same, own tests aside."""
+    """The same, own tests excluded."""
     status: NDArray[np.int8]
     """(people,) of all tests so far, as ``Known.status``."""
 
     def of_more(self, people: int) -> "Boundary":
-        """Of so many people in all; newcomers were in the city before, like others."""
+        """Extend to so many people; newcomers were in the city before, like others."""
         more = people - len(self.status)
         mean = np.tile(self.aside.mean(axis=0), (more, 1))
         return Boundary(
@@ -72,7 +86,7 @@ class Boundary:
 
 @dataclass(frozen=True, eq=False)
 class FieldWindow:
-    """All that goes on from one day to the next."""
+    """The state that is stored from one day to the next."""
 
     traces: Traces
     known: Known
@@ -91,15 +105,21 @@ class FieldWindow:
         people: Cohort,
         known: Known,
         field: PublishedField,
-        settings: tuple[FieldSettings, WindowSettings],
+        settings: FieldSettings,
+        window: WindowSettings,
         transmission: Transmission,
     ) -> "FieldWindow":
-        """A window on the days of a run, the oldest ones dropped where it is full."""
-        prior = before_all(people.traces.people, field.rates)
-        messages = Messages(people.home.infectious, people.home.evidence)
-        boundary = Boundary(prior, prior.copy(), known.status.copy())
+        """Create a window on the last days of a run."""
+        prior = initial_prior(people.traces.people, field.rates)
         found = cls(
-            people.traces, known, field, messages, boundary, *settings, transmission
+            people.traces,
+            known,
+            field,
+            Messages(people.state.infectious, people.state.evidence),
+            Boundary(prior, prior.copy(), known.status.copy()),
+            settings,
+            window,
+            transmission,
         )
         while found.traces.clock.days > found.window.days:
             found = found._without_oldest_day()
@@ -111,21 +131,18 @@ class FieldWindow:
         return self.first_day + self.traces.clock.days - 1
 
     def people(self) -> Cohort:
-        """Everybody at home, on the window's days."""
+        """Return everybody with messages and priors, on the window's days."""
         cohort = self.field.people(self.traces, self.known, self.messages)
-        home = cohort.home._replace(
-            prior=self.boundary.prior, aside=self.boundary.aside
-        )
-        return replace(cohort, home=home)
+        return cohort.with_prior(self.boundary.prior, self.boundary.aside)
 
     def risks(self) -> tuple[Probabilities, Now]:
-        """Of ever having been infected, own tests aside; and of being so now."""
-        people, told = self.people(), self.field.told()
-        people.listen(told)
-        return people.risk, people.now(told)
+        """Return the risk ever, own tests excluded, and the current risk."""
+        people, received = self.people(), self.field.messages()
+        people.listen(received)
+        return people.risk, current_risk(people, received)
 
     def update(self, day: NewDay) -> "FieldWindow":
-        """The window moved on by a day; this one stays as it is."""
+        """Return the window after one more day; this one is not changed."""
         _require_fitting(self, day)
         known = self._with_tests(day)
         after = replace(
@@ -138,10 +155,10 @@ class FieldWindow:
         return after._swept()
 
     def _with_tests(self, day: NewDay) -> Known:
-        """The tests of the window and of the day.
+        """Merge the tests of the window and of the day.
 
-        Who was certainly infected before the window stays so: the first positive
-        test stands, also where it is gone.
+        A person certainly infected before the window stays so: the first positive
+        test stands, even if it is no longer in the window.
         """
         people, old = day.by_slot.shape[1], self.known
         sure = np.zeros(people, np.bool_)
@@ -162,7 +179,7 @@ class FieldWindow:
         return replace(boundary, status=status)
 
     def _with_people(self, people: int, newcomers: Sequence[str]) -> "FieldWindow":
-        """Newcomers were not observed before, and have sent nothing."""
+        """Add newcomers, who were not observed before and have sent nothing."""
         traces, more = self.traces, people - self.traces.people
         if not more:
             return self
@@ -172,110 +189,162 @@ class FieldWindow:
         return replace(
             self,
             traces=Traces(here, traces.clock, traces.regions, names),
-            messages=Messages(
-                np.pad(sent.infectious, ((0, 0), (0, more))),
-                np.pad(sent.evidence, ((0, 0), (0, more))),
-            ),
+            messages=sent.each(lambda one: np.pad(one, ((0, 0), (0, more)))),
         )
 
     def _with_day(self, by_slot: RegionIds) -> "FieldWindow":
-        """The window with one more day, of which nothing was sent yet."""
-        traces, field, sent = self.traces, self.field, self.messages
-        old = traces.clock
+        """Append a day in which nothing was sent yet."""
+        traces, old = self.traces, self.traces.clock
         clock = Clock(old.slot_hours, old.days + 1, old.start, old.timezone)
-        edges, more = 1 + len(traces.regions), old.slots_per_day
-        present = np.stack([np.bincount(row + 1, minlength=edges) for row in by_slot])
-        nothing = np.zeros((more, by_slot.shape[1]), np.float32)
-        empty = Places.empty(present.astype(np.float64))
-        places = field.places
+        edges = 1 + len(traces.regions)
+        rows = [np.bincount(row + 1, minlength=edges) for row in by_slot]
+        crowd = np.stack(rows).astype(np.float64)
+
+        def extended(table: Floats) -> Floats:
+            return np.concatenate([table, np.zeros_like(crowd)])
+
+        sums = self.field.sums.each(extended)
+        sums.crowd[-len(crowd) :] = crowd
+        present = np.concatenate([self.field.graph.present, crowd])
+        nothing = np.zeros((len(crowd), by_slot.shape[1]), np.float32)
         here = np.concatenate([traces.by_slot, by_slot])
         return replace(
             self,
             traces=Traces(here, clock, traces.regions, traces.names),
             field=replace(
-                field,
-                city=replace(
-                    field.city,
-                    clock=clock,
-                    present=np.concatenate([field.city.present, present]),
+                self.field,
+                graph=replace(self.field.graph, clock=clock, present=present),
+                sums=sums,
+                factor=self.field.factor.each(
+                    lambda one: np.concatenate([one, one[-1:]])
                 ),
-                places=Places(
-                    np.concatenate([places.crowd, empty.crowd]),
-                    np.concatenate([places.infectious, empty.infectious]),
-                    np.concatenate([places.evidence, empty.evidence]),
-                ),
-                factor=field.factor.each(lambda one: np.concatenate([one, one[-1:]])),
             ),
-            messages=Messages(
-                np.concatenate([sent.infectious, nothing]),
-                np.concatenate([sent.evidence, nothing]),
-            ),
+            messages=self.messages.each(lambda one: np.concatenate([one, nothing])),
         )
 
     def _without_oldest_day(self) -> "FieldWindow":
-        """The window without its first day, of which each person keeps its state."""
-        traces, places, sent = self.traces, self.field.places, self.messages
-        clock, city = traces.clock.last(traces.clock.days - 1), self.field.city
-        rest = slice(traces.clock.slots_per_day, None)
+        """Drop the first day; each person keeps its state at the end of it."""
+        traces, field = self.traces, self.field
+        clock, gone = (
+            traces.clock.last(traces.clock.days - 1),
+            traces.clock.slots_per_day,
+        )
+
+        def rest(array: NDArray[Any]) -> NDArray[Any]:
+            return array[gone:]
+
         return replace(
             self,
-            traces=Traces(traces.by_slot[rest], clock, traces.regions, traces.names),
-            known=_tests_after(self.known, rest.start, right=self.field.errors.none),
+            traces=Traces(rest(traces.by_slot), clock, traces.regions, traces.names),
+            known=_tests_after(self.known, gone, right=field.errors.none),
             field=replace(
-                self.field,
-                city=replace(city, clock=clock, present=city.present[rest]),
-                places=Places(
-                    places.crowd[rest], places.infectious[rest], places.evidence[rest]
+                field,
+                graph=replace(
+                    field.graph, clock=clock, present=rest(field.graph.present)
                 ),
-                factor=self.field.factor.each(lambda one: one[1:]),
+                sums=field.sums.each(rest),
+                factor=field.factor.each(lambda one: one[1:]),
             ),
-            messages=Messages(sent.infectious[rest], sent.evidence[rest]),
-            boundary=self._boundary_behind(rest.start),
+            messages=self.messages.each(rest),
+            boundary=self._boundary_after(gone),
             first_day=self.first_day + 1,
         )
 
-    def _boundary_behind(self, slots: int) -> Boundary:
-        """What people think of their state behind the first ``slots`` slots."""
-        people, told = self.people(), self.field.told()
-        first = told._replace(edges=told.edges[:slots])
-        heard = Heard.by((0, self.traces.people), people.home, first)
+    def _boundary_after(self, slots: int) -> Boundary:
+        """Compute everybody's state after the first ``slots`` slots."""
+        received = self.field.messages()
+        first = received._replace(
+            edges=received.edges[:slots], day=received.day[:slots]
+        )
         until = _picked(self.known, self.known.slot < slots)
-        fit = fit_to_tests(until, slots, self.field.errors)
-        rates = self.field.rates
+        people = self.people()
+        likelihood = result_likelihood(until, slots, self.field.errors)
+        people = replace(people, state=people.state._replace(tests=likelihood))
         return replace(
             self.boundary,
-            prior=states_after(heard, self.boundary.prior, rates, fit),
-            aside=states_after(heard, self.boundary.aside, rates),
+            prior=state_probabilities(people, first, with_tests=True),
+            aside=state_probabilities(people, first, with_tests=False),
         )
 
     def _swept(self) -> "FieldWindow":
-        """After the sweeps of a day, from what is in force."""
-        settings, people, city = self.settings, self.people(), self.field.city
-        together = Together([people])
-        caution = caution_by(self._start(), city.clock.slots, settings)
-        none = np.zeros((0, 0))
-        sums = Sums(none, none, none, np.zeros((0, 0, 0)))
-        stage = Stage(self.field.places, self.field.factor, sums, caution)
-        for _ in range(self.window.sweeps):
-            tally = self.transmission.law != "one"
-            stage = go_on(together, city, stage, settings, tally=tally)
-            if tally:
-                factor = self.transmission.estimate(
-                    stage.sums.tally, stage.factor, settings.region.from_sweep
-                )
-                stage = replace(stage, factor=factor)
-        field = replace(self.field, places=stage.places, factor=stage.factor)
-        messages = Messages(people.home.infectious, people.home.evidence)
-        return replace(self, field=field, messages=messages)
+        """Run the sweeps of a day from the current messages."""
+        settings, people = self.settings, self.people()
+        profile = self._start().damping_profile(settings.caution)
+        # Transmission is estimated from the first sweep on.
+        sweep = settings.region.from_sweep
+        state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
+        state = infer(
+            _Alone(people),
+            self.field.graph,
+            state,
+            self.window.sweeps,
+            settings,
+            self.transmission,
+        )
+        return replace(
+            self,
+            field=replace(self.field, sums=state.sums, factor=state.factor),
+            messages=Messages(people.state.infectious, people.state.evidence),
+        )
 
-    def _start(self) -> Start:
-        """From who was infected before the window to the share of positive tests."""
+    def _start(self) -> InitialHazard:
+        """Assume growth from those infected before to the share of positives."""
         infected = float(1 - self.boundary.aside[:, 0].mean())
         tested, positive = self.known.tested.sum(), (self.known.status == 1).sum()
-        rates = self.field.rates._replace(seeded=infected)
-        return Start.by_share(
-            int(tested), int(positive), rates, self.traces.clock.slots
-        )
+        slots = self.traces.clock.slots
+        return InitialHazard.from_tests(int(tested), int(positive), infected, slots)
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the window into ``folder``."""
+        self.traces.save(folder / _TRACES, origin)
+        self.known.save(folder / _KNOWN, origin)
+        self.field.save(folder / _FIELD, origin)
+        self.messages.save(folder / _MESSAGES, origin)
+        arrays: dict[str, NDArray[Any]] = {
+            name: getattr(self.boundary, name) for name in _BOUNDARY
+        }
+        meta = {
+            "first_day": self.first_day,
+            "last_day": self.last_day,
+            "settings": as_plain(self.settings),
+            "window": as_plain(self.window),
+            "law": self.transmission.law,
+        }
+        store.write(folder, KIND, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "FieldWindow":
+        """Read what ``save`` wrote; every byte is checked."""
+        kept = store.read(folder, KIND)
+        meta, arrays = kept.meta, kept.arrays
+        try:
+            settings = build(FieldSettings, meta["settings"], "settings")
+            return cls(
+                traces=Traces.load(folder / _TRACES),
+                known=Known.load(folder / _KNOWN),
+                field=PublishedField.load(folder / _FIELD),
+                messages=Messages.load(folder / _MESSAGES),
+                boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
+                settings=settings,
+                window=build(WindowSettings, meta["window"], "window"),
+                transmission=Transmission(meta["law"], settings.region),
+                first_day=int(meta["first_day"]),
+            )
+        except KeyError as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """The exchange of one cohort with itself."""
+
+    cohort: Cohort
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        return self.cohort.sweep(received, options)
+
+    def end(self, received: EdgeMessages) -> None:
+        self.cohort.listen(received)
 
 
 def _picked(known: Known, kept: Mask) -> Known:
@@ -285,10 +354,10 @@ def _picked(known: Known, kept: Mask) -> Known:
 
 
 def _tests_after(known: Known, slots: int, *, right: bool) -> Known:
-    """The tests behind the first ``slots`` slots, on a clock that begins there.
+    """Return the tests after the first ``slots`` slots, with slots counted from there.
 
-    Where tests are always right, the first positive one stands: what contradicts
-    one that is gone now goes with it.
+    If tests are never wrong, the first positive one stands: what contradicts one that
+    is dropped now is dropped with it.
     """
     kept = known.slot >= slots
     if right:

@@ -7,14 +7,13 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from epifalcon.errors import DataError, EpifalconError
-from epifalcon.federation.nvflare import outcomes
-from epifalcon.federation.nvflare.jobs import Job, write_job
-from epifalcon.federation.nvflare.kits import Kit, open_kit
+from epifalcon.federation.nvflare.jobs import COMPLETED, Job, Reason, write_job
+from epifalcon.federation.nvflare.provisioning import Kit, open_kit
 
 _POLL_SECONDS = 0.5
 _MOST_REASONS = 20
@@ -42,7 +41,7 @@ class JobStatus:
 
     @property
     def succeeded(self) -> bool:
-        return self.status == "FINISHED:COMPLETED"
+        return self.status == COMPLETED
 
 
 @dataclass(frozen=True)
@@ -64,18 +63,18 @@ class Admin:
 
     def submit(self, job: Job) -> str:
         """Hand in a job and give its id; it starts once enough sites are there."""
-        with tempfile.TemporaryDirectory() as scratch, _told("submit"):
+        with tempfile.TemporaryDirectory() as scratch, _tried("submit"):
             return str(self._session.submit_job(str(write_job(job, Path(scratch)))))
 
     def connected(self) -> tuple[str, ...]:
         """Names of the sites that are connected now."""
-        with _told("list sites"):
+        with _tried("list sites"):
             found = self._session.get_system_info().client_info
         return tuple(sorted(client.name for client in found))
 
     def status(self) -> FederationStatus:
         """Server, sites and jobs."""
-        with _told("ask for the status"):
+        with _tried("ask for the status"):
             info = self._session.get_system_info()
         there = {client.name for client in info.client_info}
         return FederationStatus(
@@ -87,7 +86,7 @@ class Admin:
 
     def jobs(self) -> tuple[JobStatus, ...]:
         """All jobs the server keeps, oldest first."""
-        with _told("list jobs"):
+        with _tried("list jobs"):
             found = self._session.list_jobs()
         made = [
             JobStatus(
@@ -101,26 +100,26 @@ class Admin:
         listed = sorted(made, key=lambda one: one.submitted)
         failed = [one for one in listed if one.finished and not one.succeeded]
         # The list has no reasons: one more question for each of the newest.
-        told = {one.job: self.job(one.job) for one in failed[-_MOST_REASONS:]}
-        return tuple(_with_reason(one, told.get(one.job)) for one in listed)
+        found_again = {one.job: self.job(one.job) for one in failed[-_MOST_REASONS:]}
+        return tuple(found_again.get(one.job, one) for one in listed)
 
     def job(self, job: str) -> JobStatus:
         """One job, or ``DataError`` if the server knows no such job."""
-        with _told(f"look at job {job}"):
+        with _tried(f"look at job {job}"):
             meta = self._session.get_job_meta(job)
-        kind, words = outcomes.why(meta)
+        reason = Reason.of(meta)
         return JobStatus(
             job=job,
             name=str(meta.get("name")),
             status=str(meta.get("status")),
             submitted=str(meta.get("submit_time_iso")),
-            kind=kind,
-            why=words,
+            kind=reason.kind,
+            why=reason.why,
         )
 
     def stop(self, job: str) -> None:
         """Stop a job, running or waiting."""
-        with _told(f"stop job {job}"):
+        with _tried(f"stop job {job}"):
             self._session.abort_job(job)
 
     def wait(self, job: str, limit: float) -> JobStatus:
@@ -148,12 +147,6 @@ class Admin:
             time.sleep(_POLL_SECONDS)
 
 
-def _with_reason(listed: JobStatus, found: JobStatus | None) -> JobStatus:
-    if found is None:
-        return listed
-    return replace(listed, kind=found.kind, why=found.why)
-
-
 @contextlib.contextmanager
 def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     """A session with the server of the administrator's kit in ``folder``."""
@@ -162,7 +155,7 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     kit = open_kit(folder, "admin")
     place = f"{kit.deployment.host}:{kit.deployment.admin_port}"
     _knock(kit, place, limit)
-    with _told(f"reach the server at {place}"), _silence():
+    with _tried(f"reach the server at {place}"), _silence():
         session = new_secure_session(
             kit.deployment.admin, str(kit.folder), timeout=limit
         )
@@ -185,7 +178,7 @@ def _knock(kit: Kit, place: str, limit: float) -> None:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _tried(what: str) -> Iterator[None]:
     """NVFlare's many errors as ours, each with what was tried."""
     from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 

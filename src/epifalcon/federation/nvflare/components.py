@@ -1,15 +1,25 @@
-"""Parts that NVFlare builds from a kit: how jobs start, where they are kept, the end.
+"""All uses of NVFlare's internals: its programs, and components of a kit.
 
-Named in ``kit_files``. They live in the long-running process of a server or a
-site, not in that of a job.
+``python -m epifalcon.federation.nvflare.components serve KIT`` is the long-running
+process of a server or a site: NVFlare's own program in the foreground, without the
+scripts of its kits that restart it for ever. ``... job PARENT MODULE ARGUMENTS`` is
+the process of one job, which ends with the process ``PARENT`` that started it: a job
+process has a session of its own, so that no signal to its parent reaches it, and
+Linux's death signal is bound to the thread that started it, which NVFlare ends early.
+
+The classes are built by NVFlare from a kit's settings (``provisioning``) and live in
+the long-running processes. Each use has a test in ``tests/federation/nvflare``.
 """
 
+import importlib
 import logging
 import os
+import runpy
 import shlex
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,11 +36,21 @@ from nvflare.app_common.job_launcher.process_launcher import (
     ProcessJobLauncher,
 )
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
+from nvflare.collab.runtime.controller import CollabController
+from nvflare.fuel.f3.mpm import MainProcessMonitor
+from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
-from epifalcon.federation.nvflare import outcomes
+from epifalcon.federation.nvflare.jobs import COMPLETED, HERE, JOB, read_reason
+from epifalcon.federation.nvflare.provisioning import open_kit
 
-_WRAPPER = "epifalcon.federation.nvflare.job_process"
+PARENT = "EPIFALCON_PARENT"
+"""Environment variable: the process without which this one should end."""
+_JOB_PROGRAMS = (
+    "nvflare.private.fed.app.server.runner_process",
+    "nvflare.private.fed.app.client.worker_process",
+)
+_WATCH_SECONDS = 0.3
 _FAREWELL_SECONDS = 4.0
 _log = logging.getLogger(__name__)
 
@@ -48,8 +68,8 @@ class KitStorage(FilesystemStorage):
     def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
         """With a status that tells of a failure goes the reason."""
         status = str(meta.get(JobMetaKey.STATUS.value, ""))
-        if status.startswith("FINISHED") and status != outcomes.COMPLETED:
-            meta = {**meta, **outcomes.told(Path.cwd(), uri)}
+        if status.startswith("FINISHED") and status != COMPLETED:
+            meta = {**meta, **read_reason(Path.cwd(), uri)}
         super().update_meta(uri, meta, replace)
 
 
@@ -74,7 +94,15 @@ class _Launcher(ProcessJobLauncher):
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> str:  # noqa: ARG002
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
-        words = [sys.executable, "-m", _WRAPPER, given[JobProcessArgs.EXE_MODULE][1]]
+        program = given[JobProcessArgs.EXE_MODULE][1]
+        words = [
+            sys.executable,
+            "-m",
+            f"{HERE}.components",
+            "job",
+            str(os.getpid()),
+            program,
+        ]
         for name in self.arguments():
             if name == JobProcessArgs.EXE_MODULE or name not in given:
                 continue
@@ -104,6 +132,14 @@ class SiteLauncher(_Launcher):
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:
         started = super().launch_job(job_meta, fl_ctx)
         return JobHandle(process_adapter=started.adapter)
+
+
+class Controller(CollabController):
+    """Collab's controller, which would wait for calls to sites that are gone."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:  # noqa: ARG002
+        for threads in (self.inbound_executor, self.outbound_executor):
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 class AbandonedJobs(FLComponent):
@@ -155,3 +191,65 @@ def _take_leave(engine: Any) -> None:  # noqa: ANN401
             engine.client.close()
     except Exception as error:
         _log.warning("did not take leave properly: %s", type(error).__name__)
+
+
+def end_with(parent: int) -> None:
+    """From now on, end this process and its children once ``parent`` has gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_SECONDS)
+        if os.getpgid(0) == os.getpid():
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_job(parent: int, program: str, arguments: list[str]) -> None:
+    """Run NVFlare's program of a job."""
+    if program not in _JOB_PROGRAMS:
+        raise SystemExit(f"{program!r} is no program of a job")
+    end_with(parent)
+    # NVFlare formats every message as text for a line of its log that is dropped unless
+    # DEBUG is on: 20 ms per MB, and data in the log if it is on.
+    ConsumableBufferList.__repr__ = object.__repr__
+    sys.argv = [program, *arguments]
+    module = importlib.import_module(program)
+    given = module.parse_arguments()
+    os.environ[JOB] = given.job_id
+    # As the program's own last lines do, but without six seconds of grace: all calls
+    # have been answered when a job ends.
+    code = MainProcessMonitor.run(
+        main_func=module.main,
+        run_dir=os.path.join(given.workspace, given.job_id),
+        shutdown_grace_time=0.2,
+        cleanup_grace_time=2.0,
+        args=given,
+    )
+    raise SystemExit(code)
+
+
+def serve(folder: Path) -> None:
+    """Run NVFlare's program of the server or site whose kit is ``folder``."""
+    kit = open_kit(folder, "server", "site")
+    if parent := os.environ.pop(PARENT, ""):
+        end_with(int(parent))
+    # Until NVFlare is up (see CleanStop) both signals just end the process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    role, program, options = "server", "server_train", []
+    if kit.kind == "site":
+        role, program = "client", "client_train"
+        beat = kit.deployment.heartbeat_seconds
+        options = [f"uid={kit.name}", f"heart_beat_interval={beat}"]
+    module = f"nvflare.private.fed.app.{role}.{program}"
+    sys.argv = [module, "-m", str(kit.folder), "-s", f"fed_{role}.json", "--set"]
+    sys.argv += ["secure_train=true", "org=epifalcon", "config_folder=config", *options]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "job":
+        run_job(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
+    else:
+        serve(Path(sys.argv[2]))

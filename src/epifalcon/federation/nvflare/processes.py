@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from epifalcon.errors import EpifalconError
-from epifalcon.federation.nvflare.kit_files import STATE
-from epifalcon.federation.nvflare.kits import Kit, open_kit
+from epifalcon.federation.nvflare.jobs import HERE
+from epifalcon.federation.nvflare.provisioning import STATE, Kit, open_kit
 
-_MODULE = "epifalcon.federation.nvflare.party"
 _PARENT = "EPIFALCON_PARENT"
 _STOP_SECONDS = 8.0
 
@@ -119,7 +118,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _command(kit: Kit) -> list[str]:
-    return [sys.executable, "-m", _MODULE, str(kit.folder)]
+    return [sys.executable, "-m", f"{HERE}.components", "serve", str(kit.folder)]
 
 
 def _environment(kit: Kit) -> dict[str, str]:

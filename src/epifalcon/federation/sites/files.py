@@ -25,7 +25,6 @@ from epifalcon.federation.settings import (
     PrivacySettings,
     SiteRules,
 )
-from epifalcon.federation.sites import tallies
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation
@@ -110,9 +109,9 @@ class SitePolicy:
         mode = privacy.mode
         if mode not in self.modes:
             raise PolicyError("modes", f"this site does not take part in mode {mode}")
-        if rules.sends_rows(mode) and not self.rows:
+        if rules.sends_rows and not self.rows:
             raise PolicyError("rows", "this site sends sums only, no rows of people")
-        if tallies.needs_cases(wish) and mode not in self.region_model:
+        if wish.shares_cases and mode not in self.region_model:
             raise PolicyError(
                 "region_model", f"no cases and flows leave this site in mode {mode}"
             )
@@ -143,13 +142,13 @@ class SitePolicy:
         Sums over all but a fold tell the sums over the fold.
         """
         least = self.least_in_fold
-        if tallies.needs_sums(wish) and people < least:
+        if wish.shares_sums and people < least:
             raise PolicyError(
                 "least_in_fold", f"{people} people, sums leave of {least} or more"
             )
-        if not tallies.needs_cases(wish):
+        if not wish.shares_cases:
             return
-        folds = wish.region.folds if tallies.needs_region_model(wish) else 1
+        folds = wish.region.folds if wish.uses_region_model else 1
         fold = division.fold[division.fold >= 0]
         groups = np.bincount(fold, minlength=folds) if folds > 1 else [len(fold)]
         if min(groups) < least:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from epifalcon.errors import BudgetExceededError, CorruptFileError
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.sites.locks import taking_turns
+from epifalcon.locks import FileLock
 from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
 from epifalcon.privacy.chain import Journal
 from epifalcon.privacy.events import Relation, Releases
@@ -65,7 +65,7 @@ def admit(path: Path, new: Promise, bound: Bound) -> None:
 
     Two processes of a site take turns.
     """
-    with taking_turns(path.with_suffix(".lock")):
+    with FileLock(path.with_suffix(".lock"), wait=True):
         _admit(Journal(path), new, bound)
 
 

@@ -1,22 +1,32 @@
-"""A site's part in one run, from the first call to the scores of its people.
+"""A site's part in a run of Falcon, from the first call to the scores of its people.
 
-The conversation before the rounds: ``hello`` (may we?), ``count`` (what adds up),
-``states`` (how region states spread here), ``prepare`` (make the cohort). Then the
-rounds, ``keep`` for checkpoints, and ``finish``. Everything stays in the site's own
-folder, so a site that is started again finds its people's embeddings.
+Before the rounds: ``hello`` (may we?), ``count`` (tallies), ``states`` (sums of region
+states), ``prepare`` (make the cohort). Then the rounds, ``keep`` for checkpoints, and
+``finish``. Everything stays in the site's own folder, so a site that is restarted
+finds its people's embeddings. Every request before the rounds is noted before its
+answer leaves, and must be the same when the run is resumed.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from epifalcon import store
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import checkpoints
-from epifalcon.federation.checkpoints import Checkpoint
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
+from epifalcon.federation import checkpoints, tallies
+from epifalcon.federation.messages import (
+    Count,
+    Counted,
+    Done,
+    Finish,
+    Keep,
+    Prepare,
+    Record,
+    Scores,
+    States,
+    StateSums,
+)
+from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.preparing import (
     Division,
     Household,
@@ -25,75 +35,79 @@ from epifalcon.federation.preparing import (
     Surrounding,
     cohort_of,
     divide,
+    hypergraph,
     in_the_clear,
-    made_in_the_clear,
     raw_state,
+    unprotected_receipts,
 )
-from epifalcon.federation.settings import (
-    PredictionSettings,
-    PrivacySettings,
-    SiteRules,
-)
-from epifalcon.federation.sites import tallies
-from epifalcon.federation.sites.answering import Answering, SiteRounds, Watched
-from epifalcon.federation.sites.door import LEDGER, Door, told_of
-from epifalcon.federation.sites.files import SiteFiles, SitePolicy, SiteSettings
-from epifalcon.federation.sites.keeping import fingerprint, kept, put_back
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.federation.sites.files import SitePolicy
 from epifalcon.federation.sites.promises import Promise
-from epifalcon.federation.sites.rounds import CohortRounds
-from epifalcon.federation.sites.switchboard import Payload
-from epifalcon.federation.sites.trail import Noted, Trail, digest
-from epifalcon.federation.sites.wire import Parcel
+from epifalcon.federation.sites.rounds import SiteRounds, Watched
+from epifalcon.federation.sites.session import (
+    LEDGER,
+    Admitted,
+    Handler,
+    Order,
+    SiteSession,
+)
+from epifalcon.federation.sites.trail import Trail, digest
+from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import MobilityModelSettings
-from epifalcon.models.tensor_files import tensors_under
-from epifalcon.privacy.events import Releases, UnprotectedRelease
-from epifalcon.settings import as_plain, build
-from epifalcon.types import Plain
+from epifalcon.privacy.events import UnprotectedRelease
 
 _MOST_PEOPLE = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """What a server asks its sites to take part in."""
+class FalconOrder(Order):
+    """A run of Falcon, as a server asks sites for it."""
 
+    method = "falcon"
     settings: PredictionSettings
-    rules: SiteRules
-    seed: int
+
+    def __post_init__(self) -> None:
+        require_federable(self.settings)
 
     @property
-    def sends_rows(self) -> bool:
-        """Whether rows leave person by person."""
-        return self.rules.sends_rows(self.settings.privacy.mode)
+    def mode(self) -> str:
+        """``off``, ``paper`` or ``local``."""
+        return self.settings.privacy.mode
 
     @property
-    def revealed(self) -> str:
-        """What the way of uploading shows a server beside the rows themselves."""
-        if self.sends_rows:
-            return "which of a site's people sent each row, by number"
-        return "sums over a site's people at each place, and which places it claims"
-
-    def looks(self, plan: PrivacyPlan) -> list[UnprotectedRelease]:
-        """Receipt of the looks at validation people; none where tests are promised."""
-        if self.settings.privacy.mode == "local":
-            return []
-        what = "scores and results of validation people, without names"
-        return [in_the_clear(plan, "validation", what)]
+    def is_private(self) -> bool:
+        """Whether noise is added."""
+        return self.settings.privacy.is_private
 
     @property
-    def told(self) -> Plain:
-        """What a site is asked with ``hello``."""
-        return {
-            "settings": as_plain(self.settings),
-            "rules": as_plain(self.rules),
-            "seed": self.seed,
-        }
+    def hides_tests(self) -> bool:
+        """Whether test results are protected, so that none may leave."""
+        return not self.settings.privacy.reveals_validation
 
-    @property
-    def origin(self) -> store.Origin:
-        """What checkpoints say of where they come from."""
-        told = {"settings": as_plain(self.settings), "rules": as_plain(self.rules)}
-        return store.Origin.now(told, self.seed)
+    def require_allowed(self, policy: SitePolicy) -> None:
+        """Refuse a run that wants more than a site's policy allows."""
+        policy.require(self.settings, self.rules)
+
+    def squared_mu(self, clock: Clock) -> float | None:
+        """Privacy cost for a person of the whole run; None without a guarantee."""
+        if self.mode != "local":
+            return None
+        wish = self.settings.privacy
+        return Promise.of("", wish, releases_of(clock)).squared_mu
+
+    def plan(self, clock: Clock) -> PrivacyPlan:
+        """What is noised, and how."""
+        return PrivacyPlan.for_run(self.settings, clock)
+
+    def unprotected(
+        self, plan: PrivacyPlan, validation: bool
+    ) -> list[UnprotectedRelease]:
+        """Receipts of what leaves before the rounds and beside them, without noise."""
+        made = unprotected_receipts(plan, self.settings, validation=validation)
+        revealed = "sums over a site's people at each place, and which places it claims"
+        if self.rules.sends_rows:
+            revealed = "which of a site's people sent each row, by number"
+        return [*made, in_the_clear(plan, "uploads", revealed)]
 
 
 def require_federable(settings: PredictionSettings) -> None:
@@ -110,255 +124,145 @@ def require_federable(settings: PredictionSettings) -> None:
             "privacy.gradient_noise, region.network.kind, region.scale_states) run in "
             "one process only: the program is central"
         )
-    if tallies.needs_pseudo_traces(settings) and settings.pseudo.people_share != 1:
-        raise SettingsError(
-            f"pseudo.people_share={settings.pseudo.people_share}: must be 1 over "
-            "sites, which fit the mobility model on all their people; leave it out, "
-            "or use one process (epifalcon run)"
-        )
 
 
-@dataclass(frozen=True, eq=False)
-class Admitted:
-    """A run that the site takes part in."""
+class SiteRun(SiteSession[FalconOrder]):
+    """Answers all calls of one run of Falcon."""
 
-    order: Order
-    site: SiteSettings
-    home: Household
-    noted: Noted
+    order_type = FalconOrder
 
-    @property
-    def plan(self) -> PrivacyPlan:
-        """What is promised."""
-        settings = self.order.settings
-        copies = settings.pseudo.pseudo_copies
-        return PrivacyPlan.of(
-            settings.privacy,
-            settings.model,
-            releases_of(self.home.traces.clock),
-            copies if tallies.needs_pseudo_traces(settings) else 0,
-        )
-
-
-class SiteRun:
-    """Answers all calls of one run for the site whose files are given.
-
-    Nothing but ``hello`` is answered before one was accepted, nor after one was
-    refused. Whatever was told once must be told the same again: each thing that
-    the site is told before the rounds is noted before the answer leaves.
-    """
-
-    def __init__(self, files: SiteFiles, run: str, site: str) -> None:
-        self._door = Door(files, run)
-        self.answering = Answering(run, site)
-        self._handlers = {
-            "hello": self._hello,
-            "count": self._count,
-            "states": self._take_states,
-            "prepare": self._prepare,
-            "keep": self._keep,
-            "finish": self._finish,
-        }
-        self._forget()
-
-    def answer(self, call: bytes) -> bytes:
-        """The answer to a call; never raises."""
-        return self.answering.answer(call)
-
-    def close(self) -> None:
-        """Let another process take the run up."""
-        self._door.close()
-
-    def _forget(self) -> None:
-        """Be as before the first call, but for what is noted."""
-        self._admitted: Admitted | None = None
+    def start(self) -> dict[type[Record], Handler]:
+        """Reset the state; return the handlers before the rounds."""
+        self._home: Household | None = None
         self._division: Division | None = None
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
-        self._heard: dict[str, str] = {}
-        self.answering.forget()
-        for phase, handler in self._handlers.items():
-            self.answering.on(phase, handler)
+        return {
+            Count: self._count,
+            States: self._take_states,
+            Prepare: self._prepare,
+            Keep: self._keep,
+            Finish: self._finish,
+        }
 
-    def _hello(self, call: Parcel) -> Payload:
-        """Whether the site takes part, and how many people it has."""
-        try:
-            admitted, found = self._admit(call)
-        except Exception:
-            self._forget()
-            raise
-        if self._admitted is None:
-            self._admitted = admitted
-            self._heard["hello"] = found
-        self.answering.tells_seconds = admitted.plan.mode != "local"
-        return told_of(admitted.home.traces)
-
-    def _admit(self, call: Parcel) -> tuple[Admitted, str]:
-        """The run, if its settings are allowed, paid for, and those of before."""
-        settings = build(PredictionSettings, call.value("settings"), "settings")
-        rules = build(SiteRules, call.value("rules"), "rules")
-        require_federable(settings)
-        site = self._door.files.settings()
-        site.policy.require(settings, rules)
-        order = Order(settings=settings, rules=rules, seed=int(call.value("seed")))
-        home = self._door.files.household(site, first=0)
-        self._door.hold()
-        noted = self._notes(settings.privacy)
-        asked = as_plain(settings), order.sends_rows, order.seed
-        found = digest(asked, fingerprint(home))
-        noted.refuse_other(0, "hello", found)
-        self._promise(site.policy, settings.privacy, releases_of(home.traces.clock))
-        noted.require(0, "hello", found)
-        return Admitted(order, site, home, noted), found
-
-    def _notes(self, wish: PrivacySettings) -> Noted:
-        if self._admitted is not None:
-            return self._admitted.noted
-        return self._door.notes(kept=wish.mode != "off")
-
-    def _promise(
-        self, policy: SitePolicy, wish: PrivacySettings, releases: Releases
-    ) -> None:
-        """Refuse a promise that is too much, with those of all runs before."""
-        if wish.mode == "local":
-            self._door.promise(Promise.of(self._door.run, wish, releases), policy)
-
-    def _count(self, call: Parcel) -> Payload:
-        run = self._require_admitted()
-        settings, first = run.order.settings, call.value("first")
-        if not isinstance(first, int) or not 0 <= first < _MOST_PEOPLE:
-            raise DataError("the number of the first person is none")
-        home = Household(run.home.traces, run.home.known, first)
-        division = divide(home, settings, run.order.seed)
-        # First noted: else other numbers could be tried, and other folds with them.
-        self._note("count", digest(first))
-        run.site.policy.require_crowd(home.traces.people, division, settings)
-        plan = run.plan
-        ledger = checkpoints.ledger_of(self._door.folder / LEDGER, plan.budget, None)
-        checkpoints.record_once(ledger, _opening(run, plan))
-        self._admitted, self._division = replace(run, home=home), division
-        return Payload(tallies.pack(tallies.count(home, division, settings)))
-
-    def _take_states(self, call: Parcel) -> Payload:
-        run, told = self._require_admitted(), call.tensor("states")
-        settings, traces = run.order.settings, run.home.traces
-        if not tallies.needs_region_model(settings):
-            raise SettingsError("these settings have no region model")
-        shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
-        if told.dtype != torch.float32 or told.ndim != 4 or told.shape[:3] != shape:
-            raise DataError(f"region states of {told.dtype} and {tuple(told.shape)}")
-        if not bool(torch.isfinite(told).all()):
-            raise DataError("region states hold NaN or infinity")
-        division = self._require_division()
-        self._note("states", digest(tensors={"states": told}))
-        self._states = told.numpy()
-        raw = raw_state(run.home, division, settings, self._states)
-        moments = StateMoments.of(raw)
-        return Payload(
-            {
-                "total": torch.from_numpy(moments.total),
-                "squared": torch.from_numpy(moments.squared),
-            },
-            {"people": moments.people},
-        )
-
-    def _prepare(self, call: Parcel) -> Payload:
-        """Make the cohort and, after a new start, go back to the round told."""
-        run, division = self._require_admitted(), self._require_division()
-        order, home, policy, plan = run.order, run.home, run.site.policy, run.plan
-        around = _surrounding(call, run, self._states)
-        self._note("prepare", digest(tensors=call.tensors))
-        seeds = RunSeeds(order.seed, self._door.secret(policy))
-        rng = seeds.pseudo(home.first)
-        cohort = cohort_of(home, division, order.settings, around, rng)
-        rounds = CohortRounds(
-            cohort, order.settings.model, plan, seeds, order.sends_rows
-        )
-        found = self._found(int(call.value("round")), order)
-        ledger = checkpoints.ledger_of(self._door.folder / LEDGER, plan.budget, found)
-        trail = Trail(run.noted, digest(self._heard, seeds.noise))
-        if plan.mode != "off":
-            trail.require_notes_of(ledger.releases)
-        watched = Watched()
-        # Whatever a server asks: where tests are promised, no result leaves.
-        if policy.validation and order.looks(plan):
-            infected = home.known.status[division.held_back] == 1
-            watched = Watched(division.held_back, infected)
-        memory = order.settings.stopping.score_memory
-        self._rounds = SiteRounds(
-            self.answering, rounds, ledger, watched, memory, trail
-        )
-        if found is not None:
-            put_back(self._rounds, found)
-        return Payload()
-
-    def _found(self, number: int, order: Order) -> Checkpoint | None:
-        if number == 0:
-            return None
-        return checkpoints.at(self._door.folder, number, order.origin)
-
-    def _keep(self, call: Parcel) -> Payload:
-        """Write the people's embeddings of this round to the site's own disk."""
-        order, site = self._require_admitted().order, self._require_rounds()
-        site.close(call)
-        checkpoints.save(
-            self._door.folder, kept(site, call.heading.round), order.origin
-        )
-        return Payload()
-
-    def _finish(self, call: Parcel) -> Payload:
-        """Write the scores of the site's people to its own folder."""
-        run, site = self._require_admitted(), self._require_rounds()
-        asked = bool(call.told.get("scores"))
-        site.close(call)
-        scores = site.best
-        if scores is None:
-            scores = site.scores(fresh=bool(call.told.get("fresh")))
-        self._door.write_risks(scores)
-        if not asked:
-            return Payload()
-        told = tensors_under(dict(call.tensors), "parameter/")
-        found = digest(site.best_round, tensors=told)
-        return self._door.given(scores, run.site.policy, run.noted, found)
-
-    def _note(self, phase: str, found: str) -> None:
-        self._require_admitted().noted.require(0, phase, found)
-        self._heard[phase] = found
-
-    def _require_admitted(self) -> Admitted:
-        if self._admitted is None:
-            raise DataError("no hello was accepted")
-        return self._admitted
-
-    def _require_division(self) -> Division:
-        if self._division is None:
-            raise DataError("nothing was counted yet")
-        return self._division
-
-    def _require_rounds(self) -> SiteRounds:
+    @property
+    def rounds(self) -> SiteRounds:
+        """The state of the rounds."""
         if self._rounds is None:
             raise DataError("nothing is prepared")
         return self._rounds
 
+    def _count(self, call: Count, number: int) -> Counted:
+        """Count what is summed up over sites, once its receipts are written."""
+        del number
+        run, first = self.admitted, call.first
+        if not 0 <= first < _MOST_PEOPLE:
+            raise DataError("the number of the first person is out of range")
+        order, settings = run.order, run.order.settings
+        home = Household(run.home.traces, run.home.known, first)
+        division = divide(home, settings, order.seed)
+        # Noted first: otherwise other numbers, and other folds, could be tried.
+        self.note("count", digest(first))
+        policy, plan = run.site.policy, order.plan(home.traces.clock)
+        policy.require_crowd(home.traces.people, division, settings)
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
+        checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
+        self._home, self._division = home, division
+        return Counted(tallies.pack(tallies.count(home, division, settings)))
 
-def _opening(run: Admitted, plan: PrivacyPlan) -> list[UnprotectedRelease]:
-    """Receipts of what leaves before the rounds and beside them, without noise."""
-    order = run.order
-    has_states = tallies.needs_region_model(order.settings)
-    follows_cases = tallies.needs_reported(order.settings)
-    made = made_in_the_clear(plan, has_states, follows_cases)
-    if run.site.policy.validation:
-        made += order.looks(plan)
-    return [*made, in_the_clear(plan, "uploads", order.revealed)]
+    def _take_states(self, call: States, number: int) -> StateSums:
+        """Take region states; sum them up over the site's people."""
+        del number
+        states, settings = call.states, self.admitted.order.settings
+        home, division = self._counted
+        traces = home.traces
+        if not settings.uses_region_model:
+            raise SettingsError("these settings have no region model")
+        shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
+        if states.ndim != 4 or states.shape[:3] != shape:
+            raise DataError(f"region states of shape {states.shape}")
+        if not np.isfinite(states).all():
+            raise DataError("region states hold NaN or infinity")
+        self.note("states", digest(arrays={"states": states}))
+        self._states = states
+        incidence = hypergraph(traces, settings)
+        moments = StateMoments.of(raw_state(home, division, incidence, states))
+        return StateSums(moments.people, moments.total, moments.squared)
+
+    def _prepare(self, call: Prepare, number: int) -> Done:
+        """Make the cohort and, after a restart, go back to the given round."""
+        del number
+        run, (home, division) = self.admitted, self._counted
+        order, policy = run.order, run.site.policy
+        plan = order.plan(home.traces.clock)
+        around = _surrounding(call, run, self._states)
+        scaling = {"centre": call.centre, "factor": call.factor}
+        some = {name: one for name, one in scaling.items() if one is not None}
+        self.note("prepare", digest(tensors=call.tally, arrays=some))
+        seeds = self.seeds()
+        cohort = cohort_of(
+            home, division, order.settings, around, seeds.pseudo(home.first)
+        )
+        found = None
+        if call.round:
+            found = checkpoints.at(self.folder, call.round, order.origin)
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, found)
+        trail = Trail(run.noted, digest(self.heard, seeds.noise))
+        if order.is_private:
+            trail.require_notes_of(ledger.releases)
+        watched = Watched()
+        # Whatever a server asks: where tests are protected, no result leaves.
+        if policy.validation and not order.hides_tests:
+            infected = home.known.status[division.held_back] == 1
+            watched = Watched(division.held_back, infected)
+        self._rounds = SiteRounds(
+            cohort,
+            order.settings.model,
+            plan,
+            seeds,
+            ledger,
+            sends_rows=order.rules.sends_rows,
+            watched=watched,
+            score_memory=order.settings.stopping.score_memory,
+            trail=trail,
+        )
+        if found is not None:
+            self._rounds.restore(found)
+        self.handlers |= self._rounds.handlers
+        return Done()
+
+    def _keep(self, call: Keep, number: int) -> Done:
+        """Write the people's embeddings of this round to the site's own disk."""
+        rounds = self.rounds
+        rounds.close(call)
+        origin = self.admitted.order.origin
+        checkpoints.save(self.folder, rounds.checkpoint(number), origin)
+        return Done()
+
+    def _finish(self, call: Finish, number: int) -> Scores:
+        """Write the scores of the site's people to its own folder."""
+        del number
+        rounds = self.rounds
+        rounds.close(call)
+        scores = rounds.best
+        if scores is None:
+            scores = rounds.scores(fresh=call.fresh)
+        found = digest(rounds.best_round, tensors=call.parameters)
+        return self.finish(scores, call.scores, found)
+
+    @property
+    def _counted(self) -> tuple[Household, Division]:
+        if self._home is None or self._division is None:
+            raise DataError("nothing was counted yet")
+        return self._home, self._division
 
 
 def _surrounding(
-    call: Parcel, run: Admitted, states: NDArray[np.float32] | None
+    call: Prepare, run: Admitted[FalconOrder], states: NDArray[np.float32] | None
 ) -> Surrounding:
-    """What the site is told of the city: all that the settings need, and no more."""
+    """What the site learns of the city: all that the settings need, and no more."""
     settings, traces = run.order.settings, run.home.traces
-    told = tensors_under(dict(call.tensors), "tally/")
-    tally = tallies.unpack(told, len(traces.regions), traces.clock, 0)
+    tally = tallies.unpack(call.tally, len(traces.regions), traces.clock, 0)
     tallies.require_public(tally, settings)
     mobility = cases = scaling = None
     if tally.mobility is not None:
@@ -366,9 +270,8 @@ def _surrounding(
         mobility = tally.mobility.model(traces.regions, epsilon)
     if tally.reported is not None:
         cases = tally.reported.cases
-    if tallies.needs_region_model(settings):
-        centre, factor = call.tensor("centre"), call.tensor("factor")
-        scaling = StateScaling(centre.numpy(), factor.numpy())
-        if states is None:
-            raise DataError("no region states were told")
+    if settings.uses_region_model:
+        if states is None or call.centre is None or call.factor is None:
+            raise DataError("region states or their scaling are missing")
+        scaling = StateScaling(call.centre, call.factor)
     return Surrounding(mobility, cases, states, scaling)

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.errors import BudgetExceededError, CorruptFileError
 from epifalcon.privacy.chain import Journal
 from epifalcon.privacy.events import Release
+from epifalcon.types import Floats, Mask
 
 REPLAYED = "it answered this before upon other values"
 """What a server is told of a ``ReplayError``."""
@@ -33,13 +35,18 @@ class ReplayError(BudgetExceededError):
     """A release was asked for again upon other values: nothing was released."""
 
 
-def digest(*told: object, tensors: Mapping[str, Tensor] | None = None) -> str:
-    """SHA-256 of plain values and of tensors with their names, types and shapes."""
-    named = sorted((tensors or {}).items())
+def digest(
+    *values: object,
+    tensors: Mapping[str, Tensor] | None = None,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> str:
+    """SHA-256 of JSON values, and of tensors and arrays with name, type and shape."""
+    given = {name: one.numpy() for name, one in (tensors or {}).items()}
+    named = sorted({**given, **(arrays or {})}.items())
     shapes = [[name, str(one.dtype), list(one.shape)] for name, one in named]
-    found = hashlib.sha256(json.dumps([told, shapes], sort_keys=True).encode())
+    found = hashlib.sha256(json.dumps([values, shapes], sort_keys=True).encode())
     for _, one in named:
-        found.update(one.contiguous().reshape(-1).numpy().view(np.uint8).data)
+        found.update(np.ascontiguousarray(one).reshape(-1).view(np.uint8).data)
     return found.hexdigest()
 
 
@@ -107,9 +114,9 @@ class Trail:
         """Places and counts, which are the same whenever they are asked for."""
         self._noted.require(0, "announce", digest(self._prepared))
 
-    def settle(self, tensors: Mapping[str, Tensor]) -> None:
+    def settle(self, counts: Floats, shared: Mask) -> None:
         """The counts that the next rounds use."""
-        self._settled = digest("settle", tensors=tensors)
+        self._settled = digest("settle", arrays={"counts": counts, "shared": shared})
 
     def begin(
         self, number: int, parameters: Mapping[str, Tensor], training: bool
@@ -121,23 +128,17 @@ class Trail:
         self._noted.require(number, phase, found)
         self._training, self._pass = training, found
 
-    def reply(self, number: int, channel: str, tensors: Mapping[str, Tensor]) -> None:
+    def reply(self, number: int, channel: str, sums: Tensor) -> None:
         """What follows from the reply to an upload: the next one, or gradients."""
-        found = digest(channel, self._pass, tensors=tensors)
+        found = digest(channel, self._pass, tensors={"sums": sums})
         self._noted.require(number, f"reply {channel}", found)
         self._pass = found
         if self._training:
             self._trained = found
 
-    def close(
-        self,
-        number: int,
-        scale: float,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        """The step at home that ends a round, with the reply to its last upload."""
-        before = self.home, self._trained, number, scale.hex()
-        self.home = digest(before, tensors=tensors)
+    def close(self, number: int, scale: float) -> None:
+        """The step at home that ends a round."""
+        self.home = digest(self.home, self._trained, number, scale.hex())
 
 
 def _parse(line: str, path: Path | None) -> tuple[int, str, str]:

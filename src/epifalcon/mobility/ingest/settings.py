@@ -1,19 +1,15 @@
-"""What can be chosen when own data is read."""
+"""Settings of the import of own data."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
-from epifalcon.checks import at_least, non_negative, one_of, positive, unit_interval
+from epifalcon.checks import at_least, non_negative, one_of, unit_interval
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 
 Kind = Literal["pings", "stays", "checkins", "cells", "matrix"]
 RegionRule = Literal["auto", "given", "grid", "h3", "polygons", "towers"]
 EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
-
-KINDS = ("pings", "stays", "checkins", "cells", "matrix")
-REGION_RULES = ("auto", "given", "grid", "h3", "polygons", "towers")
-EPOCH_UNITS = ("auto", "s", "ms", "us", "ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +28,10 @@ class ReadSettings:
     """Whether any refused row is an error."""
 
     def __post_init__(self) -> None:
-        one_of(EPOCH_UNITS, epoch_unit=self.epoch_unit)
+        one_of(get_args(EpochUnit), epoch_unit=self.epoch_unit)
         unit_interval(max_refused_share=self.max_refused_share)
-        if self.delimiter != "auto" and not _is_delimiter(self.delimiter):
+        plain = len(self.delimiter) == 1 and self.delimiter.isascii()
+        if self.delimiter != "auto" and (not plain or self.delimiter in '"\r\n\0'):
             raise SettingsError(
                 f"delimiter={self.delimiter!r} must be 'auto' or one plain character"
             )
@@ -44,10 +41,6 @@ class ReadSettings:
                 raise SettingsError(
                     f"columns={entry!r} must look like person=user_id,time=ts"
                 )
-
-
-def _is_delimiter(text: str) -> bool:
-    return len(text) == 1 and text.isascii() and text not in '"\r\n\0'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,59 +78,65 @@ class ImportSettings:
     """Length of a column of the matrix."""
 
     def __post_init__(self) -> None:
-        one_of(KINDS, kind=self.kind)
-        one_of(REGION_RULES, regions=self.regions)
-        positive(cell_km=self.cell_km)
+        one_of(get_args(Kind), kind=self.kind)
+        one_of(get_args(RegionRule), regions=self.regions)
         at_least(0.001, cell_km=self.cell_km)
         non_negative(fill_gap_hours=self.fill_gap_hours, max_tower_km=self.max_tower_km)
         if not 0 <= self.h3_resolution <= 15:
             raise SettingsError(
                 f"h3_resolution={self.h3_resolution} must lie between 0 and 15"
             )
-        self.clock(self.days or 1)
         if self.days is not None:
             at_least(1, days=self.days)
+        slot = self.clock(self.days or 1).slot_minutes
         ReadSettings(columns=self.place_columns)
-        _require_sense(self)
+        matrix, pings = self.kind == "matrix", self.kind == "pings"
+        rule = self.regions
+        for wrong, message in (
+            (
+                matrix and rule not in ("auto", "given"),
+                (
+                    f"regions={rule!r} makes no sense for a matrix, which holds region "
+                    "ids: leave it out or say 'given'"
+                ),
+            ),
+            (
+                matrix and slot % Clock(self.matrix_slot_hours, 1).slot_minutes,
+                (
+                    f"slot_hours={self.slot_hours} must be a multiple of "
+                    f"matrix_slot_hours={self.matrix_slot_hours}"
+                ),
+            ),
+            (
+                pings and rule == "given",
+                (
+                    "regions='given' makes no sense for pings, which name no place: "
+                    "choose grid, h3, polygons or towers"
+                ),
+            ),
+            (
+                rule == "polygons" and self.polygons is None,
+                "regions='polygons' needs polygons=FILE (GeoJSON)",
+            ),
+            (
+                rule != "polygons" and self.polygons is not None,
+                f"polygons={self.polygons!r} needs regions='polygons', not {rule!r}",
+            ),
+            (
+                rule == "towers" and self.places is None,
+                "regions='towers' needs places=FILE (tower, lat, lon)",
+            ),
+            (
+                pings and rule != "towers" and self.places is not None,
+                (
+                    f"places={self.places!r} is of no use for pings unless "
+                    "regions='towers'"
+                ),
+            ),
+        ):
+            if wrong:
+                raise SettingsError(message)
 
     def clock(self, days: int, start: str | None = None) -> Clock:
-        """The clock of ``days`` days from ``start``, by default the one asked for."""
+        """Make the clock of ``days`` days from ``start``, by default the settings'."""
         return Clock(self.slot_hours, days, start or self.start, self.timezone)
-
-
-def _require_sense(settings: ImportSettings) -> None:
-    kind, regions = settings.kind, settings.regions
-    if kind == "matrix":
-        if regions not in ("auto", "given"):
-            raise SettingsError(
-                f"regions={regions!r} makes no sense for a matrix, "
-                "which holds region ids: leave it out or say 'given'"
-            )
-        _require_matrix_slots(settings)
-    if kind == "pings" and regions == "given":
-        raise SettingsError(
-            "regions='given' makes no sense for pings, which name no place: "
-            "choose grid, h3, polygons or towers"
-        )
-    if regions == "polygons" and settings.polygons is None:
-        raise SettingsError("regions='polygons' needs polygons=FILE (GeoJSON)")
-    if settings.polygons is not None and regions != "polygons":
-        raise SettingsError(
-            f"polygons={settings.polygons!r} needs regions='polygons', not {regions!r}"
-        )
-    if regions == "towers" and settings.places is None:
-        raise SettingsError("regions='towers' needs places=FILE (tower, lat, lon)")
-    if kind == "pings" and settings.places is not None and regions != "towers":
-        raise SettingsError(
-            f"places={settings.places!r} is of no use for pings unless regions='towers'"
-        )
-
-
-def _require_matrix_slots(settings: ImportSettings) -> None:
-    column = Clock(settings.matrix_slot_hours, 1).slot_minutes
-    slot = settings.clock(1).slot_minutes
-    if slot % column:
-        raise SettingsError(
-            f"slot_hours={settings.slot_hours} must be a multiple of "
-            f"matrix_slot_hours={settings.matrix_slot_hours}"
-        )

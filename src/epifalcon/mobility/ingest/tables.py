@@ -1,79 +1,98 @@
-"""Tables on disk, read batch by batch: CSV (also gzipped) and Parquet."""
+"""Read tables from disk batch by batch: CSV (also gzipped) and Parquet.
+
+A CSV file is read line by line, so that one broken row costs only itself and every
+row keeps its line number. Lines without quotes are split by polars, many at a time.
+A line with quotes goes through Python's ``csv``; a quoted field may continue on the
+next lines. A quote that is never closed, or that closes into a row of the wrong
+width, spoils its own line only.
+"""
 
 import contextlib
-import os
+import csv
+import difflib
+import gzip
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
-from epifalcon.errors import DataError
-from epifalcon.mobility.ingest.csvfile import CsvFile
-from epifalcon.mobility.ingest.rows import Sieve, Tally, Told
-from epifalcon.types import Mask
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.settings import unknown_name
 
 BATCH_ROWS = 262_144
+BLOCK_BYTES = 16 << 20
+LONGEST_LINE = 64 << 20
+MOST_JOINED_LINES = 50
+OPEN_QUOTE = -1
 CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
+TABLE_PLACE = "table place"
+"""The name column of a table of places, which may also be called cell or tower."""
+_USUAL = {
+    "person": ("person_id", "user", "user_id", "userid", "uid", "device", "device_id"),
+    "time": ("timestamp", "datetime", "date_time", "ts", "date"),
+    "start": ("start_time", "started_at", "begin", "arrival", "start_date"),
+    "end": ("end_time", "ended_at", "finish", "departure", "end_date"),
+    "day": ("date", "day_number"),
+    "hour": ("hour_of_day",),
+    "region": ("region_id", "place", "place_id", "area", "area_id"),
+    "lat": ("latitude",),
+    "lon": ("lng", "long", "longitude"),
+    "place": ("place_id", "poi", "poi_id", "venue", "venue_id", "region", "region_id"),
+    "cell": ("cell_id", "cellid", "tower", "tower_id", "antenna", "antenna_id"),
+    "result": ("test_result", "outcome", "test"),
+}
+_USUAL[TABLE_PLACE] = (
+    "place", *_USUAL["place"], "cell", *_USUAL["cell"], "id", "name"
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Some rows of a table, in the order of the file."""
 
-    row: NDArray[np.int64]
-    """Row numbers as in the file."""
     frame: pl.DataFrame
-    """The wanted columns under our names."""
-    fields: NDArray[np.int64]
-    """Number of fields found in each row; only a CSV file can have a wrong one."""
+    """The wanted columns under our names; ``row``, the number as in the file; for
+    CSV ``fields``, the number of fields found, -1 where a quote was left open."""
     done: int
     total: int
-    """How far the reading is, in bytes or rows."""
-
-    def sieve(self, tally: Tally, width: int) -> Sieve:
-        """A sieve over these rows from which the broken ones are taken out."""
-        sieve = Sieve(tally, self.row)
-        wrong: Mask = self.fields != width
-        sieve.refuse(
-            wrong,
-            "wrong number of fields, or an open quote",
-            "(whole row)",
-            _Fields(self.fields),
-            f"{width} fields",
-        )
-        return sieve
+    """Progress of the reading, in bytes or rows."""
 
 
 class Table(Protocol):
     """A file of named columns."""
 
+    path: Path
     names: tuple[str, ...]
-    width: int
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
-        """The columns ``{ours: theirs}``, batch by batch."""
+        """Yield the columns ``{ours: theirs}`` batch by batch."""
 
 
 def open_table(path: Path, delimiter: str = "auto") -> Table:
-    """The table in ``path``, its kind told by the file's ending.
+    """Open the table in ``path``; the ending of the file decides on its format.
 
     Raises ``DataError`` naming the file and what was expected.
     """
-    _require_file(path)
-    name = path.name.lower()
-    if name.endswith(PARQUET_ENDINGS):
-        return _ParquetTable(path)
-    if name.endswith(CSV_ENDINGS):
-        return _CsvTable(path, delimiter)
+    with readable(path):
+        if not path.exists():
+            raise DataError(f"{path}: no such file")
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "is no ordinary file"
+            raise DataError(f"{path}: {what}, expected a file")
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: is empty")
+        name = path.name.lower()
+        if name.endswith(PARQUET_ENDINGS):
+            return _ParquetTable(path)
+        if name.endswith(CSV_ENDINGS):
+            return CsvTable(path, delimiter)
     endings = ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
     raise DataError(f"{path}: expected a file ending in one of {endings}")
 
@@ -83,148 +102,254 @@ def readable(path: Path) -> Iterator[None]:
     """Turn whatever a reader raises on a bad file into ``DataError``."""
     try:
         yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: the compressed data is broken: {error}") from None
-    # A panic of polars is no Exception, and means a file it cannot make sense of.
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+    # A panic of polars is no Exception, and means a file that it cannot parse.
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        reason = getattr(error, "strerror", None) or str(error).strip() or repr(error)
+        first = reason.splitlines()[0][:200]
+        raise DataError(f"{path}: cannot be read: {first}") from None
     except (MemoryError, OverflowError) as error:
         raise DataError(f"{path}: sizes in it make no sense: {error}") from None
 
 
-def _require_file(path: Path) -> None:
-    with readable(path):
-        if not path.exists():
-            raise DataError(f"{path}: no such file")
-        if not path.is_file():
-            what = "is a folder" if path.is_dir() else "is no ordinary file"
-            raise DataError(f"{path}: {what}, expected a file")
-        if path.stat().st_size == 0:
-            raise DataError(f"{path}: is empty")
+class CsvTable:
+    """A CSV file with a header; ``.gz`` files are unpacked while reading."""
 
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    first = str(error).strip().splitlines()
-    return first[0][:200] if first else type(error).__name__
-
-
-class _CsvTable:
-    def __init__(self, path: Path, delimiter: str) -> None:
-        self._path = path
-        with readable(path):
-            self._file = CsvFile(path, delimiter)
-        self.names = self._file.names
-        self.width = len(self.names)
+    def __init__(self, path: Path, delimiter: str = "auto") -> None:
+        self.path = path
+        with readable(path), path.open("rb") as raw, _unpacked(path, raw) as file:
+            data = file.readline(LONGEST_LINE)
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in data:
+            raise DataError(
+                f"{path}: row 1: expected UTF-8 text, found UTF-16 or binary"
+            )
+        try:
+            header = data.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise DataError(f"{path}: row 1: expected column names in UTF-8") from None
+        if delimiter == "auto":
+            delimiter = max(",;\t|", key=header.count)
+        self._delimiter = delimiter
+        names = [name.strip() for name in self._split(header) or []]
+        while names and not names[-1]:
+            names.pop()
+        if not names:
+            raise DataError(f"{path}: row 1: expected a line of column names")
+        self.names = tuple(names)
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
-        positions = [self.names.index(theirs) for theirs in wanted.values()]
-        total = self._path.stat().st_size
-        with readable(self._path):
-            for block in self._file.blocks(positions):
-                frame = block.fields.rename(dict(zip(
-                    block.fields.columns, wanted, strict=True)))  # fmt: skip
-                yield Batch(block.line, frame, block.count, block.done, total)
+        """Yield the columns as text; blank lines are left out."""
+        at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
+        total = self.path.stat().st_size
+        with (
+            readable(self.path),
+            self.path.open("rb") as raw,
+            _unpacked(self.path, raw) as file,
+        ):
+            file.readline()
+            line, rest, last = 2, b"", False
+            while not last:
+                data = file.read(BLOCK_BYTES)
+                last, data = not data, rest + data
+                end = len(data) if last else data.rfind(b"\n") + 1
+                if len(data) - end > LONGEST_LINE:
+                    raise DataError(
+                        f"{self.path}: a line after row {line} is longer than "
+                        f"{LONGEST_LINE >> 20} MB, expected CSV"
+                    )
+                # What is no UTF-8 becomes U+FFFD, by which the row is rejected later.
+                text = data[:end].decode("utf-8", "replace")
+                lines = pl.Series([text.removesuffix("\n")]).str.split("\n").explode()
+                lines = lines.str.strip_suffix("\r") if text else lines.clear()
+                frame, used = self._rows(lines, at, last)
+                # An open quote near the end of a block waits for the next block.
+                waiting = "".join(f"{text}\n" for text in lines[used:].to_list())
+                rest = waiting.encode() + data[end:]
+                frame = frame.with_columns(row=pl.col("row") + line)
+                line += used
+                if used:
+                    yield Batch(frame, raw.tell(), total)
+
+    def _rows(
+        self, lines: pl.Series, at: Mapping[str, int], last: bool
+    ) -> tuple[pl.DataFrame, int]:
+        """Split lines into rows; also return how many lines could be used."""
+        width = len(self.names)
+        records, inside, used = self._quoted_rows(lines, last)
+        plain = pl.DataFrame({"text": lines[:used]}).with_row_index("row")
+        plain = plain.filter((lines[:used] != "") & ~pl.col("row").is_in(list(inside)))
+        parts = pl.col("text").str.split_exact(self._delimiter, width)
+        found = pl.col("text").str.count_matches(self._delimiter, literal=True) + 1
+        # Some programs end each line with a delimiter.
+        spare = pl.col("text").str.ends_with(self._delimiter) & (found == width + 1)
+        frame = plain.select(
+            pl.col("row").cast(pl.Int64),
+            (found.cast(pl.Int64) - spare.cast(pl.Int64)).alias("fields"),
+            *(parts.struct.field(f"field_{k}").alias(ours) for ours, k in at.items()),
+        )
+        if not records:
+            return frame, used
+        quoted = [
+            {
+                "row": begin,
+                "fields": OPEN_QUOTE if row is None else len(row),
+                **{ours: row[k] if row and k < len(row) else None
+                   for ours, k in at.items()},
+            }
+            for begin, row in records.items()
+        ]  # fmt: skip
+        made = pl.DataFrame(quoted, schema=frame.schema)
+        return pl.concat([frame, made]).sort("row"), used
+
+    def _quoted_rows(
+        self, lines: pl.Series, last: bool
+    ) -> tuple[dict[int, list[str] | None], set[int], int]:
+        """Parse the rows with quotes: {first line: fields, or None if broken}.
+
+        Also returns all lines that they occupy, and how many lines are complete.
+        """
+        records: dict[int, list[str] | None] = {}
+        inside: set[int] = set()
+        begins: list[int] = lines.str.contains('"', literal=True).arg_true().to_list()
+        texts = lines.to_list() if begins else []
+        for begin in begins:
+            if begin in inside:
+                continue
+            row, end = self._split(texts[begin]), begin
+            if row is None:
+                quotes = texts[begin].count('"')
+                limit = min(begin + MOST_JOINED_LINES, len(texts))
+                while quotes % 2 and end + 1 < limit:
+                    end += 1
+                    quotes += texts[end].count('"')
+                if quotes % 2 and limit == len(texts) and not last:
+                    return records, inside, begin
+                row = self._split("\n".join(texts[begin : end + 1]))
+                if end > begin and (row is None or len(row) != len(self.names)):
+                    row, end = None, begin
+            records[begin] = row
+            inside.update(range(begin, end + 1))
+        return records, inside, len(lines)
+
+    def _split(self, text: str) -> list[str] | None:
+        """Split one whole row into fields; None where the quotes do not match."""
+        try:
+            rows = list(csv.reader([text], delimiter=self._delimiter, strict=True))
+        except csv.Error:
+            return None
+        if len(rows) != 1:
+            return None
+        row, names = rows[0], getattr(self, "names", ())
+        return row[:-1] if len(row) == len(names) + 1 and not row[-1] else row
+
+
+def _unpacked(path: Path, raw: BinaryIO) -> BinaryIO:
+    if path.name.lower().endswith(".gz"):
+        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+    return raw
 
 
 class _ParquetTable:
     def __init__(self, path: Path) -> None:
-        self._path = path
-        with readable(path), _no_panic_shown():
-            self._lazy = pl.scan_parquet(path, glob=False)
-            self.names = tuple(self._lazy.collect_schema().names())
-            self._total = int(self._lazy.select(pl.len()).collect().item())
-        self.width = len(self.names)
+        self.path = path
+        self._total = count_rows(path)
+        self._lazy = pl.scan_parquet(path, glob=False)
+        self.names = tuple(self._lazy.collect_schema().names())
 
     def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
-        require_sound_pages(self._path, sorted(set(at.values())), self._total)
         chosen = [pl.nth(index).alias(ours) for ours, index in at.items()]
         done = 0
-        with readable(self._path):
+        with readable(self.path):
             for frame in self._lazy.select(chosen).collect_batches(
                 chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"
             ):
                 row = np.arange(done + 1, done + len(frame) + 1, dtype=np.int64)
                 done += len(frame)
-                fields = np.full(len(frame), self.width, dtype=np.int64)
-                yield Batch(row, frame, fields, done, self._total)
-        _require_all(self._path, done, self._total)
+                yield Batch(frame.with_columns(row=row), done, self._total)
 
 
 _PROBE = """
 import sys
 import polars as pl
-columns = [pl.nth(int(index)) for index in sys.argv[2].split(",")]
-lazy = pl.scan_parquet(sys.argv[1], glob=False).select(columns)
+lazy = pl.scan_parquet(sys.argv[1], glob=False)
+total = lazy.select(pl.len()).collect().item()
 batches = lazy.collect_batches(chunk_size=262144, engine="streaming")
-sys.stdout.write(str(sum(len(batch) for batch in batches)))
+print(sum(map(len, batches)), total)
 """
 
 
-def require_sound_pages(path: Path, columns: Sequence[int], total: int) -> None:
-    """Read these columns once in a process of its own; ``DataError`` if it fails.
+def count_rows(path: Path) -> int:
+    """Read a Parquet file once in another process; ``DataError`` if that fails.
 
-    One wrong bit in a page can make polars ask for 2^61 bytes, and then the
-    whole process is ended at once; or one of its threads gives up and the rest
-    of the rows is silently missing. Reading twice costs little: decoding is
-    the small part of an import.
+    One flipped bit in the header of a page can make polars request 2^61 bytes,
+    which aborts the process, or lose the rows that follow without an error.
     """
-    if not sys.executable:
-        return
-    with readable(path):
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE, str(path.absolute()),
-             ",".join(map(str, columns))],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )  # fmt: skip
+    command = [sys.executable, "-c", _PROBE, str(path.absolute())]
+    done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode != 0:
-        told = done.stderr.decode(errors="replace").strip().splitlines()
-        reason = next((line for line in told if "exceptions." in line), "")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = next((line for line in lines if "exceptions." in line), "")
         reason = reason.partition(": ")[2][:200] or "its pages cannot be decoded"
         raise DataError(f"{path}: is damaged: {reason}")
-    _require_all(path, int(done.stdout), total)
+    found, total = map(int, done.stdout.split())
+    if found != total:
+        raise DataError(f"{path}: is damaged: {found} of {total} rows can be read")
+    return total
 
 
-def _require_all(path: Path, done: int, total: int) -> None:
-    if done != total:
-        raise DataError(f"{path}: is damaged: {done} of {total} rows can be read")
+def renamed(entries: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """Parse ``("person=user_id", ...)``; unknown names of ours are refused."""
+    chosen: dict[str, str] = {}
+    for entry in entries:
+        ours, _, theirs = (part.strip() for part in entry.partition("="))
+        if ours not in known:
+            raise SettingsError(unknown_name("column", ours, known))
+        if ours in chosen:
+            raise SettingsError(f"columns names {ours!r} twice")
+        chosen[ours] = theirs
+    return chosen
 
 
-@contextlib.contextmanager
-def _no_panic_shown() -> Iterator[None]:
-    """Hold back what Rust prints on standard error when polars panics.
+def find_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str | None:
+    """Find the column of the file that holds ``ours``, or None if there is none.
 
-    The panic becomes a ``DataError``, whose one line says all; anything else
-    that was printed meanwhile is printed in the end.
+    A column chosen by name must exist. Otherwise the column of our own name is
+    taken, or else the one column that has a usual name for it, in any case.
     """
-    try:
-        shown = os.dup(2)
-    except OSError:
-        yield
-        return
-    with tempfile.TemporaryFile() as held, os.fdopen(shown, "wb") as stderr:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(shown, 2)
-            held.seek(0)
-            text = held.read()
-            if b"panicked at" not in text:
-                stderr.write(text)
+    names = table.names
+    if ours in chosen and chosen[ours] not in names:
+        raise DataError(_missing(table, chosen[ours]))
+    exact = chosen.get(ours, ours)
+    if exact in names:
+        if names.count(exact) > 1:
+            raise DataError(
+                f"{table.path}: row 1: column {exact!r} appears more than once"
+            )
+        return exact
+    found = [name for name in names if name.strip().lower() in {ours, *_USUAL[ours]}]
+    if len(found) > 1:
+        both = " and ".join(repr(name) for name in found)
+        raise DataError(
+            f"{table.path}: columns {both} could each be {ours!r}: "
+            f"say which with columns, e.g. {ours}={found[0]}"
+        )
+    return found[0] if found else None
 
 
-@dataclass(frozen=True, eq=False)
-class _Fields:
-    count: NDArray[np.int64]
+def need_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str:
+    """Find the column that holds ``ours``; raise ``DataError`` if there is none."""
+    found = find_column(table, ours, chosen)
+    if found is None:
+        raise DataError(_missing(table, ours.rsplit(" ")[-1]))
+    return found
 
-    def __getitem__(self, index: int) -> Told:
-        number = int(self.count[index])
-        # -1 marks a quote that is never closed, where fields cannot be counted.
-        return Told(f"{number} fields" if number >= 0 else "an open quote")
+
+def _missing(table: Table, name: str) -> str:
+    names = table.names
+    shown = ", ".join(repr(column) for column in names[:20])
+    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"; nearest: {near[0]!r}" if near else ""
+    return f"{table.path}: no column {name!r}: the columns are {shown}{more}{hint}"

@@ -1,128 +1,237 @@
-"""Names and coordinates out of columns of any sensible type."""
+"""Parse ids, numbers and times from columns of any sensible type.
+
+Times are microseconds since 1970 in UTC. As in Python's ``zoneinfo``, a wall-clock
+time that occurs twice is the first of the two, and one that never occurs is moved
+forward by the length of the gap.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
-from epifalcon.mobility.ingest.rows import Sieve
+from epifalcon.mobility.ingest.rejects import RowFilter, Rule
 from epifalcon.mobility.ingest.settings import EpochUnit
-from epifalcon.mobility.ingest.times import EXPECTED, Instants, Zone, instants, is_time
-from epifalcon.types import Floats
 
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+_END = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+_UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+_ISO = (
+    r"^(\d{4}-\d{2}-\d{2})"
+    r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?"
+    r" ?([Zz]|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
+)
+_EXPECTED = (
+    "an ISO 8601 time like 2020-03-01T08:30:00 or seconds or milliseconds since 1970"
+)
 _TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null)
 
 
-def names(sieve: Sieve, column: pl.Series, called: str) -> pl.Series:
-    """The ids in ``column`` as text, exactly as they stand in the file.
+def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Add ``{name}_text``, the ids exactly as in the file, and drop rows without one.
 
-    The column bears our name for it; ``called`` is its name in the file.
-    Whole numbers stored as floats lose their ".0". Refuses rows whose id is
-    empty, broken text, or runs over a line end (a quote was left open).
+    Whole numbers stored as floats lose their ".0". Rejects ids that are empty,
+    are not UTF-8, or run over a line end (a quote was left open).
     """
-    kind = column.dtype
-    if not isinstance(kind, _TEXT) and not kind.is_numeric():
-        raise DataError(
-            f"{sieve.path}: column {called!r} holds {kind}, expected text or numbers"
-        )
-    text = _whole(column) if kind.is_float() else column.cast(pl.String)
-    empty = (text.is_null() | (text.str.strip_chars() == "")).fill_null(True)
-    sieve.refuse(empty.to_numpy(), f"empty {column.name}", called, column, "an id")
-    broken = text.str.contains("\ufffd", literal=True).fill_null(False)
-    sieve.refuse(
-        broken.to_numpy(), f"{column.name} is not UTF-8", called, column, "UTF-8 text"
+    kind = _require_type(rows, frame, name, "text or numbers")
+    text = pl.col(name).cast(pl.String)
+    if kind.is_float():
+        value = pl.col(name).cast(pl.Float64).fill_nan(None)
+        whole = (value.abs() < 2.0**53) & (value == value.floor())
+        number = pl.when(whole).then(value).cast(pl.Int64).cast(pl.String)
+        text = pl.when(whole).then(number).otherwise(value.cast(pl.String))
+    frame = frame.with_columns(text.alias(f"{name}_text"))
+    text = pl.col(f"{name}_text")
+    return rows.keep(
+        frame,
+        Rule(
+            f"empty {name}",
+            name,
+            "an id",
+            (text.str.strip_chars() == "").fill_null(True),
+        ),
+        Rule(f"{name} is not UTF-8", name, "UTF-8 text", _contains(text, "\ufffd")),
+        Rule(
+            f"line end inside {name}", name, "an id in one line", _contains(text, "\n")
+        ),
     )
-    split = text.str.contains("\n", literal=True).fill_null(False)
-    sieve.refuse(
-        split.to_numpy(),
-        f"line end inside {column.name}",
-        called,
-        column,
-        "an id in one line",
-    )
-    return text
 
 
-def numbers(sieve: Sieve, column: pl.Series, called: str, limit: float) -> Floats:
-    """Finite numbers between ``-limit`` and ``limit``; refused rows hold NaN."""
-    kind, ours = column.dtype, column.name
+def keep_numbers(
+    rows: RowFilter, frame: pl.DataFrame, name: str, limit: float
+) -> pl.DataFrame:
+    """Add ``{name}_value``, a number from -limit to limit, and drop other rows."""
+    kind = _require_type(rows, frame, name, "numbers")
+    column = pl.col(name)
     if isinstance(kind, _TEXT):
         column = column.cast(pl.String).str.strip_chars().replace("", None)
-    elif not kind.is_numeric():
-        raise DataError(
-            f"{sieve.path}: column {called!r} holds {kind}, expected numbers"
-        )
-    value = column.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
+    value = column.cast(pl.Float64, strict=False)
     expected = f"a number from {-limit:g} to {limit:g}"
-    missing = column.is_null().to_numpy()
-    sieve.refuse(missing, f"missing {ours}", called, column, expected)
-    bad = ~np.isfinite(value)
-    sieve.refuse(bad, f"{ours} is not a number", called, column, expected)
-    with np.errstate(invalid="ignore"):
-        out = np.abs(value) > limit
-    sieve.refuse(out, f"{ours} out of range", called, column, expected)
-    return np.where(bad | out, np.nan, value)
-
-
-def times(
-    sieve: Sieve, column: pl.Series, called: str, zone: Zone, unit: EpochUnit
-) -> Instants:
-    """The times in ``column``; rows without a readable one are refused."""
-    if not is_time(column.dtype):
-        raise DataError(
-            f"{sieve.path}: column {called!r} holds {column.dtype}, expected times"
-        )
-    found = instants(column, zone, unit)
-    shown, ours = column, column.name
-    if isinstance(column.dtype, pl.Datetime):
-        # As a number: polars cannot show a time of the year 300,000.
-        shown = column.to_physical()
-    sieve.refuse(found.missing, f"missing {ours}", called, shown, EXPECTED)
-    sieve.refuse(found.unreadable, f"{ours} is not readable", called, shown, EXPECTED)
-    sieve.refuse(
-        found.outside,
-        f"{ours} out of range",
-        called,
-        shown,
-        "a time between 1970 and 2100",
+    wrong = ~value.is_finite().fill_null(False)
+    return rows.keep(
+        frame.with_columns(value.alias(f"{name}_value")),
+        Rule(f"missing {name}", name, expected, column.is_null()),
+        Rule(f"{name} is not a number", name, expected, wrong),
+        Rule(f"{name} out of range", name, expected, value.abs() > limit),
     )
-    return found
 
 
-class Codes:
-    """Numbers for names, the same for the same name in every batch."""
+def keep_times(
+    rows: RowFilter, frame: pl.DataFrame, name: str, zone: str, unit: EpochUnit
+) -> pl.DataFrame:
+    """Add ``{name}_utc``, ``_local``, ``_twice``, ``_never``; drop unreadable times.
 
-    def __init__(self) -> None:
-        self._known = pl.DataFrame(schema={"name": pl.String, "code": pl.UInt32})
+    The first two are microseconds since 1970, in UTC and on the wall clock of
+    ``zone``; the others mark wall-clock times that occur twice or never.
+    """
+    kind = _require_type(rows, frame, name, "times", times=True)
+    value, zoned = _micros(frame[name], unit)
+    made = pl.DataFrame({"value": value, "zoned": zoned})
+    frame = frame.with_columns(made.rename(lambda part: f"{name}_{part}"))
+    empty = pl.col(name).is_null()
+    if kind == pl.String:
+        empty |= pl.col(name).str.strip_chars() == ""
+    value_of = pl.col(f"{name}_value")
+    # A day on either side, so that no offset leads out of the range.
+    outside = ~value_of.is_between(DAY, _END - DAY)
+    late = "a time between 1970 and 2100"
+    frame = rows.keep(
+        frame,
+        Rule(f"missing {name}", name, _EXPECTED, empty),
+        Rule(f"{name} is not readable", name, _EXPECTED, value_of.is_null()),
+        Rule(f"{name} out of range", name, late, outside),
+    )
+    found = localise(
+        frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"], zone
+    )
+    return frame.drop(f"{name}_value", f"{name}_zoned").with_columns(
+        found.rename(lambda part: f"{name}_{part}")
+    )
 
-    def encode(self, text: pl.Series) -> NDArray[np.uint32]:
-        """The number of each name; new names get the next free numbers."""
-        frame = pl.DataFrame({"name": text})
-        new = frame.unique().join(self._known, on="name", how="anti")
-        if len(new):
-            new = new.with_row_index("code", offset=len(self._known))
-            self._known = pl.concat([self._known, new.select("name", "code")])
-        joined = frame.join(self._known, on="name", how="left", maintain_order="left")
-        return joined["code"].to_numpy()
 
-    def decode(self, codes: NDArray[np.uint32]) -> pl.Series:
-        """The names of ``codes``."""
-        return self._known["name"].gather(codes)
+def localise(value: pl.Series, zoned: pl.Series, zone: str) -> pl.DataFrame:
+    """Convert microseconds to ``utc`` and ``local``, marking odd wall-clock times.
+
+    ``value`` is UTC where ``zoned``, wall-clock time of ``zone`` elsewhere.
+    """
+    never = twice = pl.Series([False]).new_from_index(0, len(value))
+    utc = value
+    if not zoned.all():
+        wall = value.cast(pl.Datetime("us"))
+        exact = _to_utc(wall, zone, "null")
+        utc = exact.zip_with(~zoned, value)
+        odd = utc.is_null()
+        if odd.any():
+            first = _to_utc(wall, zone, "earliest")
+            twice, never = odd & first.is_not_null(), odd & first.is_null()
+            # The offset before the change of the clocks; no gap is longer than a day.
+            before = wall - timedelta(hours=25)
+            offset = before.to_physical() - _to_utc(before, zone, "latest")
+            utc = utc.fill_null(first).fill_null(value - offset)
+    moment = utc.cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
+    local = moment.dt.replace_time_zone(None).to_physical()
+    return pl.DataFrame({"utc": utc, "local": local, "twice": twice, "never": never})
+
+
+def _to_utc(
+    wall: pl.Series, zone: str, ambiguous: Literal["earliest", "latest", "null"]
+) -> pl.Series:
+    """Convert wall-clock times to microseconds in UTC; null where none exists."""
+    found = wall.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+    return found.to_physical()
 
 
 def natural_order(text: pl.Series) -> NDArray[np.int64]:
-    """Positions that sort names: whole numbers by size, other names by their letters.
+    """Sort names: whole numbers by size, other names by their letters.
 
-    It is by size only if every name is a whole number without leading zeros.
+    By size only if every name is a whole number without leading zeros.
     """
     if text.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
-        return text.cast(pl.Int64).arg_sort().to_numpy().astype(np.int64)
+        text = text.cast(pl.Int64)
     return text.arg_sort().to_numpy().astype(np.int64)
 
 
-def _whole(column: pl.Series) -> pl.Series:
-    value = column.cast(pl.Float64).fill_nan(None)
-    small = value.is_finite() & (value.abs() < 2.0**53)
-    whole = (small & (value == value.floor())).fill_null(False)
-    number = value.zip_with(whole, pl.Series([None], dtype=pl.Float64))
-    return number.cast(pl.Int64).cast(pl.String).zip_with(whole, value.cast(pl.String))
+def _contains(text: pl.Expr, part: str) -> pl.Expr:
+    return text.str.contains(part, literal=True)
+
+
+def _require_type(
+    rows: RowFilter, frame: pl.DataFrame, name: str, what: str, times: bool = False
+) -> pl.DataType:
+    kind = frame[name].dtype
+    allowed = isinstance(kind, (*_TEXT, *((pl.Datetime, pl.Date) if times else ())))
+    if not allowed and not kind.is_numeric():
+        called = rows.columns[name]
+        raise DataError(f"{rows.path}: column {called!r} holds {kind}, expected {what}")
+    return kind
+
+
+def _micros(column: pl.Series, unit: EpochUnit) -> tuple[pl.Series, pl.Series]:
+    """Microseconds as floats, null if unreadable; and which rows have a zone."""
+    kind = column.dtype
+    zoned = pl.Series([True]).new_from_index(0, len(column))
+    if isinstance(kind, pl.Datetime):
+        # Below 2^53 microseconds, until the year 2255, floats are exact.
+        number = column.to_physical().cast(pl.Float64) * _UNIT[kind.time_unit]
+        return number.floor(), zoned if kind.time_zone else ~zoned
+    if kind == pl.Date:
+        return column.to_physical().cast(pl.Float64) * DAY, ~zoned
+    if kind.is_numeric():
+        return _from_epoch(column.cast(pl.Float64, strict=False), unit), zoned
+    text = column.cast(pl.String).str.strip_chars()
+    number = text.cast(pl.Float64, strict=False)
+    value = _from_epoch(number, unit)
+    rest = number.is_null()
+    if not rest.any():
+        return value, zoned
+    frame = _from_iso(text.set(~rest, None))
+    return frame["value"].zip_with(rest, value), frame["zoned"] | ~rest
+
+
+def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
+    value = pl.col("number")
+    size = value.abs()
+    scale = pl.lit(_UNIT.get(unit))
+    like_a_date = pl.lit(False)
+    if unit == "auto":
+        scale = pl.when(size < 1e11).then(1e6).when(size < 1e14).then(1e3)
+        scale = scale.when(size < 1e17).then(1.0).otherwise(1e-3)
+        # Whole numbers like 20200301 are dates far more often than seconds of 1970.
+        month, day = value // 100 % 100, value % 100
+        like_a_date = (
+            value.is_between(19_000_101, 21_001_231)
+            & (value % 1 == 0)
+            & month.is_between(1, 12)
+            & day.is_between(1, 31)
+        )
+    good = value.is_finite() & ~like_a_date
+    made = pl.when(good).then((value * scale).round(0))
+    return pl.DataFrame({"number": number}).select(made.alias("value"))["value"]
+
+
+def _from_iso(text: pl.Series) -> pl.DataFrame:
+    """Parse ISO 8601 into ``value`` (microseconds, null if unreadable), ``zoned``."""
+    parts = pl.DataFrame({"text": text}).select(
+        pl.col("text").str.extract_groups(_ISO).struct.unnest()
+    )
+    hour, minute, second = (
+        pl.col(name).cast(pl.Float64).fill_null(0) for name in ("2", "3", "4")
+    )
+    fraction = pl.col("5").fill_null("").str.pad_end(6, "0").str.slice(0, 6)
+    in_day = ((hour * 60 + minute) * 60 + second) * SECOND + fraction.cast(pl.Float64)
+    digits = (
+        pl.col("6").fill_null("").str.replace_all(r"[^0-9]", "").str.pad_end(4, "0")
+    )
+    ahead = digits.str.slice(0, 2).cast(pl.Float64)
+    past = digits.str.slice(2, 2).cast(pl.Float64)
+    sign = pl.when(pl.col("6").str.starts_with("-")).then(-1).otherwise(1)
+    offset = sign * (ahead * 60 + past) * 60 * SECOND
+    # 24:00:00 is the midnight at the end of the day.
+    good = (minute < 60) & (second < 60) & (in_day <= DAY) & (ahead <= 18) & (past < 60)
+    day = pl.col("1").str.to_date("%Y-%m-%d", strict=False).to_physical()
+    value = pl.when(good).then(day.cast(pl.Float64) * DAY + in_day - offset)
+    return parts.select(value=value, zoned=pl.col("6").is_not_null())

@@ -1,44 +1,64 @@
-"""Pings, stays, check-ins and cell events: from rows to traces."""
+"""Import pings, stays, check-ins and cell events: from rows to traces.
+
+Also reads visits of a known city (person, day, hour, region): there days are numbers
+from 1, or dates where the first day is known, and a region is named, or numbered
+where it has no name.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
+from math import gcd
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.ingest import columns, geography, values
-from epifalcon.mobility.ingest.imported import Imported, finished, require_room
-from epifalcon.mobility.ingest.places import Places, read_places
-from epifalcon.mobility.ingest.presence import (
-    Presence,
-    Sightings,
-    dominant,
-    pieces_of_stays,
-)
-from epifalcon.mobility.ingest.regioning import (
+from epifalcon.mobility.ingest.regions import (
     GivenRegions,
     GridRegions,
-    Keys,
-    Regioning,
-    Spots,
+    H3Regions,
+    Places,
+    PolygonRegions,
+    RegionRule,
+    TowerRegions,
+    look_up,
+    read_places,
 )
-from epifalcon.mobility.ingest.rows import RowCount, Sieve, Tally
-from epifalcon.mobility.ingest.settings import ImportSettings
-from epifalcon.mobility.ingest.tables import Batch, Table, open_table
-from epifalcon.mobility.ingest.times import DAY, Instants, Zone
-from epifalcon.mobility.regions import RegionKind
+from epifalcon.mobility.ingest.rejects import RowCount, RowFilter, Rule
+from epifalcon.mobility.ingest.settings import ImportSettings, ReadSettings
+from epifalcon.mobility.ingest.tables import (
+    Table,
+    find_column,
+    need_column,
+    open_table,
+    renamed,
+)
+from epifalcon.mobility.ingest.values import (
+    DAY,
+    keep_ids,
+    keep_numbers,
+    keep_times,
+    localise,
+    natural_order,
+)
+from epifalcon.mobility.regions import RegionKind, Regions
+from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.types import Mask
+from epifalcon.types import UNKNOWN, RegionIds
 
+MAX_CELLS = 2_000_000_000
+MAX_RECORDS = 180_000_000
 MAX_SPAN_DAYS = 366
 OUTSIDE_DAYS = "outside the days asked for"
-_FIRST_SLOT, _LAST_SLOT = -(2**31), 2**31 - 1
+_MAX_PIECES = 4_000_000
+_MERGE_ROWS = 4_000_000
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+STRICT = ReadSettings(strict=True)
+_HOURS = 24
 _COLUMNS = {
     "pings": ("person", "time", "lat", "lon"),
     "stays": ("person", "start", "end", "place", "lat", "lon"),
@@ -47,49 +67,80 @@ _COLUMNS = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """Traces made from a file, and the account of its rows."""
+
+    traces: Traces
+    rows: RowCount
+    places: RowCount | None = None
+    """Rows of the table of places, where there was one."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Which column of the file was taken for which of ours."""
+    times_twice: int = 0
+    """Kept rows whose wall-clock time occurs twice (clocks put back)."""
+    times_never: int = 0
+    """Kept rows whose wall-clock time never occurs (clocks put forward)."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the account for JSON: rows, people, regions, slots, share observed."""
+        traces = self.traces
+        return {
+            **self.rows.as_plain(),
+            "people": traces.people,
+            "regions": len(traces.regions),
+            "slots": traces.slots,
+            "share_observed": traces.observed_share,
+            "start": traces.clock.start,
+            "days": traces.clock.days,
+            "slot_hours": traces.clock.slot_hours,
+            "timezone": traces.clock.timezone,
+            "columns": dict(self.columns),
+            "times_twice": self.times_twice,
+            "times_never": self.times_never,
+            "places": self.places.as_plain() if self.places else None,
+        }
+
+
 def read_visits(
     path: Path, settings: ImportSettings, progress: Progress = silent
 ) -> Imported:
-    """Traces from a table of pings, stays, check-ins or cell events.
+    """Make traces from a table of pings, stays, check-ins or cell events.
 
     Each (person, slot) gets the region of most time (stays) or most rows (all
     other kinds); equal ones go to the region seen first in that slot.
     """
     table = open_table(path, settings.read.delimiter)
     places = read_places(settings)
-    wanted = _wanted(path, table.names, settings, places)
-    days_asked_for = settings.start is not None
+    wanted = _wanted(table, settings, places)
+    # Rows outside days that the user asked for do not count against the file.
+    ignored = () if settings.start is None else (OUTSIDE_DAYS,)
     if settings.days is not None and settings.start is None:
-        found = _Reading(path, table, settings, wanted, places).run(progress)
-        settings = replace(settings, start=_day(found.first_slot, settings.clock(1)))
-    reading = _Reading(path, table, settings, wanted, places)
-    if days_asked_for:
-        reading.tally.expect(OUTSIDE_DAYS)
-    scan = reading.run(progress)
-    rows = reading.tally.finish()
-    return _assemble(path, reading, scan, rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _Scan:
-    seen: Sightings
-    times_twice: int
-    times_never: int
-
-    @property
-    def first_slot(self) -> int:
-        return int(self.seen.slot.min())
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Slots from 1970 that are asked for."""
-
-    low: int
-    high: int
-
-    def outside(self, slot: NDArray[np.int32] | NDArray[np.int64]) -> Mask:
-        return np.asarray((slot < self.low) | (slot >= self.high))
+        reading = _Reading(table, settings, wanted, places, ignored)
+        first = int(reading.run(progress)["slot"].min())  # type: ignore[arg-type]
+        settings = replace(settings, start=_day(first, settings.clock(1)))
+    reading = _Reading(table, settings, wanted, places, ignored)
+    seen = reading.run(progress)
+    rows = reading.rows.finish()
+    clock = _clock(path, settings, seen["slot"])
+    seen, names = number_people(seen)
+    require_room(path, len(names), clock)
+    keys = seen["region"].unique().sort()
+    numbered = reading.regions.number(keys)
+    ids = keys.to_frame("region").with_columns(id=numbered.ids)
+    seen = seen.join(ids, on="region").select(
+        "person", "weight", "first", region="id", slot=pl.col("slot") - clock.epoch_slot
+    )
+    by_slot = dominant(seen, clock.slots, len(names))
+    traces = finished(by_slot, clock, numbered.regions, names, settings)
+    return Imported(
+        traces,
+        rows,
+        places.rows if places else None,
+        dict(wanted),
+        reading.twice,
+        reading.never,
+    )
 
 
 class _Reading:
@@ -97,274 +148,380 @@ class _Reading:
 
     def __init__(
         self,
-        path: Path,
         table: Table,
         settings: ImportSettings,
         wanted: Mapping[str, str],
         places: Places | None,
+        ignored: tuple[str, ...],
     ) -> None:
-        self.settings = settings
-        self.wanted = wanted
-        self.places = places
-        self.people = values.Codes()
-        self.regioning = _regioning(settings, wanted, places)
-        read = settings.read
-        self.tally = Tally(
-            path, strict=read.strict, max_refused_share=read.max_refused_share
-        )
-        self._table = table
-        self._zone = Zone.of(settings.timezone)
+        self.rows = RowFilter(table.path, wanted, settings.read, ignored)
+        self.regions = _region_rule(settings, wanted, places)
+        self.twice = self.never = 0
+        self._table, self._settings, self._places = table, settings, places
+        self._wanted = wanted
+        self._people = pl.Categorical(pl.Categories.random())
         self._slot_us = settings.clock(1).slot_minutes * 60_000_000
-        self._window = _window(settings)
-        self._presence = Presence(path)
-        self._twice = self._never = 0
+        self._seen: list[pl.DataFrame] = []
 
-    def run(self, progress: Progress) -> _Scan:
-        """Read every row; raises ``DataError`` if none is kept."""
-        kept = False
-        for batch in self._table.batches(self.wanted):
-            kept |= self._take(batch)
-            self.tally.check_strict()
+    def run(self, progress: Progress) -> pl.DataFrame:
+        """Read every row; raise ``DataError`` if none is kept.
+
+        Returns one row per person, slot (from 1970, on the wall clock) and region
+        key, with the number of rows or microseconds (``weight``) and the earliest
+        moment (``first``).
+        """
+        waiting = 0
+        for batch in self.rows.batches(self._table):
+            for part in self._take(batch.frame):
+                self._seen.append(part)
+                waiting += len(part)
+                if waiting > _MERGE_ROWS:
+                    self._merge()
+                    waiting = 0
             progress("reading visits", batch.done, batch.total)
-        if not kept:
-            self.tally.finish()
-        return _Scan(self._presence.total(), self._twice, self._never)
+        if not self._seen:
+            self.rows.finish()
+        self._merge()
+        return self._seen[0]
 
-    def _take(self, batch: Batch) -> bool:
-        sieve = batch.sieve(self.tally, self._table.width)
-        person = values.names(sieve, batch.frame["person"], self.wanted["person"])
-        moments = [
-            self._times(sieve, batch, name)
-            for name in ("time", "start", "end")
-            if name in self.wanted
+    def _merge(self) -> None:
+        """Add up what was seen, so that memory does not grow with repeated rows."""
+        groups = pl.concat(self._seen).lazy().group_by("person", "slot", "region")
+        total = groups.agg(pl.sum("weight"), pl.min("first"))
+        self._seen = [total.collect(engine="streaming")]
+        if len(self._seen[0]) > MAX_RECORDS:
+            raise DataError(
+                f"{self._table.path}: more than {MAX_RECORDS:,} different (person, "
+                "slot, region): choose fewer days (start, days) or longer slots "
+                "(slot_hours)"
+            )
+
+    def _take(self, frame: pl.DataFrame) -> Sequence[pl.DataFrame]:
+        rows, settings = self.rows, self._settings
+        frame = keep_ids(rows, frame, "person")
+        moments = [name for name in ("time", "start", "end") if name in self._wanted]
+        for name in moments:
+            unit = settings.read.epoch_unit
+            frame = keep_times(rows, frame, name, settings.timezone, unit)
+        is_stay = len(moments) == 2
+        if is_stay:
+            spent = pl.col("end_utc") - pl.col("start_utc")
+            late = f"an end within {MAX_SPAN_DAYS} days of the start"
+            frame = rows.keep(
+                frame,
+                Rule("end before start", "end", "an end after the start", spent < 0),
+                Rule("stay too long", "end", late, spent > MAX_SPAN_DAYS * DAY),
+            )
+        frame = self._place(frame)
+        low, high = _window(settings)
+        if is_stay:
+            frame, parts = self._cut(frame, low, high)
+        else:
+            slot = pl.col("time_local") // self._slot_us
+            frame = frame.with_columns(slot=slot, weight=pl.lit(1), first="time_utc")
+            frame = self._keep_inside(
+                frame, "time", pl.col("slot").is_between(low, high)
+            )
+            parts = [frame]
+        for name in moments:
+            self.twice += int(frame[f"{name}_twice"].sum())
+            self.never += int(frame[f"{name}_never"].sum())
+        return [
+            part.select(
+                pl.col("person_text").cast(self._people).alias("person"),
+                pl.col("slot").cast(pl.Int32),
+                "region",
+                pl.col("weight").cast(pl.Int64),
+                "first",
+            )
+            for part in parts
+            if len(part)
         ]
-        if len(moments) == 2:
-            self._check_stays(sieve, batch, moments[0], moments[1])
-        keys = self.regioning.keys(sieve, self._spots(sieve, batch))
-        seen = self._sightings(sieve, batch, keys, moments)
-        alive = sieve.alive
-        if not alive.any():
-            return False
-        for moment in moments:
-            self._twice += int(np.count_nonzero(moment.twice & alive))
-            self._never += int(np.count_nonzero(moment.never & alive))
-        codes = np.zeros(len(alive), dtype=np.uint32)
-        codes[alive] = self.people.encode(person.filter(pl.Series(alive)))
-        for part, row in seen:
-            self._presence.add(replace(part, person=codes[row]))
-        return True
 
-    def _times(self, sieve: Sieve, batch: Batch, name: str) -> Instants:
-        unit = self.settings.read.epoch_unit
-        return values.times(
-            sieve, batch.frame[name], self.wanted[name], self._zone, unit
-        )
+    def _place(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Add ``region``, the key of each row's region; drop rows without one."""
+        rows, places = self.rows, self._places
+        if "lat" in self._wanted:
+            frame = keep_numbers(rows, frame, "lat", 90)
+            frame = keep_numbers(rows, frame, "lon", 180)
+        else:
+            frame = keep_ids(rows, frame, "place")
+            if not isinstance(self.regions, GivenRegions):
+                assert places is not None
+                at = look_up(frame["place_text"], places.table["name"])
+                frame = rows.keep(frame.with_columns(region=at), places.unknown)
+                found = places.table[frame["region"]]
+                frame = frame.with_columns(
+                    lon_value=found["lon"], lat_value=found["lat"]
+                )
+        frame = frame.with_columns(region=self.regions.keys(frame))
+        return rows.keep(frame, self.regions.nowhere) if self.regions.nowhere else frame
 
-    def _check_stays(
-        self, sieve: Sieve, batch: Batch, start: Instants, end: Instants
-    ) -> None:
-        column, called = batch.frame["end"], self.wanted["end"]
-        spent = end.utc - start.utc
-        sieve.refuse(
-            spent < 0, "end before start", called, column, "an end after the start"
-        )
-        sieve.refuse(
-            spent > MAX_SPAN_DAYS * DAY,
-            "stay too long",
-            called,
-            column,
-            f"an end within {MAX_SPAN_DAYS} days of the start",
-        )
+    def _keep_inside(
+        self, frame: pl.DataFrame, name: str, inside: pl.Expr
+    ) -> pl.DataFrame:
+        settings = self._settings
+        expected = f"{settings.days} days from {settings.start}"
+        if settings.days is None:
+            expected = f"{settings.start} or later"
+        return self.rows.keep(frame, Rule(OUTSIDE_DAYS, name, expected, ~inside))
 
-    def _spots(self, sieve: Sieve, batch: Batch) -> Spots:
-        wanted, frame = self.wanted, batch.frame
-        if "lat" in wanted:
-            lat = values.numbers(sieve, frame["lat"], wanted["lat"], 90)
-            lon = values.numbers(sieve, frame["lon"], wanted["lon"], 180)
-            return Spots(lon=lon, lat=lat)
-        text = values.names(sieve, frame["place"], wanted["place"])
-        if not self.regioning.needs_points:
-            return Spots(text, wanted["place"])
-        assert self.places is not None
-        at = self.places.find(sieve, text, wanted["place"])
-        lonlat = self.places.lonlat[at]
-        return Spots(lon=lonlat[:, 0], lat=lonlat[:, 1])
+    def _cut(
+        self, frame: pl.DataFrame, low: int, high: int
+    ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        """Cut stays at the wall clock's slots; also drop those outside the days.
 
-    def _sightings(
-        self, sieve: Sieve, batch: Batch, keys: Keys, moments: Sequence[Instants]
-    ) -> list[tuple[Sightings, NDArray[np.int64]]]:
-        """Sightings without their people, each with the rows that they come from."""
-        if len(moments) == 2:
-            return self._stay_sightings(sieve, batch, keys, moments)
-        utc = moments[0].utc
-        slot = self._zone.local(utc) // self._slot_us
-        self._refuse_outside(sieve, batch, "time", self._window.outside(slot))
-        row = np.flatnonzero(sieve.alive)
-        ones = np.ones(len(row), dtype=np.int64)
-        nobody = np.zeros(0, dtype=np.uint32)
-        seen = Sightings(nobody, slot[row].astype(np.int32), keys[row], ones, utc[row])
-        return [(seen, row)]
+        Time is true time: a stay over the hour that is skipped in spring is an
+        hour shorter than the clocks say, and the slot of the hour that comes twice
+        in autumn gets both. A stay of no length is one piece of weight 0. Several
+        parts bound the memory of long stays.
+        """
+        if frame.is_empty():
+            return frame, []
+        start, end = frame["start_utc"].to_numpy(), frame["end_utc"].to_numpy()
+        zone, last = self._settings.timezone, int(end.max())
+        edges = _slot_edges(int(start.min()), last, zone, self._slot_us)
+        slot = edges["slot"].to_numpy()
+        edge = np.append(edges["utc"].to_numpy(), np.iinfo(np.int64).max)
+        piece = np.searchsorted(edge, start, side="right") - 1
+        past = np.maximum(np.searchsorted(edge, end, side="left"), piece + 1)
+        count = past - piece
+        group = np.cumsum(count) // _MAX_PIECES
+        inside = np.zeros(len(frame), dtype=np.bool_)
+        parts = []
+        for number in np.unique(group):
+            chosen = np.flatnonzero(group == number)
+            row = np.repeat(chosen, count[chosen])
+            begins = np.cumsum(count[chosen]) - count[chosen]
+            at = np.arange(len(row)) + np.repeat(piece[chosen] - begins, count[chosen])
+            keep = (slot[at] >= low) & (slot[at] <= high)
+            row, at = row[keep], at[keep]
+            inside[row] = True
+            first = np.maximum(start[row], edge[at])
+            spent = np.minimum(end[row], edge[at + 1]) - first
+            part = frame.select("person_text", "region")[row]
+            parts.append(part.with_columns(slot=slot[at], weight=spent, first=first))
+        frame = frame.with_columns(inside=inside)
+        return self._keep_inside(frame, "start", pl.col("inside")), parts
 
-    def _stay_sightings(
-        self, sieve: Sieve, batch: Batch, keys: Keys, moments: Sequence[Instants]
-    ) -> list[tuple[Sightings, NDArray[np.int64]]]:
-        alive = np.flatnonzero(sieve.alive)
-        start, end = (moment.utc[alive] for moment in moments)
-        within = np.zeros(len(sieve.alive), dtype=np.bool_)
-        seen = []
-        nobody = np.zeros(0, dtype=np.uint32)
-        for stay, slot, spent, begin in pieces_of_stays(
-            start, end, self._zone, self._slot_us
-        ):
-            inside = ~self._window.outside(slot)
-            row = alive[stay[inside]]
-            within[row] = True
-            part = Sightings(nobody, slot[inside], keys[row], spent[inside],
-                             begin[inside])  # fmt: skip
-            seen.append((part, row))
-        self._refuse_outside(sieve, batch, "start", ~within)
-        return seen
 
-    def _refuse_outside(
-        self, sieve: Sieve, batch: Batch, name: str, outside: Mask
-    ) -> None:
-        sieve.refuse(
-            outside,
-            OUTSIDE_DAYS,
-            self.wanted[name],
-            batch.frame[name],
-            _told_days(self.settings),
+def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
+    """Find when slots of the wall clock begin between two moments in UTC.
+
+    Returns the moments (``utc``) and the ``slot`` that begins at each. All offsets
+    are whole quarters of an hour, so that slots can begin, and clocks can change,
+    only on this grid.
+    """
+    step = gcd(slot_us, 900_000_000)
+    utc = np.arange(first // step, last // step + 2) * step
+    zoned = pl.Series([True]).new_from_index(0, len(utc))
+    slot = localise(pl.Series(utc), zoned, zone)["local"].to_numpy() // slot_us
+    begins = np.flatnonzero(np.diff(slot, prepend=slot[0] - 1))
+    return pl.DataFrame({"utc": utc[begins], "slot": slot[begins]})
+
+
+def number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Replace the names in ``person`` by numbers in their natural order."""
+    names = seen["person"].unique()
+    text = names.cast(pl.String)
+    order = natural_order(text)
+    numbers = pl.DataFrame({"person": names, "number": np.argsort(order)})
+    seen = seen.join(numbers, on="person").drop("person")
+    return seen.rename({"number": "person"}), tuple(text.gather(order).to_list())
+
+
+def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
+    """Find the region of most weight for each (slot, person), or -1.
+
+    Ties go to the region seen first in the slot, then to the lower id. ``seen``
+    has one row per person, slot (from 0) and region.
+    """
+    order = seen.sort("weight", "first", "region", descending=[False, True, True])
+    best = np.full((slots, people), UNKNOWN, dtype=np.int32)
+    # Where an index is repeated, NumPy assigns the last value.
+    slot, person, region = (order[name] for name in ("slot", "person", "region"))
+    best[slot.to_numpy(), person.to_numpy()] = region.to_numpy()
+    return best
+
+
+def fill_gaps(by_slot: RegionIds, longest: int) -> None:
+    """Fill, in place, gaps of up to ``longest`` slots between two observations.
+
+    The person is taken to have stayed in the region before the gap. A longer gap
+    is left as it is, and so is the time before the first and after the last
+    observation. Shape (slots, people).
+    """
+    last = np.full(by_slot.shape[1], -1)
+    for slot in range(len(by_slot) if longest > 0 else 0):
+        seen = np.flatnonzero(by_slot[slot] != UNKNOWN)
+        gap = slot - last[seen] - 1
+        filled = seen[(last[seen] >= 0) & (gap > 0) & (gap <= longest)]
+        for back in range(1, longest + 1):
+            filled = filled[slot - back > last[filled]]
+            if not filled.size:
+                break
+            by_slot[slot - back, filled] = by_slot[last[filled], filled]
+        last[seen] = slot
+
+
+def finished(
+    by_slot: RegionIds,
+    clock: Clock,
+    regions: Regions,
+    names: Sequence[str],
+    settings: ImportSettings,
+) -> Traces:
+    """Make the traces, with short gaps filled if the settings say so."""
+    # A little slack: 0.3 / 0.1 is slightly less than 3.
+    fill_gaps(by_slot, int(settings.fill_gap_hours / clock.slot_hours + 1e-9))
+    return Traces(by_slot, clock, regions, names)
+
+
+def require_room(path: Path, people: int, clock: Clock) -> None:
+    """Raise ``DataError`` where people x slots would not fit into memory."""
+    cells = people * clock.slots
+    if cells > MAX_CELLS:
+        raise DataError(
+            f"{path}: {people:,} people x {clock.slots:,} slots are {cells:,} cells, "
+            f"more than {MAX_CELLS:,}: choose fewer days (start, days) or longer slots"
         )
 
 
 def _wanted(
-    path: Path, names: Sequence[str], settings: ImportSettings, places: Places | None
+    table: Table, settings: ImportSettings, places: Places | None
 ) -> dict[str, str]:
-    """The columns to read; a cell's column is read as a place."""
+    """Choose the columns to read; a cell's column is read as a place."""
     kind, rule = settings.kind, settings.regions
-    chosen = columns.renamed(settings.read.columns, _COLUMNS[kind])
+    chosen = renamed(settings.read.columns, _COLUMNS[kind])
     moments = ("start", "end") if kind == "stays" else ("time",)
-    wanted = {
-        ours: columns.need(path, names, ours, chosen) for ours in ("person", *moments)
-    }
+    wanted = {ours: need_column(table, ours, chosen) for ours in ("person", *moments)}
+    place = None
     if kind == "cells":
-        wanted["place"] = columns.need(path, names, "cell", chosen)
+        place = need_column(table, "cell", chosen)
     elif kind != "pings":
-        place = columns.find(path, names, "place", chosen)
-        if place is not None:
-            wanted["place"] = place
-        elif rule == "given":
-            columns.need(path, names, "place", chosen)
-    by_name = rule in ("auto", "given") and "place" in wanted
-    if by_name:
-        return wanted
-    if kind != "cells" and _any_point(path, names, chosen):
-        wanted.pop("place", None)
-        for ours in ("lat", "lon"):
-            wanted[ours] = columns.need(path, names, ours, chosen)
-    elif "place" not in wanted:
-        columns.need(path, names, "lat" if kind == "pings" else "place", chosen)
+        find = need_column if rule == "given" else find_column
+        place = find(table, "place", chosen)
+    if place is not None and rule in ("auto", "given"):
+        return {**wanted, "place": place}
+    points = {} if kind == "cells" else dict.fromkeys(("lat", "lon"))
+    if any(find_column(table, ours, chosen) is not None for ours in points):
+        return wanted | {ours: need_column(table, ours, chosen) for ours in points}
+    if place is None:
+        need_column(table, "lat" if kind == "pings" else "place", chosen)
     elif places is None:
         raise SettingsError(
-            f"regions={rule!r} needs lat and lon, which {path} does not have: name "
-            "these columns, or a table of places (places=FILE) that holds them"
+            f"regions={rule!r} needs lat and lon, which {table.path} does not have: "
+            "name these columns, or a table of places (places=FILE) that holds them"
         )
-    return wanted
+    return wanted | {"place": str(place)}
 
 
-def _any_point(path: Path, names: Sequence[str], chosen: Mapping[str, str]) -> bool:
-    return any(
-        columns.find(path, names, ours, chosen) is not None for ours in ("lat", "lon")
-    )
-
-
-def _regioning(
+def _region_rule(
     settings: ImportSettings, wanted: Mapping[str, str], places: Places | None
-) -> Regioning:
+) -> RegionRule:
     rule, everything = settings.regions, settings.keep_unvisited
-    if rule == "auto":
-        rule = "grid" if "lat" in wanted else "given"
-    if rule == "given":
+    if rule == "given" or (rule == "auto" and "lat" not in wanted):
         kind: RegionKind = "area" if settings.kind == "cells" else "poi"
         return GivenRegions(places, kind, everything)
     if rule == "h3":
-        return geography.H3Regions(settings.h3_resolution)
+        return H3Regions(settings.h3_resolution)
     if rule == "polygons":
-        assert settings.polygons is not None
-        areas = Path(settings.polygons)
-        return geography.PolygonRegions(areas, settings.polygon_name, everything)
+        areas = Path(str(settings.polygons))
+        return PolygonRegions(areas, settings.polygon_name, everything)
     if rule == "towers":
         assert places is not None
-        return geography.TowerRegions(places, settings.max_tower_km, everything)
+        return TowerRegions(places, settings.max_tower_km, everything)
     return GridRegions(settings.cell_km)
 
 
-def _window(settings: ImportSettings) -> _Window:
-    per_day = settings.clock(1).slots_per_day
+def _window(settings: ImportSettings) -> tuple[int, int]:
+    """Return the first and the last slot, from 1970, that the settings ask for."""
     if settings.start is None:
-        return _Window(_FIRST_SLOT, _LAST_SLOT)
-    first = date.fromisoformat(settings.start).toordinal() - _EPOCH_ORDINAL
-    low = first * per_day
-    if settings.days is None:
-        return _Window(low, _LAST_SLOT)
-    return _Window(low, low + settings.days * per_day)
-
-
-def _told_days(settings: ImportSettings) -> str:
-    if settings.days is None:
-        return f"{settings.start} or later"
-    return f"{settings.days} days from {settings.start}"
+        return -(2**31), 2**31 - 1
+    clock = settings.clock(settings.days or 1)
+    low = clock.epoch_slot
+    return low, low + clock.slots - 1 if settings.days else 2**31 - 1
 
 
 def _day(slot: int, clock: Clock) -> str:
-    """ISO date of a slot counted from 1970."""
+    """Return the ISO date of a slot counted from 1970."""
     return date.fromordinal(slot // clock.slots_per_day + _EPOCH_ORDINAL).isoformat()
 
 
-def _clock(path: Path, settings: ImportSettings, seen: Sightings) -> tuple[Clock, int]:
-    """The clock of the traces, and its first slot counted from 1970."""
-    per_day = settings.clock(1).slots_per_day
-    first, last = int(seen.slot.min()) // per_day, int(seen.slot.max()) // per_day
-    if settings.start is not None:
-        first = _window(settings).low // per_day
+def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
+    """Choose the clock of the traces; slots are counted from 1970."""
+    one, slots = settings.clock(1), slot.to_numpy()
+    per_day = one.slots_per_day
+    start = settings.start or _day(int(slots.min()), one)
+    first = settings.clock(1, start).epoch_slot // per_day
+    last = int(slots.max()) // per_day
     days = settings.days or last - first + 1
-    start = date.fromordinal(first + _EPOCH_ORDINAL).isoformat()
     if settings.days is None and days > MAX_SPAN_DAYS:
-        low, high = np.quantile(seen.slot, [0.01, 0.99]).astype(int) // per_day
+        low, high = np.quantile(slots, [0.01, 0.99]).astype(int) // per_day
         raise DataError(
             f"{path}: the times run over {days} days, from {start} to "
-            f"{_day(last * per_day, settings.clock(1))}, more than {MAX_SPAN_DAYS}; "
-            f"most lie in {high - low + 1} days from "
-            f"{_day(low * per_day, settings.clock(1))}: say which days to take with "
-            "start and days"
+            f"{_day(last * per_day, one)}, more than {MAX_SPAN_DAYS}; most lie in "
+            f"{high - low + 1} days from {_day(low * per_day, one)}: say which days "
+            "to take with start and days"
         )
-    return settings.clock(days, start), first * per_day
+    return settings.clock(days, start)
 
 
-def _assemble(path: Path, reading: _Reading, scan: _Scan, rows: RowCount) -> Imported:
-    seen, settings = scan.seen, reading.settings
-    clock, low = _clock(path, settings, seen)
-    codes, person = np.unique(seen.person, return_inverse=True)
-    require_room(path, len(codes), clock)
-    names = reading.people.decode(codes)
-    order = values.natural_order(names)
-    keys, region = np.unique(seen.region, return_inverse=True)
-    numbered = reading.regioning.number(keys)
-    final = Sightings(
-        np.argsort(order).astype(np.uint32)[person],
-        seen.slot - np.int32(low),
-        numbered.ids[region],
-        seen.weight,
-        seen.first,
-    )
-    by_slot = dominant(final, clock.slots, len(codes))
-    told = tuple(names.gather(order).to_list())
-    traces = finished(by_slot, clock, numbered.regions, told, settings)
-    return Imported(
-        traces,
-        rows,
-        reading.places.rows if reading.places else None,
-        dict(reading.wanted),
-        scan.times_twice,
-        scan.times_never,
-    )
+def read_day_visits(
+    path: Path, clock: Clock, regions: Regions, first_day: int = 1
+) -> Traces:
+    """Read the traces in a CSV or Parquet file, on ``clock`` and in ``regions``.
+
+    ``first_day`` is the number of the clock's first day. Each (person, slot) gets
+    the region of most rows, the first of equal ones. Any row that cannot be read is
+    a ``DataError`` that names row, column and what was expected.
+    """
+    table = open_table(path)
+    columns = ("person", "day", "hour", "region")
+    wanted = {ours: need_column(table, ours, {}) for ours in columns}
+    rows = RowFilter(path, wanted, STRICT)
+    names = pl.Series([regions.name(number) for number in range(len(regions))])
+    expected = f"one of the {len(names):,} regions, such as {names[0]!r}"
+    unknown = Rule("unknown region", "region", expected, pl.col("at").is_null())
+    parts = []
+    for batch in rows.batches(table):
+        frame = keep_slots(rows, batch.frame, clock, first_day)
+        frame = keep_ids(rows, frame, "region")
+        frame = frame.with_columns(at=look_up(frame["region_text"], names))
+        parts.append(rows.keep(frame, unknown))
+    rows.finish()
+    seen = pl.concat(parts).group_by(person="person_text", slot="slot", region="at")
+    counted = seen.agg(weight=pl.len(), first=pl.col("row").min())
+    numbered, people = number_people(counted)
+    by_slot = dominant(numbered, clock.slots, len(people))
+    return Traces(by_slot, clock, regions, people)
+
+
+def keep_slots(
+    rows: RowFilter, frame: pl.DataFrame, clock: Clock, first_day: int
+) -> pl.DataFrame:
+    """Add ``person_text`` and ``slot``; reject rows outside the days of ``clock``."""
+    frame = keep_ids(rows, frame, "person")
+    text = pl.col("day").cast(pl.String, strict=False).str.strip_chars()
+    value = text.cast(pl.Float64, strict=False)
+    day = pl.when(value == value.floor()).then(value).cast(pl.Int64, strict=False)
+    day -= first_day
+    last = first_day + clock.days - 1
+    expected = f"{first_day} to {last}" if last > first_day else f"{first_day}"
+    if clock.start is not None:
+        start = date.fromisoformat(clock.start)
+        dated = text.str.to_date("%Y-%m-%d", strict=False) - start
+        day = pl.coalesce(dated.dt.total_days(), day)
+        end = date.fromordinal(start.toordinal() + clock.days - 1)
+        expected += f", or {start} to {end}" if end > start else f", or {start}"
+    outside = ~day.is_between(0, clock.days - 1).fill_null(False)
+    frame = rows.keep(frame, Rule("another day", "day", expected, outside))
+    slot = day * clock.slots_per_day
+    if "hour" in frame.columns:
+        frame = keep_numbers(rows, frame, "hour", _HOURS)
+        hour = pl.col("hour_value")
+        wrong = (hour < 0) | (hour >= _HOURS)
+        late = Rule("no hour of a day", "hour", "0 to less than 24", wrong)
+        frame = rows.keep(frame, late)
+        slot += (hour * 60 / clock.slot_minutes).floor().cast(pl.Int64)
+    return frame.with_columns(slot=slot)

@@ -25,13 +25,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
 
 from epifalcon.checks import non_negative, whole
 from epifalcon.errors import DataError
 from epifalcon.mobility.regions import Regions
 from epifalcon.types import Floats
-
-_MOST_SWEEPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +91,24 @@ def epidemic_domains(
 ) -> Domains:
     """Cluster the regions by their reported cases (regions, days) and their place.
 
-    k-means from seeds that lie apart (greedy k-means++, Arthur and Vassilvitskii
-    2007).
-    A region whose place is not known counts as in the middle of the city. Work
-    follows regions x domains x days; no number of threads changes a bit.
+    k-means with greedy k-means++ seeds (scikit-learn); then clusters smaller than
+    ``least_regions`` are dissolved, smallest first, into the nearest others. A region
+    without a known place counts as in the middle of the city.
     """
     _require_cases(cases, len(regions))
     points = features(regions, cases, settings.gamma)
-    centres = _seeds(points, settings.count, rng)
-    label = _nearest(points, centres)
-    for _ in range(_MOST_SWEEPS):
-        centres = _means(points, label, centres)
-        before, label = label, _nearest(points, centres)
-        if np.array_equal(before, label):
+    count = min(settings.count, len(np.unique(points, axis=0)))
+    seed = int(rng.integers(2**32))
+    found = KMeans(count, n_init=1, random_state=seed).fit(points)
+    label, apart = found.labels_.copy(), found.transform(points)
+    while len(kept := np.unique(label)) > 1:
+        size = np.bincount(label, minlength=count)
+        gone = kept[size[kept].argmin()]
+        if size[gone] >= settings.least_regions:
             break
-    label = _without_small(points, centres, label, settings.least_regions)
+        apart[:, gone] = np.inf
+        moved = label == gone
+        label[moved] = apart[moved].argmin(axis=1)
     return Domains(np.unique(label, return_inverse=True)[1].astype(np.int32))
 
 
@@ -125,63 +127,6 @@ def _unit_spread(columns: Floats) -> Floats:
     around = columns - columns.mean(axis=0)
     spread = np.sqrt(np.mean((around * around).sum(axis=1)))
     return np.asarray(around / spread if spread > 0 else np.zeros(around.shape))
-
-
-def _seeds(points: Floats, count: int, rng: np.random.Generator) -> Floats:
-    """Up to ``count`` points, each drawn by its squared distance from the earlier.
-
-    Of a few such draws the one is kept that leaves the least distance to all.
-    """
-    chosen = [int(rng.integers(len(points)))]
-    apart = _squared(points, points[chosen[0]])
-    trials = 2 + int(np.log(count))
-    while len(chosen) < count and (heap := np.cumsum(apart))[-1] > 0:
-        target = rng.random(trials) * heap[-1]
-        drawn = np.searchsorted(heap, target, side="right")
-        left = [np.minimum(apart, _squared(points, points[one])) for one in drawn]
-        best = int(np.argmin([one.sum() for one in left]))
-        chosen.append(int(drawn[best]))
-        apart = left[best]
-    return np.asarray(points[chosen])
-
-
-def _nearest(points: Floats, centres: Floats) -> NDArray[np.int64]:
-    """The nearest centre of each point, the first of equals."""
-    least, label = np.full(len(points), np.inf), np.zeros(len(points), np.int64)
-    for number, centre in enumerate(centres):
-        apart = _squared(points, centre)
-        closer = apart < least
-        least[closer], label[closer] = apart[closer], number
-    return label
-
-
-def _means(points: Floats, label: NDArray[np.int64], centres: Floats) -> Floats:
-    """The mean of each centre's points; a centre without points stays."""
-    size = np.bincount(label, minlength=len(centres))
-    sums = np.stack(
-        [np.bincount(label, column, minlength=len(centres)) for column in points.T],
-        axis=1,
-    )
-    return np.where(size[:, None] > 0, sums / np.maximum(size, 1)[:, None], centres)
-
-
-def _without_small(
-    points: Floats, centres: Floats, label: NDArray[np.int64], least: int
-) -> NDArray[np.int64]:
-    """Labels after each cluster under ``least``, smallest first, joined others."""
-    size = np.bincount(label, minlength=len(centres))
-    kept = np.flatnonzero(size)
-    while len(kept) > 1 and size[kept].min() < least:
-        gone = kept[size[kept].argmin()]
-        kept = kept[kept != gone]
-        homeless = label == gone
-        label[homeless] = kept[_nearest(points[homeless], centres[kept])]
-        size = np.bincount(label, minlength=len(centres))
-    return label
-
-
-def _squared(points: Floats, centre: Floats) -> Floats:
-    return np.asarray(((points - centre) ** 2).sum(axis=1))
 
 
 def _require_cases(cases: Floats, regions: int) -> None:

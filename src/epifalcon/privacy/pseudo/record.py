@@ -3,23 +3,21 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, get_args
 
 import numpy as np
 
 from epifalcon import store
 from epifalcon.checks import one_of, whole
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.markov import MobilityModel, MobilityModelSettings
+from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.progress import Progress
-from epifalcon.types import UNKNOWN, Floats, RegionIds
+from epifalcon.types import UNKNOWN, RegionIds
 
 Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
 
 _KIND = "pseudo-traces"
-_METHODS = ("plausible", "recurring", "uniform", "aggregate", "walk")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ class PseudoSettings:
     """The epidemic clustering; ``plausible`` and ``recurring`` read it."""
 
     def __post_init__(self) -> None:
-        one_of(_METHODS, method=self.method)
+        one_of(get_args(Method), method=self.method)
         whole(0, pseudo_copies=self.pseudo_copies)
         _ = self.mobility  # Validates people_share.
         if self.domains.least_regions <= self.pseudo_copies:
@@ -124,27 +122,6 @@ class PseudoTraces:
             return cls(true, stored.arrays["pseudo"])
         except KeyError as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
-
-
-class Generator(Protocol):
-    """What every generator of pseudo traces promises.
-
-    ``cases`` (regions, days) are reported cases; only the generators on
-    epidemic domains read them. Equal arguments and an equal state of ``rng``
-    give the same bits on any number of threads, and more copies begin with the
-    fewer ones. Pseudo traces are to be drawn once and kept: of two draws for
-    one person, only the true places are common.
-    """
-
-    def __call__(
-        self,
-        traces: Traces,
-        model: MobilityModel,
-        cases: Floats,
-        settings: PseudoSettings,
-        rng: np.random.Generator,
-        progress: Progress = ...,
-    ) -> PseudoTraces: ...
 
 
 def _require_distinct(

@@ -1,16 +1,14 @@
 """Falcon with parts taken away, each with reported and with everybody's cases."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from epifalcon.studies import study_figures
-from epifalcon.studies.published_tables import ABLATION
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study
+from epifalcon.reports import study_plots
+from epifalcon.reports.paper_values import ABLATION
+from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
 from epifalcon.studies.towns import EVERYBODYS, OTHER_DATA, PAPER, SARS, figures_of
 from epifalcon.types import Plain
 
-_PAPERS = "The paper's rows"
-_FURTHER = "Further rows"
-_NO_REGION = "region.macro_cases=none"
+_PAPERS, _FURTHER = "The paper's rows", "Further rows"
 _HGNN, _WHOLE = "HGNN", "Falcon whole"
 _LEAKING = ", everybody's cases"
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -21,7 +19,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
 }
 """Variants that have a region model, and so two inputs for it."""
 _STATUS = ("model.input=status",)
-_AVERAGED = ("stopping.score_memory=0.95",)
 
 
 def _sigma(value: float) -> tuple[str, ...]:
@@ -36,7 +33,7 @@ FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "without privacy, status input": ("falcon", _STATUS),
     "σ .1": ("falcon", _sigma(0.1)),
     "σ .2": ("falcon", _sigma(0.2)),
-    "σ .1, scores averaged": ("falcon", (*_sigma(0.1), *_AVERAGED)),
+    "σ .1, scores averaged": ("falcon", (*_sigma(0.1), "stopping.score_memory=0.95")),
     "σ .1, everybody's cases": ("falcon", (*_sigma(0.1), *EVERYBODYS)),
     "σ .2, everybody's cases": ("falcon", (*_sigma(0.2), *EVERYBODYS)),
     "local, epsilon 8": ("falcon", ("privacy.mode=local",)),
@@ -44,73 +41,54 @@ FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    named: list[tuple[str, str, tuple[str, ...], str, str]] = [
-        (_HGNN, "hgnn", (), _PAPERS, "hgnn"),
-        (
-            "without region model",
-            "falcon",
-            (*PAPER, _NO_REGION),
-            _PAPERS,
-            "without region model",
-        ),
+    no_region, words = "without region model", (*PAPER, "region.macro_cases=none")
+    made = [
+        _cell(scale, _HGNN, "hgnn", (), "hgnn"),
+        _cell(scale, no_region, "falcon", words, no_region),
     ]
-    for title, words in PARTS.items():
-        shown = _WHOLE if title == "falcon" else title
-        leaking = shown + _LEAKING
-        named.append((shown, "falcon", words, _PAPERS, title))
-        named.append((leaking, "falcon", (*words, *EVERYBODYS), _PAPERS, title))
-    for shown, (method, words) in FURTHER.items():
-        named.append((shown, method, words, _FURTHER, ""))
-    return [_cell(scale, *one) for one in named]
+    for printed, changed in PARTS.items():
+        label = _WHOLE if printed == "falcon" else printed
+        leaking = (*changed, *EVERYBODYS)
+        made.append(_cell(scale, label, "falcon", changed, printed))
+        made.append(_cell(scale, label + _LEAKING, "falcon", leaking, printed))
+    made += [_cell(scale, label, *one) for label, one in FURTHER.items()]
+    return made
 
 
 def _cell(
-    scale: Scale, label: str, method: str, words: tuple[str, ...], *place: str
+    scale: Scale, label: str, method: str, words: Sequence[str], printed: str = ""
 ) -> Cell:
-    group, printed = place
-    town = SARS[scale]
-    row = ABLATION.get(printed)
+    """Return one variant; ``printed`` names its row of the paper, if there is one."""
     against = [Against("hgnn", _HGNN, "hgnn")]
     twin = label.removesuffix(_LEAKING)
     if twin != label:
         against.append(Against("the same with reported cases", twin, method))
-    elif group == _PAPERS and label not in (_WHOLE, _HGNN):
+    elif printed and label not in (_WHOLE, _HGNN):
         against.append(Against(_WHOLE, _WHOLE, "falcon"))
-    return Cell(
-        label=label,
-        preset=town.preset,
-        overrides=(*town.overrides, *words),
-        methods=(method,),
-        group=group,
+    return SARS[scale].cell(
+        label,
+        (method,),
+        words,
+        group=_PAPERS if printed else _FURTHER,
         titles={method: label},
         against=tuple(against),
-        published={} if row is None else {method: figures_of(row)},
+        published={method: figures_of(ABLATION[printed])} if printed else {},
     )
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:
-    names = {"auc": "AUC", "dep": "DEP", "f1": "F1"}
-    figure = study_figures.dots(result["rows"], names, "Falcon with parts taken away")
-    caption = (
+    metrics, title = ("auc", "dep", "f1"), "Falcon with parts taken away"
+    return drawn(
+        "ablation",
+        study_plots.dots(result["rows"], metrics, title),
         "Mean and 95 % interval of each variant; squares saw everybody's cases, "
-        "hidden people's included; the paper's figure is a hollow diamond."
-    )
-    return {} if figure is None else {"ablation": Drawn(figure, caption)}
-
-
-def _notes(_scale: Scale) -> tuple[str, ...]:
-    return (
-        OTHER_DATA,
-        (
-            "Falcon whole has the noise that the paper's epsilon of 1 gives by the "
-            "authors' formula (σ .378); its rows with everybody's cases hold the "
-            "answers in their input"
-        ),
+        "hidden people's included; the paper's figure is a hollow diamond.",
     )
 
 
 STUDY = Study(
     name="ablation",
+    cpu_hours={"hamlet": 0.14, "full": 1.93},
     title="Ablation",
     what="Falcon without its parts, one by one, with reported and everybody's cases.",
     shows="table 7",
@@ -121,5 +99,12 @@ STUDY = Study(
         Column("epsilon_person", "epsilon of a person"),
         Column("rounds", "rounds", 0),
     ),
-    notes=_notes,
+    notes=(
+        OTHER_DATA,
+        (
+            "Falcon whole has the noise that the paper's epsilon of 1 gives by the "
+            "authors' formula (σ .378); its rows with everybody's cases hold the "
+            "answers in their input"
+        ),
+    ),
 )

@@ -1,19 +1,26 @@
 """The paper's tables under its program's own protocol, and the way to an honest one."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from epifalcon.studies import study_figures
-from epifalcon.studies.published_tables import ABLATION, NOISE
-from epifalcon.studies.report import shown_epsilon
-from epifalcon.studies.study import EPSILON, Against, Cell, Column, Drawn, Scale, Study
-from epifalcon.studies.study_reading import mean
-from epifalcon.studies.towns import PAPER, SARS, figures_of
+from epifalcon.reports import formats, study_plots
+from epifalcon.reports.paper_values import ABLATION, NOISE
+from epifalcon.studies.study import (
+    EPSILON,
+    Against,
+    Cell,
+    Column,
+    Drawn,
+    Scale,
+    Study,
+    drawn,
+)
+from epifalcon.studies.study_findings import auc
+from epifalcon.studies.towns import PAPER, SARS, Town, figures_of
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"
-_REFERENCES = "The same people without any leak"
 _HGNN, _WHOLE, _BARE = "HGNN", "Falcon whole", "without privacy"
-_OUR_DEFAULTS = "our defaults"
 PEOPLE, _SIGMA_PEOPLE = 20, 10
 """Recorded for the attacks, in the ladder and in table 6."""
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -49,119 +56,67 @@ STRONGEST = "strongest"
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    return [*_table_7(scale), *_table_6(scale), *_ladder(scale), _references(scale)]
+    """Return tables 7 and 6, the ladder, and references without any leak."""
+    town = Town(f"{SARS[scale].preset}+authors", SARS[scale].overrides)
 
+    def _falcon(label: str, words: Sequence[str], **more: Any) -> Cell:  # noqa: ANN401
+        return town.cell(label, ("falcon",), words, titles={"falcon": label}, **more)
 
-def _cell(scale: Scale, label: str, words: Sequence[str], **more: object) -> Cell:
-    """Falcon under the authors' protocol, with ``words`` changed."""
-    town = SARS[scale]
-    given = {"methods": ("falcon",), "titles": {"falcon": label}, **more}
-    return Cell(
-        label=label,
-        preset=f"{town.preset}+authors",
-        overrides=(*town.overrides, *words),
-        **given,  # type: ignore[arg-type]
-    )
-
-
-def _table_7(scale: Scale) -> list[Cell]:
-    made = [
-        _cell(
-            scale,
-            _HGNN,
-            (),
-            group=_PARTS,
-            methods=("hgnn",),
-            titles={"hgnn": _HGNN},
-            published={"hgnn": figures_of(ABLATION["hgnn"])},
-        )
-    ]
     against = (Against(_HGNN, _HGNN, "hgnn"), Against(_BARE, _BARE))
+    titles, hgnn = {"hgnn": _HGNN}, {"hgnn": figures_of(ABLATION["hgnn"])}
+    made = [town.cell(_HGNN, ("hgnn",), group=_PARTS, titles=titles, published=hgnn)]
     for title, (printed, words) in PARTS.items():
         published = {"falcon": figures_of(ABLATION[printed])}
         made.append(
-            _cell(
-                scale,
-                title,
-                words,
-                group=_PARTS,
-                against=against,
-                published=published,
-            )
+            _falcon(title, words, group=_PARTS, against=against, published=published)
         )
-    return made
-
-
-def _table_6(scale: Scale) -> list[Cell]:
-    made = []
     for row in NOISE:
         words = (
             f"privacy.upload_sigma={row.upload_sigma}",
             "pseudo.pseudo_copies=9",
             f"view.people={_SIGMA_PEOPLE}",
         )
-        figures = {"auc": row.auc, "f1": row.f1, "dep": row.dep}
-        published = {"falcon": {**figures, "norm": row.attack_error}}
         made.append(
-            _cell(
-                scale,
+            _falcon(
                 f"σ {row.upload_sigma:g}",
                 words,
                 group=_NOISE,
                 facts={"upload_sigma": row.upload_sigma},
                 against=(Against("σ 0", "σ 0"),),
-                published=published,
+                published={"falcon": row.figures},
                 then="audit",
             )
         )
-    return made
-
-
-def _ladder(scale: Scale) -> list[Cell]:
-    made: list[Cell] = []
-    watched = f"view.people={PEOPLE}"
-    words: tuple[str, ...] = ()
+    words, before = (), tuple[Against, ...]()
     for step, (title, changed) in enumerate(LADDER.items()):
-        words = (*words, *changed)
-        before = (Against("the step before", made[-1].label),) if made else ()
+        words, label = (*words, *changed), f"{step} {title}"
         made.append(
-            _cell(
-                scale,
-                f"{step} {title}",
-                (*words, watched),
+            _falcon(
+                label,
+                (*words, f"view.people={PEOPLE}"),
                 group=_LADDER,
                 facts={"step": step, "changed": " ".join(changed)},
                 against=before,
                 then="audit",
             )
         )
-    town = SARS[scale]
-    label = f"{len(LADDER)} {_OUR_DEFAULTS}"
+        before = (Against("the step before", label),)
+    label, ours = f"{len(LADDER)} our defaults", SARS[scale]
     made.append(
-        Cell(
-            label=label,
-            preset=town.preset,
-            overrides=(*town.overrides, *PAPER, watched),
-            methods=("falcon",),
+        ours.cell(
+            label,
+            ("falcon",),
+            (*PAPER, f"view.people={PEOPLE}"),
             titles={"falcon": label},
             group=_LADDER,
-            facts={"step": len(LADDER), "changed": f"preset {town.preset}, mode paper"},
-            against=(Against("the step before", made[-1].label),),
+            facts={"step": len(LADDER), "changed": f"preset {ours.preset}, mode paper"},
+            against=before,
             then="audit",
         )
     )
-    return made
-
-
-def _references(scale: Scale) -> Cell:
-    return _cell(
-        scale,
-        "references",
-        (),
-        group=_REFERENCES,
-        methods=("soft-dct-ratio", "hbp", "oracle"),
-        titles={},
-    )
+    without_leak = "The same people without any leak"
+    rivals = ("soft-dct-ratio", "hbp", "oracle")
+    return [*made, town.cell("references", rivals, group=without_leak)]
 
 
 def _of(result: Plain, group: str) -> list[Plain]:
@@ -169,81 +124,50 @@ def _of(result: Plain, group: str) -> list[Plain]:
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:
-    drawn = {}
-    for name, group, title, caption in (
-        (
-            "table-7",
-            _PARTS,
-            "Table 7 under the authors' protocol",
-            (
-                "Mean and 95 % interval of each row, beside the paper's figure (hollow "
-                "diamond). The region model saw everybody's cases, and the round was "
-                "chosen on test people."
-            ),
-        ),
-        (
-            "ladder",
-            _LADDER,
-            "Steps to an honest protocol",
-            (
-                "AUC after each step; each keeps the changes before it. The first "
-                "step is the authors' protocol, the last our defaults."
-            ),
-        ),
-    ):
-        names = {"auc": "AUC"} if group == _LADDER else {"auc": "AUC", "f1": "F1"}
-        figure = study_figures.dots(_of(result, group), names, title)
-        if figure is not None:
-            drawn[name] = Drawn(figure, caption)
-    return drawn
+    table_7 = study_plots.dots(
+        _of(result, _PARTS), ("auc", "f1"), "Table 7 under the authors' protocol"
+    )
+    ladder = study_plots.dots(
+        _of(result, _LADDER), ("auc",), "Steps to an honest protocol"
+    )
+    return drawn(
+        "table-7",
+        table_7,
+        "Mean and 95 % interval of each row, beside the paper's figure (hollow "
+        "diamond). The region model saw everybody's cases, and the round was chosen on "
+        "test people.",
+    ) | drawn(
+        "ladder",
+        ladder,
+        "AUC after each step; each keeps the changes before it. The first step is the "
+        "authors' protocol, the last our defaults.",
+    )
 
 
 def _read(result: Plain) -> list[str]:
-    """Say what the region model gains, what privacy costs, and what each step does."""
-    auc = {row["title"]: mean(row, "metrics", "auc") for row in result["rows"]}
+    """Compare with the paper, and list the steps of the ladder."""
+    aucs = {row["title"]: auc(row) for row in result["rows"]}
+    hgnn, bare, whole = (aucs.get(one) for one in (_HGNN, _BARE, _WHOLE))
     said = []
-    hgnn, bare, whole = (auc.get(one) for one in (_HGNN, _BARE, _WHOLE))
     if hgnn is not None and bare is not None and whole is not None:
-        printed = ABLATION["hgnn"].auc, ABLATION["falcon"].auc
         said.append(
-            f"Under the authors' protocol HGNN has an AUC of {hgnn:.3f} (the paper "
-            f"{printed[0]:.3f}) and Falcon {whole:.3f} (the paper {printed[1]:.3f}). "
-            f"The region model gains {bare - hgnn:+.3f} (the paper +.078); all privacy "
-            f"together changes {whole - bare:+.3f} (the paper -.003)."
+            f"Under the authors' protocol HGNN has an AUC of {hgnn:.3f} (paper "
+            f"{ABLATION['hgnn'].auc:.3f}), Falcon {whole:.3f} (paper "
+            f"{ABLATION['falcon'].auc:.3f}). The region model gains {bare - hgnn:+.3f} "
+            f"(paper +.078); all privacy together changes {whole - bare:+.3f} (paper "
+            "-.003)."
         )
-    for row in _of(result, _LADDER):
-        held = row["differences"].get("the step before", {}).get("auc", {})
-        change = held.get("mean")
-        if change is None:
-            continue
-        epsilon = shown_epsilon(mean(row, "figures", "epsilon_person"))
-        wrong = mean(row, "figures", STRONGEST)
-        attack = "" if wrong is None else f"; the strongest attack errs in {wrong:.0%}"
-        said.append(
-            f"Step {row['title']}: AUC {mean(row, 'metrics', 'auc'):.3f} "
-            f"({change:+.3f}), epsilon of a person {epsilon}{attack}."
-        )
-    return said
-
-
-def _notes(_scale: Scale) -> tuple[str, ...]:
-    return (
-        (
-            "Not an honest protocol: in tables 7 and 6 the region model saw the cases "
-            "of hidden people and the round was chosen on test people, as in the "
-            "program; the people are synthetic, the paper's are not public"
-        ),
-        (
-            f"Attacks are on what a server would record of {PEOPLE} people "
-            f"({_SIGMA_PEOPLE} in table 6) if clients sent rows with the clip "
-            "and noise of the row"
-        ),
-        "no bound: rows are not clipped or their noise does not cover them",
-    )
+    steps = [
+        f"{row['title']} {formats.signed(gap['mean'])}"
+        for row in _of(result, _LADDER)
+        if (gap := row["differences"].get("the step before", {}).get("auc"))
+    ]
+    return [*said, f"Change of the AUC by step: {'; '.join(steps)}."] if steps else said
 
 
 STUDY = Study(
     name="authors",
+    cpu_hours={"hamlet": 0.09, "full": 1.48},
     title="The authors' protocol",
     what="Tables 6 and 7 under the protocol of the authors' program, then step by step "
     "to an honest one.",
@@ -266,5 +190,17 @@ STUDY = Study(
         "takes the longest upload of a slot for the true one.",
     },
     seeds={"hamlet": 1, "full": 5},
-    notes=_notes,
+    notes=(
+        (
+            "Not an honest protocol: in tables 7 and 6 the region model saw the cases "
+            "of hidden people and the round was chosen on test people, as in the "
+            "program; the people are synthetic, the paper's are not public"
+        ),
+        (
+            f"Attacks are on what a server would record of {PEOPLE} people "
+            f"({_SIGMA_PEOPLE} in table 6) if clients sent rows with the clip and "
+            "noise of the row"
+        ),
+        "no bound: rows are not clipped or their noise does not cover them",
+    ),
 )

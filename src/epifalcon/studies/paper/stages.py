@@ -13,11 +13,11 @@ from epifalcon.epidemic.outbreak import (
     SYMPTOMATIC,
     Outbreak,
 )
-from epifalcon.studies import study_figures
-from epifalcon.studies.methods import FIELD
-from epifalcon.studies.published_tables import STAGE_DAYS, STAGES
-from epifalcon.studies.study import EPSILON, Against, Cell, Drawn, Scale, Study
-from epifalcon.studies.study_running import Ran
+from epifalcon.federation.field.settings import METHOD as FIELD
+from epifalcon.reports import formats, study_plots
+from epifalcon.reports.paper_values import STAGE_DAYS, STAGES
+from epifalcon.studies.scheduler import StudyRun
+from epifalcon.studies.study import EPSILON, Against, Cell, Drawn, Scale, Study, drawn
 from epifalcon.studies.towns import (
     EVERYBODYS,
     OMICRON,
@@ -35,31 +35,32 @@ _LAST = "after"
 def _cells(scale: Scale) -> list[Cell]:
     made = []
     for stage, day in STAGE_DAYS.items():
-        town, figures = OMICRON[scale], printed(STAGES[stage])
-        days = (*town.overrides, f"city.days={day}")
-        noisy = (*days, *PAPER)
+        days = (f"city.days={day}",)
         for label, words, methods in (
             (stage, days, _RIVALS),
-            (f"{stage}, the paper's noise", noisy, ("falcon",)),
-            (f"{stage}, everybody's cases", (*noisy, *EVERYBODYS), ("falcon",)),
+            (f"{stage}, the paper's noise", (*days, *PAPER), ("falcon",)),
+            (
+                f"{stage}, everybody's cases",
+                (*days, *PAPER, *EVERYBODYS),
+                ("falcon",),
+            ),
         ):
             made.append(
-                Cell(
-                    label=label,
-                    preset=town.preset,
-                    overrides=words,
-                    methods=methods,
+                OMICRON[scale].cell(
+                    label,
+                    methods,
+                    words,
                     group=f"{stage.capitalize()} the outbreak, day {day}",
                     facts={"day": day},
                     against=tuple(Against(one, stage, one) for one in ("hgnn", "hbp")),
-                    published=figures,
+                    published=printed(STAGES[stage]),
                 )
             )
     return made
 
 
-def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
-    """People in each state by day, one line a seed: ``epidemic``."""
+def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
+    """Return people in each state by day, one line per seed: ``epidemic``."""
     counted: dict[str, list[list[int]]] = {}
     if _LAST not in ran.planned.plans:
         return {"epidemic": counted}
@@ -82,50 +83,35 @@ def _more(ran: Ran, _rows: Sequence[Plain]) -> dict[str, Any]:
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:
-    drawn = {}
+    pictures: dict[str, Drawn] = {}
     if counts := result["epidemic"]:
+        states = {
+            name: np.asarray(counts[name], float)
+            for name in ("exposed", "infectious", "recovered", "susceptible")
+            # Results stored by earlier versions have no count of the exposed.
+            if name in counts
+        }
         days = {day: stage for stage, day in STAGE_DAYS.items()}
-        seeds, exposed = len(counts["new"]), "exposed" in counts
-        drawn["epidemic"] = Drawn(
-            study_figures.epidemic(counts, "Omicron, day by day", days),
-            f"Susceptible, {'exposed, ' * exposed}infectious and recovered people at "
-            "the end of each day, and new infections on it: "
-            + (
-                f"mean of {seeds} seeds, with the least and the most of them. "
-                if seeds > 1
-                else "one seed. "
-            )
-            # Results that were kept before have no such count.
-            + "Exposed people are not drawn: the others are fewer than all. "
-            * (not exposed)
-            + "Dotted lines are the days on which the two stages end.",
+        new = np.asarray(counts["new"], float)
+        pictures |= drawn(
+            "epidemic",
+            study_plots.epidemic_curve(states, new, "Omicron, day by day", days),
+            f"People {', '.join(states)} at the end of each day, and new infections on "
+            f"it; median of {formats.plural(len(new), 'seed')}, with the middle 80 % "
+            "of several. Dotted lines are the days on which the two stages end.",
         )
-    names = {"auc": "AUC", "dep": "DEP", "f1": "F1"}
-    figure = study_figures.dots(result["rows"], names, "Before and after the outbreak")
-    if figure is not None:
-        drawn["stages"] = Drawn(
-            figure,
-            "Each method before and after the outbreak: mean and 95 % interval, the "
-            "paper's figure as a hollow diamond; squares saw everybody's cases.",
-        )
-    return drawn
-
-
-def _notes(scale: Scale) -> tuple[str, ...]:
-    notes = (
-        OTHER_DATA,
-        (
-            "A stage is an outbreak that is followed until its day: traces, tests and "
-            "truth end there; before and after the outbreak are the paper's names for "
-            "day 10 and day 14, and by day 10 people are infected already"
-        ),
+    metrics, title = ("auc", "dep", "f1"), "Before and after the outbreak"
+    return pictures | drawn(
+        "stages",
+        study_plots.dots(result["rows"], metrics, title),
+        "Each method before and after the outbreak: mean and 95 % interval, the "
+        "paper's figure as a hollow diamond; squares saw everybody's cases.",
     )
-    started = "The town's outbreak starts from 10 people"
-    return (*notes, started) if scale == "hamlet" else notes
 
 
 STUDY = Study(
     name="stages",
+    cpu_hours={"hamlet": 0.14, "full": 2.01},
     title="Stages of the pandemic",
     what="Day 10 and day 14 of an Omicron outbreak, and its curve.",
     shows="table 5 and the figure of the epidemic's course",
@@ -134,6 +120,14 @@ STUDY = Study(
     metrics=("dep", "f1", "auc"),
     columns=(EPSILON,),
     ranked=True,
-    notes=_notes,
+    notes=(
+        OTHER_DATA,
+        (
+            "A stage is an outbreak that is followed until its day: traces, tests and "
+            "truth end there; before and after the outbreak are the paper's names for "
+            "day 10 and day 14, and by day 10 people are infected already"
+        ),
+    ),
+    scale_notes={"hamlet": ("The town's outbreak starts from 10 people",)},
     more=_more,
 )

@@ -1,0 +1,116 @@
+"""``epifalcon city`` and ``epifalcon outbreak``: simulate without training."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epifalcon.app import options
+from epifalcon.app.screen import Screen
+
+
+def city(
+    out: Annotated[Path, typer.Option("--out", help="Folder to write the city into.")],
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    seed: options.Seed = 0,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Build a synthetic city: people, regions, and who was where in every slot.
+
+    Example: epifalcon city --preset larger-sars --out larger
+    """
+    from epifalcon import store
+    from epifalcon.experiments.simulation import choose
+
+    screen = Screen(json=json, quiet=quiet)
+    with store.new_directory(out, overwrite=overwrite) as folder:
+        with screen.progress() as progress:
+            chosen = choose(preset, None, overrides, seed, progress)
+        traces = chosen.traces
+        traces.save(folder, chosen.city_origin)
+    figures = {
+        "preset": chosen.name,
+        "seed": seed,
+        "people": traces.people,
+        "regions": len(traces.regions),
+        "kind": traces.regions.kind,
+        "days": traces.clock.days,
+        "slots": traces.slots,
+        "share_observed": traces.observed_share,
+        "seconds": chosen.seconds,
+        "out": str(out),
+    }
+    screen.figures(figures)
+    rows = [
+        ["people", f"{traces.people:,}"],
+        ["regions", f"{len(traces.regions):,} ({traces.regions.kind})"],
+        ["days x slots a day", f"{traces.clock.days} x {traces.clock.slots_per_day}"],
+        ["share observed", f"{traces.observed_share:.3f}"],
+        ["seconds to build", f"{chosen.seconds:.1f}"],
+    ]
+    screen.table(f"City {chosen.name}, seed {seed}", ["city", ""], rows)
+    screen.say(f"Written to {out}. Look at it with: epifalcon inspect {out}")
+
+
+def outbreak(
+    preset: options.Preset = None,
+    city: options.City = None,
+    overrides: options.Overrides = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", min=1, help="How many outbreaks on the city.")
+    ] = 1,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run outbreaks on a city and print how many people each infected.
+
+    The city comes from --seed; outbreak k draws from --seed + k. With --out,
+    each outbreak, its labels and the pictures are kept.
+
+    Example: epifalcon outbreak --preset larger-sars --seeds 10 --json
+    """
+    from time import perf_counter
+
+    from epifalcon import store
+    from epifalcon.experiments.run_report import write_outbreak_plots, write_summary
+    from epifalcon.experiments.run_tables import outbreak_figures, outbreak_table
+    from epifalcon.experiments.simulation import REPORTED, choose, run_epidemics
+
+    screen = Screen(json=json, quiet=quiet)
+    epidemics = []
+    with screen.progress() as progress:
+        chosen = choose(preset, city, overrides, seed, progress)
+        start = perf_counter()
+        for epidemic in run_epidemics(chosen.experiment, chosen.traces, seed, seeds):
+            epidemics.append(epidemic)
+            progress("outbreaks", len(epidemics), seeds)
+    figures = outbreak_figures(chosen.experiment, chosen.traces, epidemics, chosen.name)
+    figures["seconds"] = perf_counter() - start
+    figures["seconds_city"] = chosen.seconds
+    reported = chosen.reported(seed)
+    figures["share_reported"] = reported.observed_share
+    if out is not None:
+        with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
+            chosen.save_reported(folder / REPORTED, reported, seed)
+            origin = chosen.origin(seed)
+            for epidemic in epidemics:
+                epidemic.save(folder / f"seed-{epidemic.seed}", origin)
+            write_summary(folder, chosen.experiment, figures)
+            plots = folder / "figures"
+            write_outbreak_plots(plots, chosen.traces, epidemics, chosen.name)
+            meta = {"name": chosen.name}
+            store.write_manifest(folder, "outbreaks", meta=meta, origin=origin)
+        figures["out"] = str(out)
+    screen.figures(figures)
+    table = outbreak_table(figures)
+    screen.table(f"{table.caption} on {chosen.name}", table.columns, table.rows)
+    screen.say(
+        f"R0: {figures['hazard_r0']:.2f} by hazard, {figures['counted_r0']:.2f} by "
+        "counting the people one case infects (the same people are met again)"
+    )

@@ -1,0 +1,1 @@
+"""Belief propagation on the hypergraph: people as SEIR chains, regions as factors."""

@@ -1,0 +1,390 @@
+"""Loopy belief propagation between people and hyperedges, sweep by sweep.
+
+    state = infer(exchange, graph, InitialHazard.from_tests(...), sweeps, ...)
+    state = infer(exchange, graph, state, more_sweeps, ...)        # continue
+
+In a sweep everybody receives the messages of the hyperedges (region and slot), runs
+its own chain (``seir_chain``) and sends one message per visited edge; the server only
+sees sums. An ``Exchange`` carries both, in one process or over a network.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon._numba import compiled, each_part
+from epifalcon.belief_propagation.own_tests import result_likelihood
+from epifalcon.belief_propagation.rates import MOST_CHANCE, Rates
+from epifalcon.belief_propagation.seir_chain import (
+    CHANCE,
+    EVIDENCE,
+    INFECTIOUS,
+    OTHERS,
+    EdgeMessages,
+    PersonState,
+    Sums,
+    SweepOptions,
+    forward_backward,
+)
+from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.belief_propagation.transmission import Factor, Transmission
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.rules import Chance
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import Floats, Probabilities
+
+_PART, _MOST_PARTS = 4096, 4
+"""People per part of a sweep, at least, and number of parts, at most."""
+_COST = 20
+"""Cost of a person and slot in units of ``each_part``."""
+_LEAST_STEP = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """People whose state is held together: one device, a site, or everybody.
+
+    Memory is 8 bytes per person and slot besides the traces. Results do not depend
+    on how people are divided into cohorts, up to rounding.
+    """
+
+    traces: Traces
+    rates: Rates
+    state: PersonState
+
+    @classmethod
+    def of(
+        cls, traces: Traces, known: Known, rates: Rates, errors: TestErrors
+    ) -> "Cohort":
+        """Create a cohort that has sent nothing yet."""
+        shape = traces.by_slot.shape
+        state = PersonState(
+            regions=traces.by_slot,
+            tests=result_likelihood(known, traces.slots, errors),
+            infectious=np.zeros(shape, np.float32),
+            evidence=np.zeros(shape, np.float32),
+            risk=np.zeros(traces.people),
+            tested=known.tested.astype(np.float32),
+            prior=initial_prior(traces.people, rates),
+            prior_without_tests=initial_prior(traces.people, rates),
+        )
+        return cls(traces, rates, state)
+
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) probability of having been infected, own tests excluded."""
+        return self.state.risk
+
+    def copy(self) -> "Cohort":
+        """Return a copy whose messages change independently."""
+        state = self.state
+        copied = state._replace(
+            infectious=state.infectious.copy(),
+            evidence=state.evidence.copy(),
+            risk=state.risk.copy(),
+        )
+        return replace(self, state=copied)
+
+    def with_tests(self, known: Known, errors: TestErrors) -> "Cohort":
+        """Return the same people and messages with other tests."""
+        changed = self.state._replace(
+            tests=result_likelihood(known, self.traces.slots, errors),
+            tested=known.tested.astype(np.float32),
+        )
+        return replace(self, state=changed)
+
+    def with_prior(self, prior: Floats, without_tests: Floats) -> "Cohort":
+        """Return the same people with other states before the first slot."""
+        changed = self.state._replace(prior=prior, prior_without_tests=without_tests)
+        return replace(self, state=changed)
+
+    def crowd(self) -> Floats:
+        """Count the people at each edge: (slots, 1 + regions)."""
+        edges = 1 + len(self.traces.regions)
+        rows = [np.bincount(here + 1, minlength=edges) for here in self.traces.by_slot]
+        return np.asarray(np.stack(rows), np.float64)
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Run everybody's chain and return the sums of the new messages.
+
+        Damped messages and risks are updated in place.
+        """
+        people, edges = self.traces.people, 1 + len(self.traces.regions)
+        by_slot, days = (self.traces.slots, edges), int(received.day[-1]) + 1
+        parts = min(max(people // _PART, 1), _MOST_PARTS)
+        found = [
+            Sums(
+                np.zeros(by_slot),
+                np.zeros(by_slot),
+                np.zeros(by_slot if options.susceptible else (0, 0)),
+                np.zeros((2, days, edges) if options.tally else (0, 0, 0)),
+            )
+            for _ in range(parts)
+        ]
+
+        def work(part: int) -> None:
+            forward_backward(
+                people * part // parts,
+                people * (part + 1) // parts,
+                self.state,
+                received,
+                self.rates,
+                options,
+                found[part],
+            )
+
+        each_part(work, parts, _COST * self.traces.by_slot.size)
+        return add_sums(found)
+
+    def listen(self, received: EdgeMessages) -> None:
+        """Compute risks from the last messages; own messages stay as they are."""
+        self.sweep(received, SweepOptions(0.0, np.zeros(self.traces.slots), 0.0))
+
+
+def initial_prior(people: int, rates: Rates) -> Floats:
+    """(people, 4) probability of S, E, I, R when an outbreak begins."""
+    found = np.zeros((people, 4))
+    found[:, 0] = 1 - rates.seeded
+    found[:, 1 if rates.exposed_seeds else 2] = rates.seeded
+    return found
+
+
+def add_sums(parts: list[Sums]) -> Sums:
+    """Add sums of several cohorts in place; returns the first with the total."""
+    first, *others = parts
+    for part in others:
+        for total, more in zip(first, part, strict=True):
+            np.add(total, more, out=total)
+    return first
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSums:
+    """Damped sums over everybody, (slots, 1 + regions) each."""
+
+    crowd: Floats
+    """People there, or expected susceptible people under the contact law ``I/S``."""
+    infectious: Floats
+    evidence: Floats
+
+    @classmethod
+    def empty(cls, crowd: Floats) -> "EdgeSums":
+        """Return the sums before anything was sent."""
+        return cls(crowd, np.zeros_like(crowd), np.zeros_like(crowd))
+
+    def each(self, change: Callable[[Floats], Floats]) -> "EdgeSums":
+        """Apply ``change`` to all three arrays."""
+        return EdgeSums(*map(change, (self.crowd, self.infectious, self.evidence)))
+
+
+@dataclass(frozen=True, eq=False)
+class FactorGraph:
+    """The hyperedges of a city; the same in every sweep."""
+
+    clock: Clock
+    force: float
+    """kappa beta dt."""
+    chance: Chance
+    present: Floats
+    """(slots, 1 + regions) people there."""
+    over_susceptible: bool = False
+    """Whether a hazard is shared by the susceptible people there, or by all."""
+    own_in_sums: bool = True
+    """Whether a person's own messages are part of the sums it receives."""
+
+    @property
+    def day(self) -> NDArray[np.int32]:
+        """(slots,) the day of each slot."""
+        slots = np.arange(self.clock.slots)
+        return (slots // self.clock.slots_per_day).astype(np.int32)
+
+    @property
+    def no_factor(self) -> Factor:
+        """The pathogen's rate in every region."""
+        ones = np.ones((self.clock.days, self.present.shape[1]))
+        return Factor(ones, ones, ones)
+
+    def first_messages(self, hazard: Floats) -> EdgeMessages:
+        """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
+        edges, typical = np.zeros((*self.present.shape, 4)), self.no_factor.typical
+        return EdgeMessages(edges, hazard, self.day, 1.0, typical)
+
+    def messages(self, sums: EdgeSums, factor: Factor) -> EdgeMessages:
+        """Return the messages that follow from ``sums`` and ``factor``."""
+        edges = np.empty((*sums.crowd.shape, 4))
+        dose = self.force * factor.mean
+        _write_edges(
+            edges,
+            dose,
+            self.day,
+            sums.crowd,
+            self.present,
+            sums.infectious,
+            sums.evidence,
+            self.chance == "linear",
+        )
+        own = float(self.own_in_sums)
+        return EdgeMessages(edges, np.empty(0), self.day, own, factor.typical)
+
+
+@compiled
+def _write_edges(
+    edges: Floats,
+    dose: Floats,
+    day: NDArray[np.int32],
+    crowd: Floats,
+    present: Floats,
+    infectious: Floats,
+    evidence: Floats,
+    linear: bool,
+) -> None:
+    for slot in range(edges.shape[0]):
+        for edge in range(edges.shape[1]):
+            chance = dose[day[slot], edge] / max(crowd[slot, edge], 1.0)
+            if not linear:
+                chance = -np.expm1(-chance)
+            here = edges[slot, edge]
+            here[CHANCE] = min(chance, MOST_CHANCE)
+            here[OTHERS] = max(present[slot, edge] - 1, 0.0)
+            here[INFECTIOUS] = infectious[slot, edge]
+            here[EVIDENCE] = evidence[slot, edge]
+        # Nobody meets anybody where nobody was observed.
+        edges[slot, 0, CHANCE] = 0
+        edges[slot, 0, OTHERS] = 0
+
+
+class Exchange(Protocol):
+    """Carries messages to all people and sums back."""
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Send the messages of all edges and return the sums of the replies."""
+        ...
+
+    def end(self, received: EdgeMessages) -> None:
+        """Send the last messages of a run; people keep their risks."""
+        ...
+
+
+@dataclass(frozen=True)
+class InitialHazard:
+    """Hazard before the first messages, the same for everybody."""
+
+    hazard: Floats
+    """(slots,)"""
+    growth: float
+    """Infected people at the end over those at the start."""
+
+    @classmethod
+    def from_tests(
+        cls, tested: float, positive: float, seeded: float, slots: int
+    ) -> "InitialHazard":
+        """Assume exponential growth from the seeds to the share of positives."""
+        share = (positive + seeded) / (tested + 1)
+        first = min(seeded, share / 2)
+        way = np.arange(slots + 1) / slots
+        infected = np.minimum(first * (share / first) ** way, MOST_CHANCE)
+        return cls(-np.diff(np.log1p(-infected)), share / first)
+
+    def damping_profile(self, exponent: float) -> Floats:
+        """(slots,) step size relative to the last slot: growth(t to T)^-exponent."""
+        slots = len(self.hazard)
+        to_go = 1 - np.arange(slots) / slots
+        return np.asarray(np.exp(-exponent * math.log(self.growth) * to_go))
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceState:
+    """State of the server between two sweeps."""
+
+    sums: EdgeSums
+    factor: Factor
+    """Transmission relative to the pathogen's."""
+    profile: Floats
+    """(slots,) step size of evidence relative to the last slot."""
+    step: float = 1.0
+    """Back-off of the step size."""
+    direction: Floats | None = None
+    """Latest change of evidence, to detect oscillation."""
+    sweep: int = 0
+    """Sweeps so far."""
+
+    def continued(self) -> "InferenceState":
+        """Return the start of another run from here, with the full step size."""
+        return replace(self, step=1.0, direction=None)
+
+
+def infer(
+    exchange: Exchange,
+    graph: FactorGraph,
+    start: InitialHazard | InferenceState,
+    sweeps: int,
+    settings: FieldSettings,
+    transmission: Transmission,
+    report: Callable[[], None] = lambda: None,
+    factor: Factor | None = None,
+) -> InferenceState:
+    """Run so many sweeps from ``start``, estimating transmission between them.
+
+    The factors are estimated from sums that a sweep brings anyway, and used from the
+    next sweep on. ``factor`` is known transmission to begin with. Ends without the
+    last messages: call ``finish`` for people to know their risks.
+    """
+    if isinstance(start, InitialHazard):
+        profile = start.damping_profile(settings.caution)
+        first = graph.first_messages(start.hazard)
+        begin = EdgeSums.empty(graph.present)
+        state = InferenceState(begin, factor or graph.no_factor, profile)
+        state = _sweep(exchange, graph, state, settings, first, tally=False)
+        state, sweeps = replace(state, direction=None), sweeps - 1
+        report()
+    else:
+        state = start
+    for _ in range(sweeps):
+        tally = transmission.estimates_after(state.sweep + 1)
+        received = graph.messages(state.sums, state.factor)
+        state = _sweep(exchange, graph, state, settings, received, tally, transmission)
+        report()
+    return state
+
+
+def finish(exchange: Exchange, graph: FactorGraph, state: InferenceState) -> None:
+    """Send the last messages, so that people know their risks; nothing is sent back."""
+    exchange.end(graph.messages(state.sums, state.factor))
+
+
+def _sweep(
+    exchange: Exchange,
+    graph: FactorGraph,
+    state: InferenceState,
+    settings: FieldSettings,
+    received: EdgeMessages,
+    tally: bool,
+    transmission: Transmission | None = None,
+) -> InferenceState:
+    """Exchange messages once, and damp the sums as people damp their messages."""
+    steps = settings.renewed * state.step * state.profile
+    options = SweepOptions(
+        1.0, steps, settings.evidence_bound, graph.over_susceptible, tally
+    )
+    new = exchange.sweep(received, options)
+    old = state.sums
+    change = new.evidence - old.evidence
+    direction = change * state.profile[:, None] / np.maximum(old.crowd, 1)
+    step = state.step
+    if state.direction is not None and np.vdot(direction, state.direction) < 0:
+        step = max(step * settings.slower, _LEAST_STEP)
+    sums = EdgeSums(
+        new.susceptible if graph.over_susceptible else old.crowd,
+        new.infectious,
+        old.evidence + steps[:, None] * change,
+    )
+    factor = state.factor
+    if tally and transmission is not None:
+        factor = transmission.estimate(new.tally, factor)
+    return InferenceState(sums, factor, state.profile, step, direction, state.sweep + 1)

@@ -1,0 +1,149 @@
+"""What a finished run stores: final edge sums and the people's own messages.
+
+With them anybody's risk can be computed again without any exchange: people of the
+run with their own messages, new people with their trace alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.belief_propagation.inference import Cohort, EdgeSums, FactorGraph
+from epifalcon.belief_propagation.rates import Rates
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Singles
+from epifalcon.belief_propagation.transmission import Factor
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import CorruptFileError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.settings import as_plain, build
+
+KIND = "field"
+_CELLS = ("crowd", "infectious", "evidence", "present")
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """People's own damped messages, (slots, people) each."""
+
+    infectious: Singles
+    evidence: Singles
+
+    def of(self, person: int) -> "Messages":
+        """Return those of one person, in memory."""
+        return self.each(lambda one: one[:, person : person + 1].copy())
+
+    def each(self, change: Callable[[Singles], Singles]) -> "Messages":
+        """Apply ``change`` to both arrays."""
+        return Messages(change(self.infectious), change(self.evidence))
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``."""
+        arrays = {"infectious": self.infectious, "evidence": self.evidence}
+        store.write(folder, "messages", arrays, meta={}, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Messages":
+        """Read what ``save`` wrote; the arrays stay on disk, memory-mapped."""
+        arrays = store.read(folder, "messages").arrays
+        try:
+            return cls(arrays["infectious"], arrays["evidence"])
+        except KeyError as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class PublishedField:
+    """The final sums of a run and the model they belong to; nothing of a person."""
+
+    graph: FactorGraph
+    sums: EdgeSums
+    factor: Factor
+    """Transmission relative to the pathogen's."""
+    rates: Rates
+    errors: TestErrors
+
+    def messages(self) -> EdgeMessages:
+        """Return the edge messages for people of the run."""
+        return self.graph.messages(self.sums, self.factor)
+
+    def messages_to_newcomers(self) -> EdgeMessages:
+        """Return the edge messages for a person who is part of no sum.
+
+        The newcomer is one person more at every edge and has no message of its own
+        in the sums. With noise nobody is distinguishable, and nothing changes.
+        """
+        if not self.graph.own_in_sums:
+            return self.messages()
+        graph = replace(self.graph, present=self.graph.present + 1, own_in_sums=False)
+        sums = replace(self.sums, crowd=self.sums.crowd + 1)
+        return graph.messages(sums, self.factor)
+
+    def people(
+        self, traces: Traces, known: Known, messages: Messages | None = None
+    ) -> Cohort:
+        """Return people with their tests and the messages that they sent last."""
+        cohort = Cohort.of(traces, known, self.rates, self.errors)
+        if messages is None:
+            return cohort
+        # A sweep updates them in place: what was read from disk is copied.
+        state = cohort.state._replace(
+            infectious=np.require(messages.infectious, requirements="W"),
+            evidence=np.require(messages.evidence, requirements="W"),
+        )
+        return replace(cohort, state=state)
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; empty cells are left out."""
+        graph, sums = self.graph, self.sums
+        tables = (sums.crowd, sums.infectious, sums.evidence, graph.present)
+        cells = np.flatnonzero(np.any([table.ravel() != 0 for table in tables], axis=0))
+        arrays: dict[str, NDArray[Any]] = {
+            name: table.ravel()[cells]
+            for name, table in zip(_CELLS, tables, strict=True)
+        }
+        arrays |= {"cell": cells, "factor": np.stack(self.factor)}
+        meta = {
+            "clock": as_plain(graph.clock),
+            "force": graph.force,
+            "chance": graph.chance,
+            "over_susceptible": graph.over_susceptible,
+            "own_in_sums": graph.own_in_sums,
+            "rates": self.rates._asdict(),
+            "errors": as_plain(self.errors),
+        }
+        store.write(folder, KIND, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "PublishedField":
+        """Read what ``save`` wrote."""
+        kept = store.read(folder, KIND)
+        meta, arrays = kept.meta, kept.arrays
+        try:
+            clock = build(Clock, meta["clock"], "clock")
+            factor = Factor(*np.array(arrays["factor"]))
+            tables = []
+            for name in _CELLS:
+                table = np.zeros((clock.slots, factor.mean.shape[1]))
+                table.ravel()[arrays["cell"]] = arrays[name]
+                tables.append(table)
+            crowd, infectious, evidence, present = tables
+            graph = FactorGraph(
+                clock,
+                meta["force"],
+                meta["chance"],
+                present,
+                meta["over_susceptible"],
+                meta["own_in_sums"],
+            )
+            sums = EdgeSums(crowd, infectious, evidence)
+            errors = build(TestErrors, meta["errors"], "errors")
+            return cls(graph, sums, factor, Rates(**meta["rates"]), errors)
+        except (KeyError, TypeError, IndexError) as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None

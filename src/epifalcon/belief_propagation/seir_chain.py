@@ -1,0 +1,442 @@
+"""Forward-backward recursion of a person's SEIR chain, compiled.
+
+A person is a hidden Markov chain over susceptible, exposed, infectious and recovered
+that takes one step per slot. In each slot the chain receives two numbers from the
+hyperedge (region and slot) that the person visited:
+
+- the infection probability 1 - (1 - d m)^k, where k others are infectious with mean
+  probability m and d is the probability that one infects the person;
+- the evidence (1 + d c)^k, by which the observed fate of the others becomes more
+  likely if the person was infectious; c is their mean evidence message.
+
+One sweep takes a person forward and backward through all slots and produces the two
+messages for each visited edge: the probability of having been infectious, and
+c = (L1 - L0) / L, where L1 and L0 are the likelihood of everything that the person
+knows if the edge does or does not infect it. A message to an edge excludes what was
+received from that edge. The person's own messages are subtracted from the sums.
+
+``forward_backward`` is used by every method of belief propagation here: HBP, mean
+field, Falcon Field and the ceilings. The two smaller kernels compute marginals.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon._numba import compiled
+from epifalcon.belief_propagation.own_tests import ResultLikelihood
+from epifalcon.belief_propagation.rates import Rates
+from epifalcon.types import Floats, RegionIds
+
+Singles = NDArray[np.float32]
+
+# Columns of ``EdgeMessages.edges``.
+CHANCE, OTHERS, INFECTIOUS, EVIDENCE = range(4)
+
+MOST_LOG = 30.0
+"""Largest hazard and log evidence of one slot."""
+_LEAST_FACTOR = -1 + 1e-6
+_MOST_CAUGHT = 1 - 1e-6
+# In every slot, so that a positive person whom nobody could infect has a slot.
+_LEAST_CAUGHT = 1e-8
+_TINY = 1e-300
+_SMALL = 0.1
+_LOW, _HIGH = 1e-30, 1e30
+
+
+class PersonState(NamedTuple):
+    """State of the people of a cohort; updated in place by a sweep."""
+
+    regions: RegionIds
+    """(slots, people), -1 for not observed."""
+    tests: ResultLikelihood
+    infectious: Singles
+    """(slots, people) damped message: probability of being infectious."""
+    evidence: Singles
+    """(slots, people) damped message: evidence, from -1 to the bound."""
+    risk: Floats
+    """(people,) probability of having been infected, own tests excluded."""
+    tested: Singles
+    """(people,) 1 for people who count in the tally, else 0."""
+    prior: Floats
+    """(people, 4) probability of S, E, I, R before the first slot, given earlier own
+    tests."""
+    prior_without_tests: Floats
+    """(people, 4) the same, earlier own tests excluded."""
+
+
+class EdgeMessages(NamedTuple):
+    """Messages from the hyperedges to everybody."""
+
+    edges: Floats
+    """(slots, 1 + regions, 4): probability that one infectious person infects one
+    other; number of people but one; expected infectious people; sum of evidence.
+    Column 0 of the regions is "not observed"."""
+    hazard: Floats
+    """(slots,) one hazard for everybody in the first sweep; of size 0 later."""
+    day: NDArray[np.int32]
+    """(slots,) row of the tally."""
+    own: float
+    """1 if a person's own messages are part of the sums, else 0."""
+    typical: Floats
+    """(days, 1 + regions) geometric over arithmetic mean of the transmission factor."""
+
+
+class SweepOptions(NamedTuple):
+    """Damping of a sweep, and which sums are wanted besides messages."""
+
+    infectious_step: float
+    """Weight of the new message in the damped one."""
+    evidence_step: Floats
+    """(slots,) the same for evidence."""
+    bound: float
+    """Evidence is clipped here."""
+    susceptible: bool = False
+    """Whether expected susceptible people are summed."""
+    tally: bool = False
+    """Whether infections and hazard of tested people are summed by region."""
+
+
+class Sums(NamedTuple):
+    """Sums over the people of a cohort: all that leaves it."""
+
+    infectious: Floats
+    """(slots, 1 + regions)"""
+    evidence: Floats
+    """(slots, 1 + regions)"""
+    susceptible: Floats
+    """(slots, 1 + regions) expected susceptible people, or of size 0."""
+    tally: Floats
+    """(2, days, 1 + regions) expected infections and hazard of tested people, or of
+    size 0."""
+
+
+@compiled
+def forward_backward(
+    first: int,
+    last: int,
+    state: PersonState,
+    received: EdgeMessages,
+    rates: Rates,
+    options: SweepOptions,
+    sums: Sums,
+) -> None:
+    """Take people ``first`` to ``last`` through one sweep.
+
+    Adds to ``sums`` and updates messages and risk in ``state``. The recursions are
+    loops of their own, without divisions; everything else is computed for all slots
+    at once, which the compiler turns into vector instructions.
+    """
+    slots = state.regions.shape[0]
+    caught, heard, others, fit = np.empty((4, slots))
+    before, after = np.empty((2, 4, slots))
+    sent, news, well, hit, exposed = np.empty((5, slots))
+    counts_susceptible, counts_tally = sums.susceptible.size > 0, sums.tally.size > 0
+    for person in range(first, last):
+        _receive(person, state, received, caught, heard, others)
+        _likelihood_by_slot(person, state.tests, fit)
+        prior, seed = state.prior[person], state.tests.seed[person]
+        _forward(prior, seed, caught, heard, fit, rates, before)
+        risk = _backward(
+            state.prior_without_tests[person],
+            state.tests.never[person],
+            caught,
+            heard,
+            fit,
+            rates,
+            after,
+        )
+        state.risk[person] = risk
+        for slot in range(slots):
+            infected = after[1, slot] * fit[slot]
+            susceptible = before[0, slot]
+            healthy = susceptible * after[0, slot]
+            ill = before[2, slot] * after[2, slot]
+            rest = before[1, slot] * after[1, slot] + before[3, slot] * after[3, slot]
+            whole = healthy + ill + rest + _TINY
+            sent[slot] = min(ill / whole, 1.0)
+            well[slot] = healthy / whole
+            gain = susceptible * (infected - after[0, slot])
+            whole += _LEAST_CAUGHT * susceptible * infected + others[slot] * gain
+            evidence = (1 - others[slot]) * gain / whole
+            news[slot] = min(max(evidence, -1.0), options.bound)
+            new = susceptible * caught[slot] * infected
+            missed = healthy * (1 - caught[slot])
+            part = 1 / (new + missed + ill * heard[slot] + rest + _TINY)
+            hit[slot] = new * part
+            # Whoever the slot infected was exposed to half of it, very nearly.
+            exposed[slot] = (missed + 0.5 * new) * part
+        for slot in range(slots):
+            edge = state.regions[slot, person] + 1
+            sums.infectious[slot, edge] += sent[slot]
+            sums.evidence[slot, edge] += news[slot]
+            if counts_susceptible:
+                sums.susceptible[slot, edge] += well[slot]
+            held = state.infectious[slot, person]
+            held += options.infectious_step * (sent[slot] - held)
+            state.infectious[slot, person] = held
+            held = state.evidence[slot, person]
+            held += options.evidence_step[slot] * (news[slot] - held)
+            state.evidence[slot, person] = held
+        if counts_tally and state.tested[person] > 0:
+            for slot in range(slots):
+                exposed[slot] *= -np.log1p(-caught[slot])
+            _add_tally(person, state, received, hit, exposed, sums.tally)
+
+
+@compiled
+def _receive(
+    person: int,
+    state: PersonState,
+    received: EdgeMessages,
+    caught: Floats,
+    heard: Floats,
+    others: Floats,
+) -> None:
+    """Compute infection probability and evidence of each slot for one person.
+
+    k others with the mean message m make 1 - (1 - d m)^k and (1 + d m)^k: exact for
+    one other person, and for several who are alike. ``others`` is the infection
+    probability by all but one of the others there.
+    """
+    slots = len(caught)
+    if received.hazard.size > 0:
+        for slot in range(slots):
+            caught[slot] = others[slot] = 1 - np.exp(-received.hazard[slot])
+            heard[slot] = 1.0
+        return
+    hazard, evidence, count, rare = np.empty((4, slots))
+    for slot in range(slots):
+        edge = received.edges[slot, state.regions[slot, person] + 1]
+        count[slot] = edge[OTHERS]
+        own = received.own * state.infectious[slot, person]
+        hazard[slot] = edge[CHANCE] * max(edge[INFECTIOUS] - own, 0.0)
+        caught[slot] = edge[CHANCE]
+        own = received.own * state.evidence[slot, person]
+        evidence[slot] = edge[CHANCE] * (edge[EVIDENCE] - own)
+    for slot in range(slots):
+        some = max(count[slot], 1.0)
+        share = 1 / some
+        x = -min(hazard[slot] * share, caught[slot])
+        y = max(evidence[slot] * share, _LEAST_FACTOR)
+        rare[slot] = max(abs(some * x), abs(some * y))
+        hazard[slot], evidence[slot] = x, y
+        infected = -_binomial_series(x, some)
+        infected = min(max(infected, _LEAST_CAUGHT), _MOST_CAUGHT)
+        caught[slot] = infected
+        heard[slot] = 1 + _binomial_series(y, some)
+        others[slot] = max(count[slot] - 1, 0.0) * share * infected
+    for slot in range(slots):
+        if rare[slot] > _SMALL:
+            some = max(count[slot], 1.0)
+            infected = 1 - _power(hazard[slot], some)
+            infected = min(max(infected, _LEAST_CAUGHT), _MOST_CAUGHT)
+            caught[slot] = infected
+            heard[slot] = _power(evidence[slot], some)
+            others[slot] = max(count[slot] - 1, 0.0) / some * infected
+
+
+@compiled
+def _binomial_series(x: float, n: float) -> float:
+    """Return (1 + x)^n - 1 to ten digits where |n x| is at most ``_SMALL``."""
+    tail = 1 + (1 / 6) * (n - 5) * x
+    tail = 1 + (1 / 5) * (n - 4) * x * tail
+    tail = 1 + (1 / 4) * (n - 3) * x * tail
+    tail = 1 + (1 / 3) * (n - 2) * x * tail
+    return n * x * (1 + (1 / 2) * (n - 1) * x * tail)
+
+
+@compiled
+def _power(x: float, n: float) -> float:
+    """Return (1 + x)^n, its logarithm within ``MOST_LOG``."""
+    return math.exp(min(max(n * math.log(1 + x), -MOST_LOG), MOST_LOG))
+
+
+@compiled
+def _likelihood_by_slot(person: int, tests: ResultLikelihood, fit: Floats) -> None:
+    """Write the likelihood of own tests for infection in each slot."""
+    at, end = tests.start[person], tests.start[person + 1]
+    value = tests.seed[person]
+    for slot in range(len(fit)):
+        while at < end and tests.slot[at] <= slot:
+            value = tests.value[at]
+            at += 1
+        fit[slot] = value
+
+
+@compiled
+def _forward(
+    prior: Floats,
+    seed: float,
+    caught: Floats,
+    heard: Floats,
+    fit: Floats,
+    rates: Rates,
+    before: Floats,
+) -> tuple[float, float, float, float]:
+    """Write the chances of S, E, I, R before each slot; return those after the last.
+
+    ``before`` (4, slots). Own tests count through ``seed`` and ``fit``; only ratios of
+    the four numbers matter.
+    """
+    s, e, i, r = prior[0], prior[1] * seed, prior[2] * seed, prior[3] * seed
+    for slot in range(len(caught)):
+        before[0, slot], before[1, slot] = s, e
+        before[2, slot], before[3, slot] = i, r
+        latent = e + s * caught[slot] * fit[slot]
+        ill = i * heard[slot]
+        ends, healed = latent * rates.leave_exposed, ill * rates.recover
+        s -= s * caught[slot]
+        e, i, r = latent - ends, ill - healed + ends, r + healed
+        total = s + e + i + r
+        # Only ratios matter; evidence must not overflow.
+        if not _LOW < total < _HIGH:
+            scale = 1 / total
+            s, e, i, r = s * scale, e * scale, i * scale, r * scale
+    return s, e, i, r
+
+
+@compiled
+def _backward(
+    start: Floats,
+    fits_never: float,
+    caught: Floats,
+    heard: Floats,
+    fit: Floats,
+    rates: Rates,
+    after: Floats,
+) -> float:
+    """Write the likelihood of what follows each slot, by state; return the risk.
+
+    ``after`` (4, slots): if the slot does not infect the susceptible person, and if it
+    is exposed, infectious or recovered in the slot. The risk excludes own tests;
+    ``start`` (4,) is the prior.
+    """
+    # The susceptible are split: "never" is not infected any more; "later" is, with own
+    # tests excluded, "later_tests" with them.
+    later_tests, never, later = 0.0, 1.0, 0.0
+    e, i, r = 1.0, 1.0, 1.0
+    slots = len(caught)
+    for back in range(1, slots + 1):
+        # Unsigned: numba then leaves out the test for negative indices.
+        slot = np.uint64(slots - back)
+        e += rates.leave_exposed * (i - e)
+        i += rates.recover * (r - i)
+        after[0, slot] = later_tests + never * fits_never
+        after[1, slot], after[2, slot], after[3, slot] = e, i, r
+        later_tests += caught[slot] * (e * fit[slot] - later_tests)
+        later += caught[slot] * (e - later)
+        never -= caught[slot] * never
+        i *= heard[slot]
+        total = e + i + r + never + later
+        if not _LOW < total < _HIGH:
+            scale = 1 / total
+            later_tests, later = later_tests * scale, later * scale
+            never, e, i, r = never * scale, e * scale, i * scale, r * scale
+    ever = start[0] * later + start[1] * e + start[2] * i + start[3] * r
+    risk: float = ever / (ever + start[0] * never)
+    return risk
+
+
+@compiled
+def _add_tally(
+    person: int,
+    state: PersonState,
+    received: EdgeMessages,
+    hit: Floats,
+    hazard: Floats,
+    tally: Floats,
+) -> None:
+    """Add a tested person's expected infections and hazard by day and region.
+
+    The infection is shared out among regions by their geometric mean factors,
+    hazards by the arithmetic ones: E[log b] and E[b] of variational inference.
+    """
+    whole, counted = 1.0, state.tested[person]
+    for slot in range(len(hit)):
+        typical = received.typical[received.day[slot]]
+        whole += hit[slot] * (typical[state.regions[slot, person] + 1] - 1)
+    for slot in range(len(hit)):
+        day, edge = received.day[slot], state.regions[slot, person] + 1
+        share = hit[slot] * received.typical[day, edge] / whole
+        tally[0, day, edge] += counted * share
+        tally[1, day, edge] += counted * hazard[slot]
+
+
+@compiled
+def states_after(
+    first: int,
+    last: int,
+    state: PersonState,
+    received: EdgeMessages,
+    rates: Rates,
+    with_tests: bool,
+    out: Floats,
+) -> None:
+    """Write the probability of S, E, I, R after the last slot into ``out`` (people, 4).
+
+    Covers the slots of ``received`` only, for people ``first`` to ``last``.
+    """
+    slots = len(received.day)
+    caught, heard, others, fit = np.ones((4, slots))
+    unused = np.empty((4, slots))
+    for person in range(first, last):
+        _receive(person, state, received, caught, heard, others)
+        prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
+        if with_tests:
+            _likelihood_by_slot(person, state.tests, fit)
+            prior, seed = state.prior[person], state.tests.seed[person]
+            never = state.tests.never[person]
+        s, e, i, r = _forward(prior, seed, caught, heard, fit, rates, unused)
+        s *= never
+        whole = s + e + i + r
+        if whole > 0:
+            out[person, 0], out[person, 1] = s / whole, e / whole
+            out[person, 2], out[person, 3] = i / whole, r / whole
+        else:
+            out[person] = prior
+
+
+@compiled
+def infection_slots(
+    first: int,
+    last: int,
+    state: PersonState,
+    received: EdgeMessages,
+    rates: Rates,
+    with_tests: bool,
+    out: Floats,
+) -> None:
+    """Write when people were infected into ``out`` (2 + slots, people).
+
+    Rows: before the first slot, in each slot, never; each column adds up to 1.
+    """
+    slots = len(received.day)
+    caught, heard, others, fit = np.ones((4, slots))
+    for person in range(first, last):
+        _receive(person, state, received, caught, heard, others)
+        prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
+        if with_tests:
+            _likelihood_by_slot(person, state.tests, fit)
+            prior, seed = state.prior[person], state.tests.seed[person]
+            never = state.tests.never[person]
+        log = out[:, person]
+        e, i, r, scale = 1.0, 1.0, 1.0, 0.0
+        for slot in range(slots - 1, -1, -1):
+            e += rates.leave_exposed * (i - e)
+            i += rates.recover * (r - i)
+            log[1 + slot] = np.log(prior[0] * e * caught[slot] * fit[slot]) + scale
+            i *= heard[slot]
+            most = max(e, i, r)
+            e, i, r, scale = e / most, i / most, r / most, scale + np.log(most)
+        seeds = seed * (prior[1] * e + prior[2] * i + prior[3] * r)
+        log[0] = np.log(seeds) + scale
+        missed = 0.0
+        for slot in range(slots):
+            log[1 + slot] += missed
+            missed += np.log1p(-caught[slot])
+        log[1 + slots] = np.log(prior[0] * never) + missed
+        weight = np.exp(log - max(log.max(), -690.0))
+        out[:, person] = weight / max(weight.sum(), _TINY)

@@ -1,0 +1,234 @@
+"""Reproduction numbers: the hazard R0, and R0 by counting secondary cases.
+
+An infectious person in a region with N people present exposes each of the
+N - 1 others to the hazard kappa beta / N, together kappa beta (1 - 1/N). With
+m the mean of 1 - 1/N over all observed (person, slot) pairs,
+
+    hazard R0 = kappa beta m D,    D = expected infectious days = 1 / mu.
+
+It is an upper bound of the cases that one case really causes, since hazard handed
+to the same person twice can infect only once: see ``counted_r0``. Slots in which a
+person is not observed have no contact and are left out of m, so a city with gaps
+hands out less than its hazard R0 says.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from epifalcon._numba import njit
+from epifalcon.checks import at_least
+from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
+from epifalcon.epidemic.sellke import whole_slots
+from epifalcon.epidemic.variation import draw_factors, draw_infectiousness
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Counts, Floats, PersonIds, RegionIds
+
+CERTAIN = 1e300
+"""A hazard that infects everybody; finite, as infinity less infinity is NaN."""
+
+
+def mean_share_of_others(traces: Traces, contact: ContactLaw = "I/N") -> float:
+    """The mean m over observed (person, slot) pairs, between 0 and 1.
+
+    Under ``I/N`` of 1 - 1/N; under ``I/S``, where a case hands out its whole
+    hazard as soon as anybody susceptible is there, of "somebody else is there".
+    """
+    observed, occupied, alone = _presence(traces.by_slot, len(traces.regions))
+    if observed == 0:
+        raise DataError("nobody was observed in any slot: there is no contact")
+    # 1/N summed over the people of a region and slot is 1.
+    lost = occupied if contact == "I/N" else alone
+    return 1 - float(lost / observed)
+
+
+def hazard_r0(
+    traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, kappa: float
+) -> float:
+    """The hazard R0 that ``kappa`` gives on these traces."""
+    share = mean_share_of_others(traces, settings.contact)
+    return kappa * pathogen.beta * share * settings.mean_infectious_days(pathogen)
+
+
+def resolve_kappa(
+    traces: Traces, pathogen: Pathogen, settings: OutbreakSettings
+) -> float:
+    """The factor on every hazard as a number, "r0" worked out on the traces.
+
+    In a city where nobody ever meets, "r0" is 1: no factor makes them meet.
+    """
+    if not isinstance(settings.kappa, str):
+        return settings.kappa
+    share = mean_share_of_others(traces, settings.contact)
+    return kappa_by_share(share, pathogen, settings)
+
+
+def kappa_by_share(
+    share: float, pathogen: Pathogen, settings: OutbreakSettings
+) -> float:
+    """The factor on every hazard, by the ``mean_share_of_others`` alone."""
+    if not isinstance(settings.kappa, str):
+        return settings.kappa
+    wished = pathogen.r0
+    reached = pathogen.beta * share * settings.mean_infectious_days(pathogen)
+    if share == 0 or (pathogen.beta == 0 and wished == 0):
+        return 1.0
+    if reached == 0:
+        raise SettingsError(
+            f"wished_r0={wished:.3g} cannot be reached: nobody is ever infectious"
+        )
+    return wished / reached
+
+
+@njit
+def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
+    """Observed pairs, occupied (region, slot) pairs, and people alone."""
+    crowd = np.empty(regions, np.int64)
+    observed = occupied = alone = 0
+    for slot in range(by_slot.shape[0]):
+        crowd[:] = 0
+        here = by_slot[slot]
+        for person in range(here.size):
+            if here[person] >= 0:
+                crowd[here[person]] += 1
+        for region in range(regions):
+            observed += crowd[region]
+            occupied += crowd[region] > 0
+            alone += crowd[region] == 1
+    return observed, occupied, alone
+
+
+@njit
+def slot_hazard(dose: float, linear: bool) -> float:
+    """The hazard of a slot from ``dose`` = kappa beta dt W / N.
+
+    Infects with the chance 1 - exp(-dose), or, if ``linear``, min(dose, 1).
+    """
+    if linear:
+        return CERTAIN if dose >= 1 else -math.log1p(-dose)
+    return min(dose, CERTAIN)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedR0:
+    """Secondary cases of single index people, (index people,) each."""
+
+    index_person: PersonIds
+    secondary_cases: Floats
+    """Expected number of people infected by this index person alone."""
+
+    @property
+    def mean(self) -> float:
+        """The counted R0."""
+        return float(self.secondary_cases.mean())
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of ``mean`` over the index people."""
+        spread = (
+            self.secondary_cases.std(ddof=1) if len(self.secondary_cases) > 1 else 0
+        )
+        return float(spread / np.sqrt(len(self.secondary_cases)))
+
+
+def counted_r0(
+    traces: Traces,
+    pathogen: Pathogen,
+    settings: OutbreakSettings,
+    rng: np.random.Generator,
+    index_people: int = 500,
+    progress: Progress = silent,
+) -> CountedR0:
+    """R0 by counting: whom one case would infect where nobody else is infected.
+
+    For each of ``index_people`` people drawn at random, alone infectious from
+    a random slot until recovery, the expected number of others it infects.
+    The traces are repeated from their start when the infectious time outlasts
+    them, so nothing is cut off. It is below the hazard R0 because the same
+    people are met again. Both contact laws; kappa as the settings say. Where
+    regions or people differ, every index person lives in a city drawn anew.
+    """
+    at_least(1, index_people=index_people)
+    clock, kappa = traces.clock, resolve_kappa(traces, pathogen, settings)
+    person = rng.integers(traces.people, size=index_people).astype(np.int32)
+    start = rng.integers(traces.slots, size=index_people)
+    duration, onset = (
+        whole_slots(rng.exponential(size=index_people), rate, settings.chance, clock)
+        for rate in (pathogen.mu, settings.onset_rate)
+    )
+    symptomatic = rng.random(index_people) < settings.symptomatic_share
+    silent_for = np.where(symptomatic, np.minimum(duration, onset), duration)
+    force = kappa * pathogen.beta * clock.slot_days
+    force_of = force * draw_infectiousness(index_people, settings, rng)
+    cases = np.empty(index_people)
+    for index in range(index_people):
+        factor = draw_factors(len(traces.regions), settings, rng)
+        later = (np.arange(traces.slots) - start[index]) % traces.slots
+        visits = _visits(later, duration[index], silent_for[index])
+        cases[index] = expected_cases(
+            traces.by_slot,
+            person[index],
+            visits,
+            force_of[index],
+            settings.asymptomatic_weight,
+            settings.chance == "linear",
+            settings.contact == "I/S",
+            factor,
+        )
+        progress("counted R0", index + 1, index_people)
+    return CountedR0(person, cases)
+
+
+def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
+    """How often each slot is lived through infectious, without and with symptoms.
+
+    ``later`` (slots,) is how many slots after the start each slot comes first;
+    it comes again with every repetition of the traces. Shape (2, slots).
+    """
+    whole, without = (
+        np.maximum(np.ceil((wait - later) / len(later)), 0)
+        for wait in (duration, silent_for)
+    )
+    return np.stack([without, whole - without])
+
+
+@njit
+def expected_cases(
+    by_slot: RegionIds,
+    index_person: int,
+    visits: Floats,
+    force: float,
+    silent_weight: float,
+    linear: bool,
+    over_susceptible: bool,
+    factor: Floats,
+) -> float:
+    """Sum over all others the chance that the index person infects them.
+
+    ``visits`` (2, slots): how often each slot is spent infectious, without and with
+    symptoms. ``factor`` (regions,) multiplies the hazard of each region.
+    """
+    hazard = np.zeros(by_slot.shape[1])
+    for slot in range(by_slot.shape[0]):
+        here = by_slot[slot]
+        region = here[index_person]
+        if region < 0 or visits[0, slot] + visits[1, slot] == 0:
+            continue
+        crowd = (here == region).sum() - over_susceptible
+        if crowd == 0:
+            continue
+        dose = force / crowd * factor[region]
+        handed = visits[1, slot] * slot_hazard(dose, linear)
+        if visits[0, slot] > 0:
+            dose = silent_weight * force / crowd * factor[region]
+            handed += visits[0, slot] * slot_hazard(dose, linear)
+        for person in range(here.size):
+            if here[person] == region:
+                hazard[person] += handed
+    hazard[index_person] = 0.0
+    total: float = -np.expm1(-hazard).sum()
+    return total

@@ -1,0 +1,368 @@
+"""The places that people claim, guesses among them, and how often guesses are wrong.
+
+A server sees claims: true places among pseudo ones. Attacks score each claim from
+what the server saw and nothing else; only ``true_claims`` and
+``localisation_error`` read the truth.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.checks import same_length, whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.evaluation.uncertainty import Interval
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.types import UNKNOWN, Counts, Floats, Mask, RegionIds
+
+Guess = NDArray[np.float32]
+"""(claims,) the share of its row's guess that each claim gets: 1 for the named
+one, 1/m for each of m that have equal scores. Rows add up to 1."""
+
+_PEOPLE_AT_ONCE = 512
+_TIE = 1e-9
+_DRAWS_AT_ONCE = 2_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """For each person and window the regions claimed, one of which may be true.
+
+    Rows are (person, window), person by person; row i holds the claims from
+    ``start[i]`` to ``start[i + 1]``, in ascending order of region, so that the
+    position of a claim says nothing. A person without observation in a window
+    has an empty row there. Every array about claims (evidence, probabilities,
+    guesses) has this order.
+
+    With windows of several slots a claim is a region claimed at some slot of
+    the window, and several claims of a row may be true. Attacks then name one
+    region per window, and are right if the person was there at any of its slots.
+    """
+
+    people: int
+    regions: int
+    clock: Clock
+    window_slots: int
+    start: NDArray[np.int64]
+    """(people * windows + 1,)"""
+    region: RegionIds
+    """(claims,)"""
+
+    def __post_init__(self) -> None:
+        _require_windows(self.clock, self.window_slots)
+        whole(1, people=self.people, regions=self.regions)
+        start, region = self.start, self.region
+        rows = self.people * self.windows
+        if start.dtype != np.int64 or start.shape != (rows + 1,):
+            raise DataError(
+                f"start is {start.dtype} of shape {start.shape}, expected int64 of "
+                f"shape ({rows + 1},)"
+            )
+        if region.dtype != np.int32 or region.ndim != 1:
+            raise DataError(
+                f"region is {region.dtype} of {region.ndim} axes, expected int32 of 1"
+            )
+        if start[0] != 0 or start[-1] != len(region) or (np.diff(start) < 0).any():
+            raise DataError(f"start must rise from 0 to the {len(region)} claims")
+        _require_range("region", region, self.regions)
+        falls = np.flatnonzero(np.diff(region) <= 0) + 1
+        if not np.isin(falls, start).all():
+            raise DataError("the claims of a row must be different and in order")
+        start.setflags(write=False)
+        region.setflags(write=False)
+
+    @classmethod
+    def of_claims(
+        cls,
+        person: NDArray[np.integer[Any]],
+        key: NDArray[np.integer[Any]],
+        people: int,
+        regions: int,
+        clock: Clock,
+        window_slots: int = 1,
+    ) -> "Candidates":
+        """Make candidates of flat claims in any order: person, and number of the place.
+
+        ``key`` is window * regions + region, as in ``Incidence.edge_key``. A claim
+        made twice is refused. ``where`` finds the position of each flat claim.
+        """
+        _require_windows(clock, window_slots)
+        same_length(person=person, key=key)
+        places = clock.slots // window_slots * regions
+        _require_range("person", person, people)
+        _require_range("key", key, places)
+        flat = np.sort(person.astype(np.int64) * places + key)
+        if len(flat) and (np.diff(flat) == 0).any():
+            raise DataError("a person claims a place twice")
+        row = np.arange(people * (places // regions) + 1, dtype=np.int64)
+        start = np.searchsorted(flat, row * regions).astype(np.int64)
+        region = (flat % regions).astype(np.int32)
+        return cls(people, regions, clock, window_slots, start, region)
+
+    @classmethod
+    def of_pseudo(cls, made: PseudoTraces, window_slots: int = 1) -> "Candidates":
+        """Make the claims that everybody's devices would send, without a federation."""
+        true = made.true
+        _require_windows(true.clock, window_slots)
+        sizes, regions = [], []
+        for first in range(0, true.people, _PEOPLE_AT_ONCE):
+            part = slice(first, first + _PEOPLE_AT_ONCE)
+            claims = np.concatenate(
+                [true.by_slot[None, :, part], made.pseudo[..., part]]
+            )
+            by_person = np.moveaxis(claims, 0, -1).swapaxes(0, 1)
+            rows = np.sort(by_person.reshape(-1, window_slots * len(claims)), axis=1)
+            new = rows != UNKNOWN
+            new[:, 1:] &= rows[:, 1:] != rows[:, :-1]
+            sizes.append(new.sum(axis=1))
+            regions.append(rows[new])
+        start = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+        region = np.concatenate(regions).astype(np.int32, copy=False)
+        return cls(
+            true.people, len(true.regions), true.clock, window_slots, start, region
+        )
+
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return self.clock.slots // self.window_slots
+
+    @property
+    def windows_per_day(self) -> int:
+        """Windows of a day; ``SettingsError`` where a window crosses midnight."""
+        if self.clock.slots_per_day % self.window_slots:
+            raise SettingsError(
+                f"window_slots={self.window_slots} must divide the day of "
+                f"{self.clock.slots_per_day} slots to compare days"
+            )
+        return self.clock.slots_per_day // self.window_slots
+
+    @property
+    def opens(self) -> NDArray[np.int64]:
+        """The slot at which each window begins: (windows,)."""
+        return np.arange(self.windows, dtype=np.int64) * self.window_slots
+
+    @property
+    def claims(self) -> int:
+        """Number of claims."""
+        return len(self.region)
+
+    @cached_property
+    def size(self) -> Counts:
+        """Claims of each person in each window: (people, windows)."""
+        return np.diff(self.start).reshape(self.people, self.windows)
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """The row, person * windows + window, of each claim: (claims,)."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    @property
+    def window(self) -> NDArray[np.int64]:
+        """The window of each claim: (claims,)."""
+        return np.asarray(self.row % self.windows)
+
+    @property
+    def key(self) -> NDArray[np.int64]:
+        """Number of each claim's place, window * regions + region: (claims,)."""
+        return np.asarray(self.window * self.regions + self.region)
+
+    def of_people(self, count: int) -> "Candidates":
+        """Return the claims of the first ``count`` people."""
+        start = self.start[: count * self.windows + 1].copy()
+        return replace(
+            self, people=count, start=start, region=self.region[: start[-1]].copy()
+        )
+
+    def where(
+        self, person: NDArray[np.integer[Any]], key: NDArray[np.integer[Any]]
+    ) -> NDArray[np.int64]:
+        """Find the position of each flat claim; ``DataError`` if one is missing."""
+        same_length(person=person, key=key)
+        places = self.windows * self.regions
+        _require_range("person", person, self.people)
+        _require_range("key", key, places)
+        flat = self.row * self.regions + self.region
+        wanted = person.astype(np.int64) * places + key
+        found = np.searchsorted(flat, wanted)
+        missing = found == len(flat)
+        missing[~missing] = flat[found[~missing]] != wanted[~missing]
+        if missing.any():
+            raise DataError(f"{np.count_nonzero(missing)} places are not claimed")
+        return found
+
+    def about_claims(self, name: str, values: NDArray[Any]) -> Floats:
+        """Return ``values`` as float64, or raise ``DataError`` unless one per claim."""
+        if values.shape != self.region.shape:
+            raise DataError(
+                f"{name} has shape {values.shape}, expected ({self.claims},): "
+                "one value per claim"
+            )
+        made = np.ascontiguousarray(values, dtype=np.float64).view(np.ndarray)
+        # Kernels are compiled for read-only arrays only.
+        made.setflags(write=False)
+        return made
+
+    def row_max(self, values: Floats) -> Floats:
+        """Return the maximum of each non-empty row of ``values`` (claims,)."""
+        return self._reduce(np.maximum, values)
+
+    def row_sum(self, values: NDArray[Any]) -> Floats:
+        """Return the sum of each non-empty row of ``values`` (claims,)."""
+        return self._reduce(np.add, values.astype(np.float64))
+
+    def per_claim(self, values: Floats) -> Floats:
+        """Spread values of non-empty rows over their claims: (claims,)."""
+        sizes = np.diff(self.start)
+        return np.repeat(values, sizes[sizes > 0])
+
+    def _reduce(self, how: np.ufunc, values: Floats) -> Floats:
+        filled = self.start[:-1][np.diff(self.start) > 0]
+        return np.asarray(how.reduceat(values, filled) if len(filled) else values)
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """How often an attack was wrong, person by person.
+
+    A pair (person, window) counts if a true place of it is known. Ties count in
+    expectation: a guess split in two, one of them true, is half wrong.
+    """
+
+    wrong: Floats
+    """(people,) expected number of wrong pairs."""
+    blind: Floats
+    """(people,) the same for a blind guess: 1 - true/candidates for each pair."""
+    pairs: Counts
+    """(people,) pairs that count."""
+
+    @property
+    def error(self) -> float:
+        """Share of pairs guessed wrong."""
+        return float(self.wrong.sum() / self.pairs.sum())
+
+    @property
+    def random(self) -> float:
+        """Error of a blind guess."""
+        return float(self.blind.sum() / self.pairs.sum())
+
+    def interval(
+        self, rng: np.random.Generator, replicates: int = 1000, level: float = 0.95
+    ) -> Interval:
+        """Return the error with its bootstrap interval over people.
+
+        Slots of one person are far from independent, so people are the units. The
+        interval is about other people of the same city, not other cities. Where no
+        guess was wrong, the upper end is the largest share of people with a wrong
+        guess that fits none among these (Clopper and Pearson).
+        """
+        whole(2, replicates=replicates)
+        if not 0 < level < 1:
+            raise SettingsError(f"level={level} must lie between 0 and 1")
+        counted = np.flatnonzero(self.pairs)
+        wrong, pairs = self.wrong[counted], self.pairs[counted]
+        drawn: list[Floats] = []
+        rows = max(1, _DRAWS_AT_ONCE // len(counted))
+        for first in range(0, replicates, rows):
+            size = (min(rows, replicates - first), len(counted))
+            chosen = rng.integers(0, len(counted), size)
+            drawn.append(wrong[chosen].sum(axis=1) / pairs[chosen].sum(axis=1))
+        ends = [(1 - level) / 2, (1 + level) / 2]
+        low, high = np.quantile(np.concatenate(drawn), ends)
+        if not wrong.any():
+            high = 1 - ends[0] ** (1 / len(counted))
+        return Interval(self.error, float(low), float(high), level)
+
+
+def name_best(
+    candidates: Candidates, score: NDArray[Any], then: Floats | None = None
+) -> Guess:
+    """Name the claim with the largest ``score`` (claims,) of each row.
+
+    Among equals (to one part in 10^9) the one with the largest ``then``; the
+    guess is split evenly among those equal in both, so order has no influence.
+    """
+    chosen = np.ones(candidates.claims, np.bool_)
+    for name, values in (("score", score), ("then", then)):
+        if values is None:
+            continue
+        given = candidates.about_claims(name, values)
+        if np.isnan(given).any():
+            raise DataError("scores must be numbers, not NaN")
+        best = candidates.row_max(np.where(chosen, given, -np.inf))
+        slack = np.where(np.isfinite(best), _TIE * np.abs(best), 0.0)
+        chosen &= given >= candidates.per_claim(best - slack)
+    return (chosen / candidates.per_claim(candidates.row_sum(chosen))).astype(
+        np.float32
+    )
+
+
+def true_claims(candidates: Candidates, traces: Traces) -> Mask:
+    """Return which claims are true, for whoever knows the traces: (claims,).
+
+    Raises ``DataError`` where a person was in a region without claiming it.
+    """
+    wanted = (candidates.people, candidates.regions, candidates.clock.slots)
+    given = (traces.people, len(traces.regions), traces.slots)
+    if given != wanted:
+        raise DataError(
+            f"traces of (people, regions, slots) = {given}, claims of {wanted}"
+        )
+    slot, person = np.nonzero(traces.by_slot != UNKNOWN)
+    window = slot // candidates.window_slots
+    key = window * candidates.regions + traces.by_slot[slot, person]
+    made = np.zeros(candidates.claims, np.bool_)
+    made[candidates.where(person, key)] = True
+    return made
+
+
+def localisation_error(guess: Guess, candidates: Candidates, truth: Mask) -> Verdict:
+    """Evaluate a guess: ``truth`` (claims,) says which claims are true.
+
+    A guess is right if the region it names is a true one of the window.
+    """
+    if truth.shape != (candidates.claims,) or truth.dtype != np.bool_:
+        raise DataError(
+            f"truth is {truth.dtype} of shape {truth.shape}, expected bool of shape "
+            f"({candidates.claims},)"
+        )
+    shares = candidates.about_claims("guess", guess)
+    true = candidates.row_sum(truth)
+    known = true > 0
+    if not known.any():
+        raise DataError("no claim is true: there is nothing to judge")
+    # Shares of a third each may add up to a little more than 1.
+    wrong = np.maximum(0.0, 1 - candidates.row_sum(shares * truth))
+    size = np.diff(candidates.start)
+    person = np.flatnonzero(size) // candidates.windows
+    blind = 1 - true / size[size > 0]
+
+    def by_person(values: Floats) -> Floats:
+        counted = np.bincount(person[known], values[known], candidates.people)
+        return counted.astype(np.float64)
+
+    pairs = by_person(np.ones(len(known))).astype(np.int64)
+    return Verdict(by_person(wrong), by_person(blind), pairs)
+
+
+def _require_windows(clock: Clock, window_slots: int) -> None:
+    whole(1, window_slots=window_slots)
+    if clock.slots % window_slots:
+        raise SettingsError(
+            f"window_slots={window_slots} must divide the trace of {clock.slots} slots"
+        )
+
+
+def _require_range(name: str, values: NDArray[Any], count: int) -> None:
+    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
+        raise DataError(f"{name} must be a list of whole numbers")
+    if len(values) and (values.min() < 0 or values.max() >= count):
+        raise DataError(
+            f"{name} runs from {values.min()} to {values.max()}, "
+            f"expected 0 to {count - 1}"
+        )

@@ -1,0 +1,1 @@
+"""One experiment: settings, simulation, training, the stored run and its report."""

@@ -1,0 +1,284 @@
+"""An experiment: the settings of every stage, put together.
+
+Settings come from a preset by name or from a TOML file; a file may begin with
+``extends = "hamlet"`` and give only what differs. Layers are put on top with a
+plus sign, as in ``hamlet+safer``. Overrides such as
+``city.people=5000`` come last. Two names stand for many numbers:
+``pathogen = "omicron"`` for its rates and ``outbreak.rule = "authors"`` for the
+settings of that rule, which other keys of the table may then change. Unknown
+keys and impossible values are refused with the nearest valid name.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from epifalcon.belief_propagation.settings import FieldSettings
+from epifalcon.epidemic.labels import LabelSettings
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
+from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings, named_rule
+from epifalcon.errors import SettingsError
+from epifalcon.federation.field.settings import (
+    FieldPrivacySettings,
+    FieldWishes,
+)
+from epifalcon.federation.settings import (
+    PredictionSettings,
+    PrivacySettings,
+    StoppingSettings,
+    ViewSettings,
+)
+from epifalcon.methods.registry import entry, settings_of
+from epifalcon.mobility.reporting import ReportingSettings
+from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.models.settings import FalconSettings, RegionSettings
+from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
+from epifalcon.types import Plain
+
+DEFAULT_PRESET = "hamlet"
+# One of these at most may be given; a later layer's choice replaces an earlier one's.
+_SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
+_PRESETS = resources.files("epifalcon.experiments") / "presets"
+_LAYERS = resources.files("epifalcon.experiments") / "layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides a run, apart from the seed."""
+
+    city: CitySettings = field(default_factory=CitySettings)
+    reporting: ReportingSettings = field(default_factory=ReportingSettings)
+    pathogen: Pathogen = SARS_COV_2
+    outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
+    labels: LabelSettings = field(default_factory=LabelSettings)
+    beliefs: BeliefSettings = field(default_factory=BeliefSettings)
+    """What methods are told of the disease, where that is not the truth."""
+    method: str = "falcon"
+    """Whose scores are the run's."""
+    beside: tuple[str, ...] = ()
+    """Methods that are run on the same labels for comparison."""
+    model: FalconSettings = field(default_factory=FalconSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    pseudo: PseudoSettings = field(default_factory=PseudoSettings)
+    region: RegionSettings = field(default_factory=RegionSettings)
+    stopping: StoppingSettings = field(default_factory=StoppingSettings)
+    view: ViewSettings = field(default_factory=ViewSettings)
+    rivals: Mapping[str, Plain] = field(default_factory=dict)
+    """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
+    field_privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
+    """What Falcon Field promises."""
+    # Last, since it takes the name of the function.
+    field: FieldSettings = field(default_factory=FieldSettings)
+    """How Falcon Field infers."""
+
+    def __post_init__(self) -> None:
+        for method in (self.method, *self.beside):
+            entry(method)
+        for method, values in self.rivals.items():
+            if tables := entry(method).settings_tables:
+                named = ", ".join(f"[{name}]" for name in tables)
+                raise SettingsError(
+                    f"rivals.{method}: its settings are those of {named}"
+                )
+            if not isinstance(values, Mapping):
+                raise SettingsError(f"rivals.{method}={values!r} must be a table")
+            settings_of(method, values)
+        for method in (self.method, *self.beside):
+            if entry(method).settings_tables:
+                self.settings_of(method)
+        if len({self.method, *self.beside}) <= len(self.beside):
+            raise SettingsError(
+                f"beside={list(self.beside)} must name each method once, and not "
+                f"method={self.method!r} again"
+            )
+
+    def settings_of(self, method: str) -> Any:  # noqa: ANN401
+        """Return the settings of a method, from its tables or ``rivals``."""
+        listed = entry(method)
+        if not listed.settings_tables:
+            return settings_of(method, self.rivals.get(method, {}))
+        if listed.trains_in_rounds:
+            return self.prediction_of(method)
+        return FieldWishes(field=self.field, privacy=self.field_privacy)
+
+    def prediction_of(self, method: str) -> PredictionSettings:
+        """Return ``prediction`` as ``method`` reads it: HGNN is Falcon in one place."""
+        listed = entry(method)
+        if listed.trains_in_rounds and not listed.takes_privacy:
+            return self.prediction.central()
+        return self.prediction
+
+    @property
+    def prediction(self) -> PredictionSettings:
+        """What the trainer reads."""
+        return PredictionSettings(
+            model=self.model,
+            privacy=self.privacy,
+            pseudo=self.pseudo,
+            region=self.region,
+            stopping=self.stopping,
+            view=self.view,
+        )
+
+    @property
+    def believed_pathogen(self) -> Pathogen:
+        """The rates that methods are told."""
+        return self.beliefs.pathogen(self.pathogen)
+
+    @property
+    def believed_rule(self) -> OutbreakSettings:
+        """The rule of the outbreak that methods are told."""
+        return self.beliefs.rule(self.outbreak)
+
+    @classmethod
+    def load(
+        cls,
+        source: str,
+        overrides: Sequence[str] = (),
+        options: Plain | None = None,
+    ) -> "Experiment":
+        """Return the experiment of a preset name or TOML path.
+
+        ``options`` are plain settings that replace its own; ``overrides`` come last.
+        """
+        values = _read(source)
+        try:
+            build(cls, _with_rule_settings(values))
+        except SettingsError as error:
+            raise SettingsError(f"{source}: {error}") from None
+        return cls.of(values, overrides, options)
+
+    @classmethod
+    def of(
+        cls,
+        values: Plain,
+        overrides: Sequence[str] = (),
+        options: Plain | None = None,
+    ) -> "Experiment":
+        """Return the experiment of plain settings, ``options`` and ``overrides``."""
+        values = _merged(_with_pathogen_table(values), options or {})
+        keys = {assignment.partition("=")[0].strip() for assignment in overrides}
+        if any(f"outbreak.{name}" in keys for name in _SEED_CHOICES):
+            values = {**values, "outbreak": _without_seeds(values.get("outbreak"))}
+        for assignment in overrides:
+            values = _with_pathogen_table(override(values, assignment))
+        return build(cls, _with_rule_settings(values))
+
+    def to_toml(self) -> str:
+        """Every setting as TOML; ``load`` reads it back to an equal experiment."""
+        import tomli_w
+
+        return tomli_w.dumps(_without_none(as_plain(self)))
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package, the smallest (hamlet) first."""
+    return sorted(_names(_PRESETS), key=lambda name: (name != DEFAULT_PRESET, name))
+
+
+def layer_names() -> list[str]:
+    """What can be put on a preset after a plus sign."""
+    return sorted(_names(_LAYERS))
+
+
+def layer_descriptions() -> dict[str, str]:
+    """Each layer in one line: the comment that its file begins with."""
+    return {
+        name: (_LAYERS / f"{name}.toml")
+        .read_text(encoding="utf-8")
+        .partition("\n")[0]
+        .lstrip("# ")
+        for name in layer_names()
+    }
+
+
+def _names(folder: Traversable) -> set[str]:
+    return {
+        entry.name.removesuffix(".toml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".toml")
+    }
+
+
+def _read(source: str) -> dict[str, Any]:
+    base, *layers = source.split("+") if not Path(source).exists() else [source]
+    values = _read_base(base)
+    for layer in layers:
+        if layer not in layer_names():
+            raise SettingsError(unknown_name("layer", layer, layer_names()))
+        with resources.as_file(_LAYERS / f"{layer}.toml") as path:
+            values = _merged(values, read_toml(path))
+    return values
+
+
+def _read_base(source: str) -> dict[str, Any]:
+    if source.endswith(".toml") or "/" in source:
+        values = read_toml(Path(source))
+    elif source in preset_names():
+        with resources.as_file(_PRESETS / f"{source}.toml") as path:
+            values = read_toml(path)
+    else:
+        raise SettingsError(unknown_name("preset", source, preset_names()))
+    base = values.pop("extends", None)
+    values = _with_pathogen_table(values)
+    if base is None:
+        return values
+    if base not in preset_names():
+        raise SettingsError(
+            f"{source}: {unknown_name('preset', str(base), preset_names())}"
+        )
+    return _merged(_read_base(base), values)
+
+
+def _with_pathogen_table(values: Plain) -> dict[str, Any]:
+    """Replace the name of a known pathogen by its numbers."""
+    name = values.get("pathogen")
+    if not isinstance(name, str):
+        return dict(values)
+    return {**values, "pathogen": as_plain(find_pathogen(name))}
+
+
+def _with_rule_settings(values: Plain) -> dict[str, Any]:
+    """Replace ``outbreak.rule`` by the settings it stands for; other keys win."""
+    outbreak = values.get("outbreak", {})
+    if not isinstance(outbreak, Mapping) or "rule" not in outbreak:
+        return dict(values)
+    table = dict(outbreak)
+    rule = table.pop("rule")
+    pathogen = SARS_COV_2
+    if isinstance(values.get("pathogen"), Mapping):
+        pathogen = build(Pathogen, values["pathogen"], "pathogen")
+    settings = as_plain(named_rule(str(rule), pathogen))
+    if "seed_share" in table or "seed_people" in table:
+        # A rule's own count would exclude the seeds that were asked for.
+        settings.pop("seed_count")
+    return {**values, "outbreak": {**settings, **table}}
+
+
+def _merged(base: Plain, changes: Plain) -> dict[str, Any]:
+    merged = dict(base)
+    if any(name in changes for name in _SEED_CHOICES):
+        merged = _without_seeds(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def _without_seeds(outbreak: Plain | None) -> dict[str, Any]:
+    """The table without its choice of seeds, which a later layer makes anew."""
+    table = outbreak if isinstance(outbreak, Mapping) else {}
+    return {key: value for key, value in table.items() if key not in _SEED_CHOICES}
+
+
+def _without_none(values: Plain) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }

@@ -1,0 +1,232 @@
+"""The risks of people and days that a run has never seen.
+
+The run's own people have the scores that its training ended with
+(``FinishedRun.risks``). New people, and new days, need a forward pass of the
+trained model over their places. Their tests are its input, so the model must
+read the known status (``model.input``), not an embedding that only people of
+the training have. With privacy that pass is a release: its receipts stand in
+the run's ledger before anything leaves.
+"""
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from epifalcon import store
+from epifalcon.belief_propagation.calibration import current_given_ever, line_from
+from epifalcon.belief_propagation.marginals import current_risk
+from epifalcon.errors import BudgetExceededError, DataError, SettingsError
+from epifalcon.experiments.explaining import load_field
+from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.risks import Risks, Scored
+from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
+from epifalcon.federation import tallies
+from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import EngineState
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.preparing import Division, Household, cohort_of
+from epifalcon.federation.spending import spent_figures
+from epifalcon.federation.training import (
+    FEATURES,
+    REGION,
+    RegionFeatures,
+    Task,
+    best_model,
+    surrounding,
+)
+from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.locks import alone
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.clock import Clock
+from epifalcon.models import region_store
+from epifalcon.privacy.events import Release, UnprotectedRelease
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+
+_PARAMETER = "parameter/"
+
+
+def score(
+    run: FinishedRun, newcomers: Newcomers, progress: Progress = silent
+) -> Scored:
+    """The risks of people and days that the run has not seen.
+
+    A forward pass with the parameters of the best round. Every test in
+    ``newcomers.known`` is shown to it, so a tested person's risk also says what
+    its own test said; the region state is cross-fitted as in training, so that
+    no test comes back to its person by way of the region's cases. Without
+    privacy the same people always get the same risks, in whichever order they
+    stand. With it each call is a release with fresh noise, recorded first, and
+    a ``BudgetExceededError`` where the budget does not hold it.
+    """
+    require_inductive(run)
+    if entry(run.method).stores_state:
+        return _score_at_home(run, newcomers)
+    settings, traces = run.settings, newcomers.traces
+    cohort = _cohort(run, newcomers, progress)
+    plan = PrivacyPlan.for_run(settings, traces.clock)
+    trained = best_model(run.place)
+    seed, spent = run.seed, None
+    if plan.is_private:
+        seed, spent = _pay(run, plan, cohort)
+    # With a ledger of its own: it lives for this one pass, which is paid for.
+    engine = VectorisedEngine(cohort, settings.model, plan, seed)
+    engine.restore(_with_parameters(engine.state(), trained))
+    risks = Risks(engine.scores(fresh=True), newcomers.known.status, traces.names)
+    return Scored(run.method, risks, spent)
+
+
+def _score_at_home(run: FinishedRun, newcomers: Newcomers) -> Scored:
+    """Everybody's risk of the newcomers, each as the only one who is new.
+
+    Nothing leaves: it is made from what the places of the run told everybody, the
+    newcomer's trace and, for the risk now with tests, its own tests. The newcomer
+    was in no sum, and makes each place fuller by one.
+    """
+    field = load_field(run.place / PREDICTION)
+    _require_days(newcomers.traces.clock, run.traces.clock)
+    people = field.people(newcomers.traces, newcomers.known)
+    received = field.messages_to_newcomers()
+    people.listen(received)
+    now, tests = current_risk(people, received), newcomers.known
+    figures = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
+    risk = line_from(figures)(people.risk)
+    now_told = current_given_ever(now.aside, people.risk, risk)
+    risks = Risks(
+        risk,
+        tests.status,
+        newcomers.traces.names,
+        now=now_told,
+        now_tested=np.where(tests.tested, now.tested, now_told),
+    )
+    return Scored(run.method, risks, None)
+
+
+def _require_days(clock: Clock, of_run: Clock) -> None:
+    """Raise ``DataError`` where these are not the days that the field tells of."""
+    if clock.days != of_run.days:
+        raise DataError(
+            f"traces of {clock.days} days, but the field tells of {of_run.days}: give "
+            "the same days; later ones come with epifalcon update"
+        )
+    if None not in (clock.start, of_run.start) and clock.start != of_run.start:
+        raise DataError(
+            f"traces from {clock.start} on, but the field tells of {of_run.days} days "
+            f"from {of_run.start} on: give the same days"
+        )
+
+
+def require_inductive(run: FinishedRun) -> None:
+    """Raise ``SettingsError`` where the run's model cannot tell of other people."""
+    told = f"{run.folder}: {run.method}"
+    if entry(run.method).stores_state:
+        return
+    if not entry(run.method).trains_in_rounds:
+        raise SettingsError(
+            f"{told} scores the people of its own run alone: run it on others with "
+            f"epifalcon run --method {run.method} --city CITY --known KNOWN"
+        )
+    if run.settings.model.input != "status":
+        raise SettingsError(
+            f"{told} was trained with model.input={run.settings.model.input!r}, a row "
+            "for each person of the training: to score new people, train with "
+            "--set model.input=status"
+        )
+    if run.settings.macro_cases == "all":
+        raise SettingsError(
+            f"{told} was trained with region.macro_cases='all', everybody's cases, "
+            "hidden ones too, which nobody can know of new people: train with "
+            "region.macro_cases=reported or none"
+        )
+    if run.settings.macro_cases != "none" and run.settings.region.network.kind == "gru":
+        raise SettingsError(
+            f"{told} was trained with region.network.kind='gru', which is not stored "
+            "with a run: to score new people, train with region.network.kind=dcrnn"
+        )
+
+
+def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:
+    """Return the new people as they enter a forward pass.
+
+    Mobility model, cases and scaling are those of the run: nothing is made from the
+    new people alone, and the same traces always get the same pseudo places. Region
+    states come from the run's region model on the new people's flows and cases.
+    """
+    settings, traces = run.settings, newcomers.traces
+    task = Task(run.traces, run.known, settings, run.seed)
+    around = surrounding(task, None, progress)
+    home = Household(traces, newcomers.known)
+    fold = newcomers.folds(settings.region.folds, run.seed)
+    division = Division(np.zeros(0, np.int32), newcomers.known, fold)
+    if settings.uses_region_model:
+        features = RegionFeatures.load(run.place / FEATURES)
+        model = region_store.load(run.place / FEATURES / REGION, traces.regions)
+        cases = settings.region.cases
+        tally = tallies.count(home, division, settings)
+        states = [
+            model.states(one) for one in tallies.histories(tally, traces.clock, cases)
+        ]
+        around = replace(around, states=np.stack(states), scaling=features.scaling)
+    rng = RunSeeds(run.seed).pseudo(0)
+    return cohort_of(home, division, settings, around, rng, progress)
+
+
+def _with_parameters(fresh: EngineState, trained: dict[str, Tensor]) -> EngineState:
+    """The state of a new engine with the parameters of a trained one."""
+    tensors = {
+        name: one
+        for name, one in fresh.tensors.items()
+        if not name.startswith(_PARAMETER)
+    }
+    tensors |= {
+        name: one for name, one in trained.items() if name.startswith(_PARAMETER)
+    }
+    return replace(fresh, tensors=tensors)
+
+
+def _pay(
+    run: FinishedRun, plan: PrivacyPlan, cohort: Cohort
+) -> tuple[int, dict[str, Any]]:
+    """Enter a scoring into the run's ledger; its seed, and what is spent by then.
+
+    The seed is made from the ledger and from all that is scored, so that no
+    noise ever covers two values, not even in two copies of a run's folder.
+    """
+    with alone(run.folder):
+        ledger = Ledger.open(run.ledger, budget=plan.budget)
+        seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
+        number = 1 + max((one.terms.round for one in ledger.releases), default=-1)
+        try:
+            ledger.record(*_receipts(plan, number, cohort))
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"{error}. Room for scorings of new people is left by training with "
+                "privacy.scorings"
+            ) from None
+        store.seal(run.folder, run.ledger)
+    return seed, spent_figures(plan.mode, ledger)
+
+
+def _receipts(plan: PrivacyPlan, number: int, cohort: Cohort) -> list[Release]:
+    """What leaves in a scoring: places and counts once more, and the rows."""
+    made = [*plan.opening(), *plan.scoring_receipts(number)]
+    if cohort.state is not None:
+        terms = plan.terms("region model", number)
+        what = "cases by region and day, and flows"
+        made.append(UnprotectedRelease(terms=terms, what=what))
+    return [replace(one, terms=replace(one.terms, round=number)) for one in made]
+
+
+def _digest(cohort: Cohort) -> str:
+    """The fingerprint of all that a forward pass would send."""
+    inc, digest = cohort.incidence, hashlib.sha256()
+    arrays = [cohort.status, inc.edge_key, inc.size, inc.by_edge.index]
+    if cohort.state is not None:
+        arrays.append(cohort.state.numpy())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -1,0 +1,263 @@
+"""The folder of a run: names, creation, loading, finishing.
+
+First city, outbreak and tests appear in it, atomically; then each method trains in a
+folder of its own and leaves checkpoints; plots and report come last. ``open_run`` loads
+everything to train on, ``FinishedRun`` what prediction sees: no held-out labels.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.epidemic.hidden import Hidden
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.labels import Labels
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    SettingsError,
+)
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.risks import Risks
+from epifalcon.experiments.simulation import CITY, REPORTED, Epidemic, Prepared
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.traces import Traces
+
+KIND = "run"
+COMPARISON = "comparison"
+"""Kind of a folder that holds one run per seed."""
+KNOWN = "known"
+METHODS = "methods"
+TABLES = "tables"
+SETTINGS = "settings.toml"
+SUMMARY = "summary.json"
+_REPORT = "report.html"
+# Inside the folder of a method:
+MEASURED = "measured"
+"""The results of a method in a comparison."""
+PREDICTION = "prediction"
+FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
+"""Last messages of regions and of people, inside ``PREDICTION``."""
+LEDGER = "ledger.jsonl"
+_LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", _REPORT, SUMMARY] + [
+    f".{name}.partial" for name in (SETTINGS, SUMMARY, _REPORT, store.MANIFEST)
+]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run's inputs, as they stand in its folder."""
+
+    folder: Path
+    prepared: Prepared
+    seed: int
+    reported: Traces
+    """The traces as methods see them."""
+    known: Known
+    epidemic: Epidemic | None
+    """None where the tests are of real people: nobody knows the truth."""
+    threads: int | None = None
+    """Of torch when the run was begun: with others its sums round otherwise."""
+
+    @property
+    def origin(self) -> store.Origin:
+        """What the run says of itself."""
+        return self.prepared.origin(self.seed)
+
+    def method_folder(self, method: str) -> Path:
+        """Where ``method`` keeps its things."""
+        return self.folder / METHODS / method
+
+
+def begin(
+    begun: Begun, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
+) -> None:
+    """Make the run's folder, with its inputs and settings in it, at once."""
+    prepared = begun.prepared
+    with store.new_directory(
+        begun.folder, overwrite=overwrite, inputs=inputs
+    ) as scratch:
+        prepared.traces.save(scratch / CITY, prepared.city_origin)
+        if begun.epidemic is None:
+            begun.known.save(scratch / KNOWN, begun.origin)
+        else:
+            begun.epidemic.save(scratch, begun.origin)
+        prepared.save_reported(scratch / REPORTED, begun.reported, begun.seed)
+        text = prepared.experiment.to_toml()
+        (scratch / SETTINGS).write_text(text, encoding="utf-8")
+        meta = {**_meta(begun), "finished": False, "grows": _LATER}
+        store.write_manifest(scratch, KIND, meta=meta, origin=begun.origin)
+
+
+def finish(begun: Begun) -> None:
+    """Say that the run in its folder is whole."""
+    meta = {**_meta(begun), "finished": True}
+    store.write_manifest(begun.folder, KIND, meta=meta, origin=begun.origin)
+
+
+def finished(folder: Path) -> bool:
+    """Whether the run in ``folder`` is whole; raises where there is no run."""
+    manifest = store.read_manifest(folder)
+    if manifest["kind"] != KIND:
+        raise DataError(f"{folder}: holds {manifest['kind']!r}, expected a run")
+    return bool(manifest["meta"]["finished"])
+
+
+def open_run(folder: Path) -> Begun:
+    """The inputs of the run in ``folder``, every byte of them checked."""
+    finished(folder)
+    manifest = store.verify(folder)
+    meta, seed = manifest["meta"], manifest["seed"]
+    city = store.read_manifest(folder / CITY)
+    read_from = meta["city_folder"]
+    prepared = Prepared(
+        name=meta["name"],
+        experiment=Experiment.load(str(folder / SETTINGS)),
+        traces=Traces.load(folder / CITY),
+        city_origin=store.Origin(city["settings"], city["seed"], city["versions"]),
+        city_folder=None if read_from is None else Path(read_from),
+        seconds=meta["city_seconds"],
+    )
+    known = Known.load(folder / KNOWN)
+    epidemic = None
+    if (folder / "hidden").is_dir():
+        labels = Labels(known, Hidden.load(folder / "hidden"))
+        took = meta.get("outbreak_seconds", 0.0)
+        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, took)
+    reported = prepared.traces
+    if (folder / REPORTED).is_dir():
+        reported = _load_reported(folder)
+    threads = meta.get("threads")
+    return Begun(folder, prepared, seed, reported, known, epidemic, threads)
+
+
+def _load_reported(folder: Path) -> Traces:
+    """Load the traces as methods see them: the true ones if nothing is left out."""
+    reported = folder / REPORTED
+    return Traces.load(reported if reported.is_dir() else folder / CITY)
+
+
+def _meta(begun: Begun) -> dict[str, object]:
+    prepared = begun.prepared
+    place = prepared.city_folder
+    return {
+        "name": prepared.name,
+        "city_folder": None if place is None else str(place),
+        "city_seconds": prepared.seconds,
+        "outbreak_seconds": None if begun.epidemic is None else begun.epidemic.seconds,
+        "threads": begun.threads,
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedRun:
+    """A finished run as prediction sees it: what its methods saw, and one of them."""
+
+    folder: Path
+    method: str
+    experiment: Experiment
+    seed: int
+    traces: Traces
+    """As reported to the methods."""
+    known: Known
+
+    @classmethod
+    def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
+        """The run in ``folder``, every byte checked; its own method unless told."""
+        if _holds_comparison(folder):
+            raise DataError(
+                f"{folder}: holds a comparison; name the run of one of its seeds, "
+                f"{folder / 'seed-N'}"
+            )
+        whole = finished(folder)
+        seed = store.verify(folder)["seed"]
+        experiment = Experiment.load(str(folder / SETTINGS))
+        there = (experiment.method, *experiment.beside) if whole else ()
+        there = tuple(dict.fromkeys((*there, *_measured(folder))))
+        if not there:
+            raise DataError(f"{folder}: this run is not finished; {_way_on(folder)}")
+        return cls(
+            folder=folder,
+            method=_chosen(folder, method or experiment.method, there),
+            experiment=experiment,
+            seed=seed,
+            traces=_load_reported(folder),
+            known=Known.load(folder / KNOWN),
+        )
+
+    @property
+    def place(self) -> Path:
+        """Where the method keeps its things."""
+        return self.folder / METHODS / self.method
+
+    @property
+    def ledger(self) -> Path:
+        """Where the method's ledger is kept."""
+        return self.place / LEDGER
+
+    @property
+    def settings(self) -> PredictionSettings:
+        """Of the method."""
+        return self.experiment.prediction_of(self.method)
+
+    @property
+    def tests(self) -> Known:
+        """The run's tests on the clock of the reported traces."""
+        dropped = Traces.load(self.folder / CITY).slots - self.traces.slots
+        return self.known.since(dropped) if dropped else self.known
+
+    def risks(self) -> Risks:
+        """The risks of the run's own people, as its training left them."""
+        place = self.place / PREDICTION
+        if not place.is_dir():
+            raise DataError(
+                f"{place}: no such folder: the run was made by an earlier version of "
+                "epifalcon; run it again"
+            )
+        arrays = store.read(place, PREDICTION).arrays
+        scores = arrays.get("probability")
+        if scores is None or len(scores) != self.traces.people:
+            raise CorruptFileError(f"{place}: holds no score for each person")
+        more = {
+            name: np.array(arrays[name])
+            for name in ("now", "now_tested", "low", "high")
+            if name in arrays
+        }
+        return Risks(np.array(scores), self.known.status, self.traces.names, **more)
+
+
+def _measured(folder: Path) -> list[str]:
+    """Return the methods that a comparison has finished there."""
+    places = (folder / METHODS).glob(f"*/{MEASURED}")
+    return sorted(place.parent.name for place in places)
+
+
+def _chosen(folder: Path, method: str, there: tuple[str, ...]) -> str:
+    if method not in there:
+        entry(method)
+        raise SettingsError(
+            f"{folder}: method={method!r} was not run there, only {', '.join(there)}: "
+            "choose one with --method"
+        )
+    return method
+
+
+def _way_on(folder: Path) -> str:
+    home = folder.resolve().parent
+    if _holds_comparison(home):
+        return f"it is of the comparison in {home}: go on with that one"
+    return f"go on with: epifalcon run --resume --out {shlex.quote(str(folder))}"
+
+
+def _holds_comparison(folder: Path) -> bool:
+    with contextlib.suppress(EpifalconError):
+        return bool(store.read_manifest(folder)["kind"] == COMPARISON)
+    return False

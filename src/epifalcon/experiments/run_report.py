@@ -1,0 +1,502 @@
+"""The report of a run: summary, settings, plots, tables and one HTML page.
+
+The page starts with what was run and what came out in plain sentences, and says what
+is missing and why.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.epidemic.concerns import concerns
+from epifalcon.experiments import run_plots, run_tables
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.explaining import explain_person
+from epifalcon.experiments.judged import Judged, judge_all
+from epifalcon.experiments.run_findings import findings, who_is_found
+from epifalcon.experiments.run_folder import (
+    FIELD_FOLDER,
+    PREDICTION,
+    SETTINGS,
+    SUMMARY,
+    TABLES,
+    Begun,
+    finish,
+    finished,
+)
+from epifalcon.experiments.run_methods import Outcome, known_of
+from epifalcon.experiments.simulation import Epidemic
+from epifalcon.federation.field.settings import METHOD as FIELD
+from epifalcon.methods.base import INTERVAL_WIDTH
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.statistics import measure
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.reports import explanation_report, formats
+from epifalcon.reports.explanation_report import Explanation
+from epifalcon.reports.metrics import METRICS, RUN_METRICS, TERMINAL_METRICS, glossary
+from epifalcon.reports.page import Page, Part, Picture, Section, Text
+from epifalcon.reports.tables import Table, write_csv
+from epifalcon.settings import json_text
+
+_MODES = {
+    "off": "Privacy is off: rows, gradients and places leave as they are.",
+    "paper": "Privacy as the paper publishes it: clipped and noised uploads, places "
+    "hidden among pseudo places; its true cost is on the privacy card.",
+    "local": "Privacy in local mode: the noise is set so that all noised channels "
+    "together have the requested epsilon.",
+}
+_PROGRAM = (
+    "Clip and noise are, at least in part, those of the authors' program: nothing "
+    "bounds what uploads reveal about a person, and no epsilon exists."
+)
+_GIVEN_RATES = ("mean-field", "hbp", "falcon-field")
+"""Methods that compute with the disease's rates, which others do not know."""
+_GLOSSARY = (
+    *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
+    *("Platt, isotonic", "epsilon", "s"),
+)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What ``keep_results`` wrote, as a terminal shows it."""
+
+    figures: dict[str, Any]
+    tables: Sequence[Table]
+    """Fewer than the report has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResults:
+    """Everything that the page of a run is made from."""
+
+    begun: Begun
+    outcomes: Sequence[Outcome]
+    judged: Sequence[Judged]
+    """Empty if nobody is hidden."""
+    pictures: Mapping[str, Picture]
+    """By the stem of their files."""
+    summary: Mapping[str, Any]
+    explained: Explanation | None = None
+    """Of one person, if Falcon Field was run and nobody is real."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Methods beside the run's own that ended with an error, and the error."""
+
+    def drawn(self, *names: str) -> list[Part]:
+        """Return those of the named plots that exist."""
+        return [self.pictures[name] for name in names if name in self.pictures]
+
+
+def keep_results(
+    begun: Begun,
+    outcomes: Sequence[Outcome],
+    progress: Progress = silent,
+    failed: Mapping[str, str] | None = None,
+) -> Kept:
+    """Write every plot and table of a finished run, and ``report.html``.
+
+    ``failed`` are methods beside the run's own that have no outcome, and why. A run
+    that is finished already is only read, with what was spent on privacy since.
+    """
+    if finished(begun.folder):
+        summary = json.loads((begun.folder / SUMMARY).read_text(encoding="utf-8"))
+        if outcomes[0].trained is not None:
+            summary |= outcomes[0].trained.spent
+        return Kept(summary, _terminal_tables(outcomes))
+    with store.writing(begun.folder):
+        statistics = measure(begun.prepared.traces, progress)
+        summary = run_tables.run_figures(begun, outcomes)
+        summary["statistics"] = run_tables.plain_statistics(statistics)
+        if failed:
+            summary["failed"] = dict(failed)
+        write_summary(begun.folder, begun.prepared.experiment, summary)
+        judged = judge_all(begun, outcomes)
+        own = judged[0] if judged and judged[0].method == outcomes[0].method else None
+        folder, name = begun.folder / "figures", begun.prepared.name
+        folder.mkdir(parents=True, exist_ok=True)
+        traces = begun.prepared.traces
+        drawn = [
+            run_plots.write_precision_recall(folder, judged),
+            run_plots.write_reliability(folder, judged),
+            run_plots.write_risk_map(folder, traces, outcomes[0], own),
+            run_plots.write_training(folder, outcomes, begun.known),
+            run_plots.write_mobility(folder, statistics, name),
+        ]
+        if begun.epidemic is not None:
+            outbreak = begun.epidemic.outbreak
+            drawn.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
+        if (explained := _explained(begun, outcomes)) is not None:
+            drawn.append(explanation_report.write_plot(folder, explained))
+        results = RunResults(
+            begun=begun,
+            outcomes=outcomes,
+            judged=judged,
+            pictures={one.path.stem: one for one in drawn if one is not None},
+            explained=explained,
+            summary=summary,
+            failed=failed or {},
+        )
+        _write_tables(begun.folder / TABLES, results)
+        store.replace_text(begun.folder / "report.html", run_page(results).to_html())
+        finish(begun)
+    return Kept(summary, _terminal_tables(outcomes))
+
+
+def write_summary(
+    folder: Path, experiment: Experiment, summary: dict[str, Any]
+) -> None:
+    """Write ``summary.json`` and ``settings.toml``, which runs it again."""
+    store.replace_text(folder / SUMMARY, json_text(summary, indent=2) + "\n")
+    store.replace_text(folder / SETTINGS, experiment.to_toml())
+
+
+def write_outbreak_plots(
+    folder: Path, traces: Traces, epidemics: Sequence[Epidemic], title: str
+) -> None:
+    """Write the epidemic curve, and the map if regions have coordinates."""
+    folder.mkdir(parents=True, exist_ok=True)
+    outbreaks = [one.outbreak for one in epidemics]
+    run_plots.write_epidemic_curve(folder, outbreaks, title)
+    if traces.regions.placed:
+        run_plots.write_attack_map(folder, traces, outbreaks[0], title)
+
+
+def nobody_real(begun: Begun) -> bool:
+    """Return True if both the people's traces and their disease are simulated.
+
+    Only then may a report show where one of them was, and when. An imported city has
+    no settings of an outbreak.
+    """
+    settings = begun.prepared.city_origin.settings
+    return begun.epidemic is not None and "outbreak" in settings
+
+
+def run_page(results: RunResults) -> Page:
+    """Return the whole report of a run."""
+    begun = results.begun
+    prepared = begun.prepared
+    city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
+    return Page(
+        title=f"epifalcon run: {prepared.name}",
+        lead="Who is probably infected, predicted from where people have been and from "
+        "the tests of some of them, and evaluated on people "
+        + ("not tested." if results.judged else "tested but held back."),
+        headline=_headline(results),
+        sections=[
+            Section("What was run", _what(results)),
+            Section("Results", _results(results)),
+            Section("Where and when", _where(results)),
+            Section("One risk explained", _explanation(results)),
+            Section("Training", _training(results)),
+            Section("Privacy card", _privacy(results)),
+            Section("The city", _city(results)),
+        ],
+        settings_toml=prepared.experiment.to_toml(),
+        made_by=f"epifalcon run {city}--preset settings.toml "
+        f"--seed {begun.seed} --out again",
+        closing="This file needs nothing else. Beside it: figures/ (each figure as PNG "
+        "and SVG, its data as CSV), tables/ (CSV), summary.json (every number), "
+        "settings.toml.",
+    )
+
+
+def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
+    """Explain the highest risk of somebody not tested.
+
+    None if people are real: others than the person read a report.
+    """
+    place = begun.method_folder(FIELD) / PREDICTION
+    found = [one for one in outcomes if one.method == FIELD]
+    if not found or not nobody_real(begun) or not (place / FIELD_FOLDER).is_dir():
+        return None
+    known = known_of(begun)
+    risk = np.where(known.tested & ~known.tested.all(), -1, found[0].probability)
+    return explain_person(place, begun.reported, known, int(np.argmax(risk)))
+
+
+def _write_tables(folder: Path, results: RunResults) -> None:
+    """Write the tables of the report as CSV; that of methods with every digit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [one.as_plain() for one in results.outcomes]
+    names = sorted({name for row in rows for name in row["metrics"] or {}})
+    columns = ["method", "title", "seconds", "epsilon_person", *names]
+    cells = [
+        [
+            row["method"],
+            one.title,
+            row["seconds"],
+            row.get("epsilon", {}).get("person"),
+            *((row["metrics"] or {}).get(name) for name in names),
+        ]
+        for one, row in zip(results.outcomes, rows, strict=True)
+    ]
+    write_csv(folder / "methods.csv", columns, cells)
+    statistics = results.summary["statistics"]
+    for name, table in {
+        "in-plain-words": who_is_found(results.judged),
+        "privacy": run_tables.privacy_table(results.outcomes),
+        "forecast": run_tables.forecast_table(results.outcomes),
+        "city": run_tables.statistics_table(statistics, explained=True),
+    }.items():
+        if table.rows:
+            write_csv(folder / f"{name}.csv", table.columns, table.rows)
+
+
+def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
+    tables = (
+        run_tables.methods_table(outcomes, TERMINAL_METRICS),
+        run_tables.privacy_table(outcomes),
+        run_tables.forecast_table(outcomes),
+    )
+    return [table for table in tables if table.rows]
+
+
+def _headline(results: RunResults) -> list[tuple[str, str]]:
+    traces, summary = results.begun.prepared.traces, results.summary
+    cards = [
+        (f"{traces.people:,}", "people"),
+        (f"{len(traces.regions):,}", "regions"),
+        (f"{traces.clock.days}", "days"),
+        (f"{summary['tested']:,}", "people tested"),
+    ]
+    if "outbreak" in summary:
+        share = summary["outbreak"]["infected_share"][0]
+        cards.append((f"{share:.1%}", "infected by the end"))
+    if summary["metrics"] is not None:
+        who = "AUC on hidden people"
+        if summary.get("selected_on") == "test":
+            who += ", who also chose the round"
+        if summary.get("macro_cases") == "all":
+            who += ", whose cases were seen"
+        cards.append((formats.number(summary["metrics"]["auc"]), who))
+    elif summary.get("validation_auc") is not None:
+        auc = formats.number(summary["validation_auc"])
+        cards.append((auc, "AUC on validation people"))
+    if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
+        epsilon = formats.epsilon(summary["epsilon"]["person"])
+        cards.append((epsilon, "epsilon of a person"))
+    return cards
+
+
+def _what(results: RunResults) -> list[Part]:
+    begun, prepared = results.begun, results.begun.prepared
+    traces, known = prepared.traces, begun.known
+    size = f"{traces.people:,} people, {len(traces.regions):,} regions, "
+    size += f"{traces.clock.days} days in slots of {traces.clock.slot_hours:g} hours"
+    if prepared.city_folder is None:
+        city = f"A synthetic city: {size}. Preset {prepared.name}, seed {begun.seed}."
+    else:
+        city = f"The city of {prepared.city_folder}: {size}. Seed {begun.seed}."
+    if begun.reported.observed_share < traces.observed_share:
+        city += (
+            f" Methods see {begun.reported.observed_share:.0%} of people's time; the "
+            "disease spreads along all of it."
+        )
+    tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
+    tests = (
+        f"{tested:,} people ({tested / max(traces.people, 1):.0%}) were tested, "
+        f"{positive:,} of them positive. Methods know these results and where people "
+        "have been; what else they know is in the table."
+    )
+    said = [city, _disease(results), tests, _mode(results)]
+    shown: list[Part] = [Text([one for one in said if one])]
+    if warnings := concerns(known, begun.reported):
+        shown.append(Text(warnings, "note"))
+    rows = []
+    for one in results.outcomes:
+        rounds = "-"
+        if one.trained is not None:
+            best = one.trained.best_round
+            rounds = f"{one.trained.looks[-1].round:,}, the best {best:,}"
+        what = entry(one.method).summary
+        rows.append([one.title, what, _also_knows(one), rounds])
+    for method, why in results.failed.items():
+        failure = f"failed: {why}"
+        rows.append([entry(method).title, entry(method).summary, "-", failure])
+    columns = ["method", "what it does", "also knows", "rounds of training"]
+    return [*shown, Table("Methods", columns, rows)]
+
+
+def _also_knows(one: Outcome) -> str:
+    """Say what a method knows besides tests and traces."""
+    kind, settings = entry(one.method).kind, one.settings
+    known = {
+        "the disease's rates": one.method in _GIVEN_RATES,
+        "the disease's rates, if it reads them": kind == "own",
+        "something of the truth, as a ceiling": kind == "ceiling",
+        "everybody's cases, which hold the answers": one.method == "falcon"
+        and settings is not None
+        and settings.macro_cases == "all",
+        "its round was chosen on the people it is evaluated on": settings is not None
+        and settings.stopping.selected_on == "test",
+    }
+    return "; ".join(what for what, given in known.items() if given) or "-"
+
+
+def _disease(results: RunResults) -> str:
+    begun, pathogen = results.begun, results.begun.prepared.experiment.pathogen
+    if begun.epidemic is None:
+        return (
+            "The tests are of real people. Nothing was simulated, and it is not known "
+            "who else is infected."
+        )
+    outbreak = begun.epidemic.outbreak
+    first, ever = int(outbreak.seeds.sum()), int(outbreak.ever_infected().sum())
+    return (
+        f"An outbreak of {pathogen.name} (R0 {pathogen.r0:.1f}) was simulated in it: "
+        f"{ever:,} people ({outbreak.infected_share:.1%}) were infected by the end, "
+        f"the {first:,} with whom it began and {ever - first:,} by others. The "
+        f"{len(begun.epidemic.labels.hidden):,} people not tested are hidden: methods "
+        "are evaluated on their true state."
+    )
+
+
+def _mode(results: RunResults) -> str:
+    for one in results.outcomes:
+        if one.method == "falcon" and one.settings is not None:
+            privacy = one.settings.privacy
+            if privacy.mode != "off" and not privacy.is_published:
+                return _PROGRAM
+            return _MODES[privacy.mode]
+    return ""
+
+
+def _results(results: RunResults) -> list[Part]:
+    parts: list[Part] = []
+    if results.failed:
+        said = [
+            f"{entry(method).title} has no result: {why}"
+            for method, why in results.failed.items()
+        ]
+        parts.append(Text(said, "note"))
+    table = run_tables.methods_table(results.outcomes)
+    if not results.judged:
+        parts += [_not_evaluated(results), table]
+        said = _diagnostics(results)
+        return [*parts, *([Text(said, "findings")] if said else [])]
+    said = findings(results.judged, results.begun.prepared.name)
+    parts.append(Text([*said, *_diagnostics(results)], "findings"))
+    parts += [who_is_found(results.judged), table]
+    parts += results.drawn("precision-recall", "reliability")
+    words = [list(one) for one in glossary(_GLOSSARY).items()]
+    return [*parts, Table("What the words mean", ["word", "meaning"], words)]
+
+
+def _diagnostics(results: RunResults) -> list[str]:
+    """Say how many are still infected and how sure that is, by methods that know."""
+    said = []
+    for one in results.outcomes:
+        if (now := one.told.get("mean_risk_now")) is not None:
+            said.append(
+                f"By {one.title}, {one.probability.mean():.1%} of people have been "
+                f"infected, and {now:.1%} still are at the end of the last day, "
+                "exposed or infectious (`risk_now` in the list of risks)."
+            )
+        if results.judged and (width := one.told.get(INTERVAL_WIDTH)) is not None:
+            said.append(
+                f"By {one.title}, the 90 % interval of a risk is {100 * width:.1f} "
+                "percentage points wide on average (`risk_low`, `risk_high`)."
+            )
+    return said
+
+
+def _not_evaluated(results: RunResults) -> Text:
+    why = (
+        "the tests are of real people, and the state of the others is not known"
+        if results.begun.epidemic is None
+        else "everybody was tested, so nobody is hidden"
+    )
+    missing = (
+        f"Missing here, because {why}: precision and recall, reliability, the map of "
+        "true risk, ceilings."
+    )
+    instead = (
+        "What can be given is the validation AUC: how well people are ranked who were "
+        "tested but held back while the others trained the method. It also selected "
+        "the best round, so it is somewhat too high."
+    )
+    predict = f"epifalcon predict {results.begun.folder.name} --out risks.csv"
+    return Text([missing, instead, f"Everybody's risk: `{predict}`"], "note")
+
+
+def _where(results: RunResults) -> list[Part]:
+    parts = results.drawn("epidemic-curve", "risk-map")
+    if "risk-map" not in results.pictures:
+        parts.append(Text(["There is no map: regions have no coordinates."]))
+    return parts
+
+
+def _explanation(results: RunResults) -> list[Part]:
+    if all(one.method != FIELD for one in results.outcomes):
+        return []
+    command = f"epifalcon explain {results.begun.folder.name} PERSON"
+    # Without --method the command takes the run's own method.
+    if results.outcomes[0].method != FIELD:
+        command += f" --method {FIELD}"
+    if results.explained is None:
+        if nobody_real(results.begun):
+            return []
+        said = (
+            "Left out: the people are real, and where somebody was, and when, is shown "
+            f"to that person alone: `{command}`"
+        )
+        return [Text([said], "note")]
+    tested = bool(results.begun.known.tested.all())
+    who = "one person" if tested else "one person not tested"
+    lead = f"By Falcon Field, {who}: the one with the highest risk. For anybody: "
+    shown = explanation_report.parts(
+        results.explained,
+        results.pictures.get("explanation"),
+        explanation_report.SIMULATED,
+        tested=tested,
+    )
+    return [Text([f"{lead}`{command}`"]), *shown]
+
+
+def _training(results: RunResults) -> list[Part]:
+    parts, forecast = (
+        results.drawn("training"),
+        run_tables.forecast_table(results.outcomes),
+    )
+    return [*parts, forecast] if forecast.rows else parts
+
+
+def _privacy(results: RunResults) -> list[Part]:
+    """Return each method's guarantee, and which methods have none."""
+    run = results.begun.folder.name
+    shown: list[Part] = []
+    bare = []
+    for one in results.outcomes:
+        guarantee = run_tables.guarantee(one)
+        if guarantee is None:
+            bare.append(one.title)
+            continue
+        audit = f"`epifalcon audit {run} --method {one.method}`"
+        if guarantee.trained:
+            audit = f"`epifalcon run` with `--record-view 100`, then {audit}"
+        shown += guarantee.parts(one.title, audit)
+    if bare:
+        said = f"{'; '.join(bare)}: nothing is protected. Whoever runs it sees places, "
+        shown.append(Text([said + "rows and test results as they are."], "note"))
+    return shown
+
+
+def _city(results: RunResults) -> list[Part]:
+    parts: list[Part] = []
+    if results.begun.epidemic is not None:
+        first = int(results.begun.epidemic.outbreak.seeds.sum())
+        said = (
+            f"Infections are those transmitted in the city: the {first:,} people with "
+            "whom the outbreak began count in the infected share only."
+        )
+        outbreaks = run_tables.outbreak_table(results.summary["outbreak"])
+        parts += [Text([said]), outbreaks]
+    statistics = results.summary["statistics"]
+    parts.append(run_tables.statistics_table(statistics, explained=True))
+    return [*parts, *results.drawn("mobility")]

@@ -1,0 +1,256 @@
+"""Numbers of a run and of outbreaks, for JSON and as tables."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from epifalcon.epidemic.outbreak import ASYMPTOMATIC, SYMPTOMATIC
+from epifalcon.epidemic.reproduction_number import counted_r0, hazard_r0
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import Begun
+from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.simulation import Epidemic
+from epifalcon.machine import peak_rss_mb
+from epifalcon.mobility.statistics import MobilityStatistics
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.events import UNITS
+from epifalcon.reports import formats
+from epifalcon.reports.metrics import METRICS, RUN_METRICS
+from epifalcon.reports.paper_values import DAILY_INFECTIOUS, INFECTED_SHARE
+from epifalcon.reports.privacy_card import Guarantee, channel_table
+from epifalcon.reports.tables import Table
+from epifalcon.streams import Streams
+
+_CASE_MEASURES = {
+    "count": "",
+    "share": " in a hundred tested visitors",
+    "presence": ", as slots that they spent there",
+}
+_FORECASTS = {
+    "model": "region model",
+    "last": "last value",
+    "line": "linear extrapolation",
+    "mean": "mean so far",
+    "city": "trend of the city",
+}
+_STATISTICS: Final = {
+    "radius_of_gyration_q10": "root mean square distance from the centre of a person's "
+    "places; 10 % of people have less",
+    "radius_of_gyration_median": "the same; half of people have less",
+    "radius_of_gyration_q90": "the same; 10 % of people have more",
+    "distinct_1d": "different regions a person visits within 1 day, mean",
+    "distinct_7d": "the same within 7 days",
+    "distinct_14d": "the same within 14 days",
+    "distinct_exponent": "how fast that number grows with time; 1: always new places",
+    "zipf_exponent": "how steeply time falls from one's first place to the tenth",
+    "jump_exponent": "how steeply moves become rarer the longer they are",
+    "stay_exponent": "how steeply stays away from home become rarer the longer they "
+    "are",
+    "stay_away_mean": "length of a stay away from home, mean",
+    "entropy": "entropy of a person's places, mean; 1 bit: two places equally often",
+    "predictability": "how often the next place could be guessed at best, mean",
+    "commute_q10": "from home to work; 10 % of people who work have less",
+    "commute_median": "the same; half have less",
+    "commute_q90": "the same; 10 % have more",
+    "copresence": "1 divided by the people in one's region, oneself among them, mean",
+    "share_alone": "share of people's time with nobody else in the region",
+    "occupancy_gini": "how unevenly people are spread over regions: 0 evenly, 1 all in "
+    "one",
+    "occupancy_top_1pct": "share of people in the fullest 1 % of regions",
+    "at_home_night": "share of people at home from 2 to 5 o'clock",
+    "at_home_midday": "share of people at home from 11 to 16 o'clock",
+}
+"""What each statistic of a city is."""
+
+
+def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return what ``epifalcon run --json`` prints, without the mobility statistics."""
+    prepared, traces = begun.prepared, begun.prepared.traces
+    first = outcomes[0].as_plain()
+    metrics = first.pop("metrics")
+    figures: dict[str, Any] = {
+        "preset": prepared.name,
+        "seed": begun.seed,
+        "people": traces.people,
+        "regions": len(traces.regions),
+        "slots": traces.slots,
+        "tested": int(begun.known.tested.sum()),
+        "share_reported": begun.reported.observed_share,
+        # Also for methods that are not trained: the keys of a run are fixed.
+        "seconds_per_round": None,
+        **first,
+        "metrics": metrics,
+        "prevalence": None if metrics is None else metrics["prevalence"],
+        "epsilon": first.get("epsilon", dict.fromkeys(UNITS)),
+        "peak_rss_mb": peak_rss_mb(),
+        "beside": {item.method: item.as_plain() for item in outcomes[1:]},
+    }
+    if begun.epidemic is not None:
+        figures["outbreak"] = outbreak_figures(
+            prepared.experiment, traces, [begun.epidemic], prepared.name
+        )
+    return figures
+
+
+def methods_table(
+    outcomes: Sequence[Outcome], metrics: Sequence[str] = RUN_METRICS
+) -> Table:
+    """Return one row per method: metrics on hidden people, epsilon, seconds.
+
+    If nobody is hidden, the validation AUC instead.
+    """
+    scored = outcomes[0].metrics
+    if scored is None:
+        caption = "Methods, by people tested but held back"
+        columns = ["validation AUC"]
+    else:
+        caption = f"Methods on {scored.people:,} hidden people, "
+        caption += f"{scored.prevalence:.1%} of them infected"
+        columns = [METRICS[name].title for name in metrics]
+    rows = []
+    for one in outcomes:
+        if scored is None:
+            trained = one.trained
+            cells = [
+                formats.number(None if trained is None else trained.validation_auc)
+            ]
+        else:
+            cells = [
+                formats.number(getattr(one.metrics, name, None)) for name in metrics
+            ]
+        # A method without a ledger sees places and tests as they are.
+        epsilon = None if one.spent is None else one.spent["epsilon"]["person"]
+        cells += [formats.epsilon(epsilon), f"{one.seconds:.1f}"]
+        rows.append([one.title, *cells])
+    return Table(caption, ["method", *columns, "epsilon", "s"], rows)
+
+
+def guarantee(outcome: Outcome) -> Guarantee | None:
+    """Return what the ledger of a method says; None if nothing was noised."""
+    if outcome.spent is None or outcome.spent["mode"] == "off":
+        return None
+    trained = outcome.trained
+    rounds = trained.looks[-1].round if trained else outcome.told["sweeps"]
+    return Guarantee(spent=outcome.spent, rounds=rounds, trained=trained is not None)
+
+
+def privacy_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return what left devices under which protection, for each private method."""
+    rows: list[list[str]] = []
+    for outcome in outcomes:
+        if (held := guarantee(outcome)) is not None:
+            rows += [*held.noised_rows()[:-1], *held.bare_rows()]
+            rows += held.noised_rows()[-1:]
+    return channel_table("What left people's devices, and the true epsilon of it", rows)
+
+
+def forecast_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return the region model's forecast errors beside simple ones, by days ahead."""
+    rows: list[list[str]] = []
+    columns: list[str] = []
+    caption = "Region model"
+    for item in outcomes:
+        if item.trained is None or item.trained.forecast is None:
+            continue
+        found = item.trained.forecast
+        ahead = len(found["scores"]["model"]["mae"])
+        caption = (
+            f"Region model: error of its forecasts of {found['source']} cases"
+            f"{_CASE_MEASURES[found['measure']]}, 1 to {ahead} days ahead"
+        )
+        columns = [
+            f"{kind} {day + 1}" for kind in ("MAE", "RMSE") for day in range(ahead)
+        ]
+        for name, score in found["scores"].items():
+            errors = [formats.number(one, 4) for one in (*score["mae"], *score["rmse"])]
+            rows.append([_FORECASTS.get(name, name), *errors])
+    return Table(caption, ["forecast", *columns], rows)
+
+
+def plain_statistics(statistics: MobilityStatistics) -> list[dict[str, Any]]:
+    """Return each statistic with its band for JSON."""
+    return [asdict(item) for item in statistics.statistics]
+
+
+def statistics_table(
+    statistics: Sequence[dict[str, Any]], *, explained: bool = False
+) -> Table:
+    """Return each of ``plain_statistics`` beside its band.
+
+    ``explained`` adds what each is; a terminal has no room for it.
+    """
+    verdicts = {True: "yes", False: "NO", None: "-"}
+    rows = []
+    for item in statistics:
+        low, high = (formats.significant(item[end]) for end in ("low", "high"))
+        cells = [formats.significant(item["value"]), f"{low} to {high}", item["unit"]]
+        what = [_STATISTICS.get(item["name"], "")] if explained else []
+        rows.append([item["name"], *what, *cells, verdicts[item["holds"]]])
+    named = ["statistic", *(["what it is"] if explained else [])]
+    columns = [*named, "value", "band", "unit", "holds"]
+    return Table("Mobility statistics", columns, rows)
+
+
+def outbreak_figures(
+    experiment: Experiment, traces: Traces, epidemics: Sequence[Epidemic], preset: str
+) -> dict[str, Any]:
+    """Return what ``epifalcon outbreak --json`` prints, without times and paths."""
+    outbreaks = [one.outbreak for one in epidemics]
+    kappa = outbreaks[0].kappa
+    # The cost grows with index people times people: fewer in a large city.
+    index_people = int(np.clip(5_000_000 // traces.people, 20, 300))
+    pathogen, settings = experiment.pathogen, experiment.outbreak
+    rng = Streams(epidemics[0].seed).numpy("counted R0")
+    counted = counted_r0(traces, pathogen, settings, rng, index_people)
+    shares = [one.infected_share for one in outbreaks]
+    counts = [one.counts_by_day() for one in outbreaks]
+    released = DAILY_INFECTIOUS.get(preset)
+    return {
+        "preset": preset,
+        "people": traces.people,
+        "regions": len(traces.regions),
+        "slots": traces.slots,
+        "seeds": [epidemic.seed for epidemic in epidemics],
+        "infected_share": shares,
+        "infected_share_mean": float(np.mean(shares)),
+        "infected_share_sd": float(np.std(shares, ddof=1)) if len(shares) > 1 else None,
+        "infected_share_authors": INFECTED_SHARE.get(preset),
+        "daily_infectious": [
+            (one[:, ASYMPTOMATIC] + one[:, SYMPTOMATIC]).tolist() for one in counts
+        ],
+        "daily_infectious_authors": None if released is None else list(released),
+        "daily_new_cases": [one.new_cases_by_day().tolist() for one in outbreaks],
+        "kappa": kappa,
+        "hazard_r0": hazard_r0(traces, pathogen, settings, kappa),
+        "counted_r0": counted.mean,
+        "counted_r0_standard_error": counted.standard_error,
+        "seconds_each": [epidemic.seconds for epidemic in epidemics],
+    }
+
+
+def outbreak_table(figures: dict[str, Any]) -> Table:
+    """Return one row per seed, then the mean and the authors' figure if known."""
+    rows = []
+    for index, seed in enumerate(figures["seeds"]):
+        infectious = figures["daily_infectious"][index]
+        rows.append(
+            [
+                f"seed {seed}",
+                f"{figures['infected_share'][index]:.3f}",
+                f"{max(infectious):,}",
+                str(int(np.argmax(infectious)) + 1),
+                f"{sum(figures['daily_new_cases'][index]):,}",
+                f"{figures['seconds_each'][index] * 1000:.0f}",
+            ]
+        )
+    if figures["infected_share_sd"] is not None:
+        mean, sd = figures["infected_share_mean"], figures["infected_share_sd"]
+        rows.append([f"mean ± sd of {len(rows)}", f"{mean:.3f} ± {sd:.3f}", *[""] * 4])
+    if figures["infected_share_authors"] is not None:
+        share = f"{figures['infected_share_authors']:.3f}"
+        peak = f"{max(figures['daily_infectious_authors']):,}"
+        rows.append(["authors' release (one draw)", share, peak, *[""] * 3])
+    columns = ["outbreak", "infected share", "most infectious", "on day"]
+    return Table("Outbreaks", [*columns, "infections", "ms"], rows)

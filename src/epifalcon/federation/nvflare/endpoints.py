@@ -1,0 +1,287 @@
+"""The two ends of a job, which NVFlare builds from its JSON, and calls between them.
+
+The coordinator calls all sites at once through a ``Transport``; a site answers bytes
+with bytes. Texts of errors may name a place or a person, so they stay where they are:
+NVFlare and the other side see the type of an error alone.
+"""
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.collab import CollabCallError, collab
+from nvflare.collab.api.exceptions import RunAborted
+
+from epifalcon.errors import (
+    DataError,
+    EpifalconError,
+    SettingsError,
+    StoppedError,
+)
+from epifalcon.federation.nvflare import jobs
+from epifalcon.settings import build
+from epifalcon.types import Plain
+
+if TYPE_CHECKING:
+    from epifalcon.federation.sites.session import SiteSession
+    from epifalcon.federation.sites.switchboard import Transport
+
+_log = logging.getLogger(__name__)
+GONE = "the site's process is gone"
+_POLL_SECONDS = 0.1
+_REASONS = {
+    "timeout": "no answer within {limit:g} s",
+    "target_unreachable": GONE,
+    "comm_error": "the connection broke",
+    "service_unavailable": "the site is shutting down",
+}
+
+
+class CoordinatorEnd(FLComponent):
+    """The server's end of a job: one run over all its sites."""
+
+    def __init__(
+        self, method: str, run: str, order: Plain, conduct: Plain, resume: bool
+    ) -> None:
+        super().__init__()
+        self._method, self._run, self._resume = method, run, resume
+        self._order, self._conduct = order, conduct
+        self._lost = LostSites()
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Keep track of sites that come and go."""
+        if event_type == EventType.CLIENT_DISCONNECTED:
+            self._lost.add(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
+        elif event_type == EventType.CLIENT_RECONNECTED:
+            self._lost.discard(fl_ctx.get_prop(FLContextKey.RECONNECTED_CLIENT_NAME))
+
+    @collab.main
+    def run(self) -> None:
+        """Carry out the job."""
+        context = collab.context
+        transport = CollabTransport(context.clients, self._lost, context.is_aborted)
+        folder = Path(collab.workspace.get_root_dir())
+        try:
+            self.coordinate(transport, folder)
+        except StoppedError:
+            _log.info("the job was stopped")
+        except Exception as error:
+            _log.error("the coordinator failed: %s", place_of(error))
+            # NVFlare would log the text, which may reveal data; the type does not.
+            raise RuntimeError(
+                f"the coordinator failed: {type(error).__name__}"
+            ) from None
+        finally:
+            transport.close()
+
+    def coordinate(self, transport: "Transport", folder: Path) -> None:
+        """Run in the kit ``folder`` to the end; store why if it fails.
+
+        A run that exists is continued only with ``resume``.
+        """
+        # What loads torch comes with the job, not with every process.
+        from epifalcon.federation.sites.files import require_run_name
+        from epifalcon.federation.sites.server_run import Conduct
+
+        try:
+            place = folder / jobs.RUNS / require_run_name(self._run)
+            if place.exists() and not self._resume:
+                raise SettingsError(f"{place}: the run exists; go on with it by resume")
+            kind = jobs.server_run(self._method)
+            order = build(kind.order_type, self._order, "order")
+            conduct = build(Conduct, self._conduct, "conduct")
+            kind(transport, place, order, conduct).go()
+        except EpifalconError as error:
+            jobs.write_reason(folder, error)
+            raise
+
+
+class SiteEnd:
+    """A site's end of a job: answers the calls of one run with its own people."""
+
+    def __init__(self, method: str) -> None:
+        self._method = method
+        self._unready = "site that was never opened"
+        self._lock = threading.Lock()
+        self._name, self._folder = "", Path()
+        self._session: SiteSession[Any] | None = None
+
+    @collab.init
+    def open(self) -> None:
+        """Get ready; an error is reported with the first call."""
+        try:
+            folder = Path(collab.workspace.get_root_dir())
+            self.prepare(collab.site_name, folder)
+            self._unready = ""
+        except Exception as error:
+            self._unready = type(error).__name__
+            _log.error("the site could not get ready: %s", place_of(error))
+
+    @collab.publish
+    def answer(self, call: bytes) -> bytes | str:
+        """Answer a call, or return the type of an error."""
+        if self._unready:
+            return self._unready
+        try:
+            return self.respond(call)
+        except Exception as error:
+            _log.error("a call failed: %s", place_of(error))
+            return type(error).__name__
+
+    def prepare(self, name: str, folder: Path) -> None:
+        """Set the site's name and kit; data are read when a run says hello."""
+        # Seconds of imports, in parallel at all sites and before the first call.
+        jobs.site_run(self._method)
+        self._name, self._folder = name, folder
+
+    def respond(self, call: bytes) -> bytes:
+        """Answer a call of the job's run, which the first call names."""
+        from epifalcon.federation.messages import heading_of
+        from epifalcon.federation.sites.files import SiteFiles
+
+        if not self._name:
+            raise DataError("the site was not opened")
+        with self._lock:
+            if self._session is None:
+                kind, run = jobs.site_run(self._method), heading_of(call).run
+                self._session = kind(SiteFiles(self._folder), run, self._name)
+        return self._session.answer(call)
+
+
+class CollabTransport:
+    """``Transport`` over NVFlare's Collab calls.
+
+    A Collab group call sends one argument to all sites, so this makes one call for
+    each site's proxy, each in a thread.
+    """
+
+    def __init__(
+        self,
+        proxies: Iterable[Any],
+        lost: "LostSites",
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._proxies = {proxy.name: proxy for proxy in proxies}
+        self._lost, self._stopped = lost, stopped
+        self._threads = ThreadPoolExecutor(
+            max(1, 2 * len(self._proxies)), thread_name_prefix="ask"
+        )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites."""
+        return tuple(sorted(self._proxies))
+
+    def ask(
+        self, calls: Mapping[str, bytes], seconds: float
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Send each site its own call; return answers and failures by site.
+
+        Returns once every site has answered or failed, at the latest soon after
+        ``seconds``. A site that is known to be gone fails at once; what it might
+        still send is dropped. Raises ``StoppedError`` if the job is stopped.
+        """
+        self._refuse_stopped()
+        if unknown := calls.keys() - self._proxies.keys():
+            raise SettingsError(f"no site is called {min(unknown)!r}")
+        failed = {site: GONE for site in calls if site in self._lost}
+        pending = {
+            self._threads.submit(
+                self._proxies[site](timeout=seconds).answer, call
+            ): site
+            for site, call in calls.items()
+            if site not in failed
+        }
+        answers: dict[str, bytes] = {}
+        end = time.monotonic() + seconds
+        while pending:
+            done, _ = wait(pending, _POLL_SECONDS, return_when=FIRST_COMPLETED)
+            for future in done:
+                site = pending.pop(future)
+                found = _result(future, seconds)
+                if isinstance(found, bytes):
+                    answers[site] = found
+                else:
+                    failed[site] = found
+            self._refuse_stopped()
+            late = time.monotonic() > end
+            for future, site in list(pending.items()):
+                if late or site in self._lost:
+                    del pending[future]
+                    gone = site in self._lost
+                    failed[site] = (
+                        GONE if gone else _REASONS["timeout"].format(limit=seconds)
+                    )
+        return answers, failed
+
+    def _refuse_stopped(self) -> None:
+        """NVFlare stops a job by order, and when it has too few sites."""
+        if self._stopped():
+            gone = ", ".join(site for site in self.sites if site in self._lost)
+            raise StoppedError(
+                "the job was stopped" + (f"; gone: {gone}" if gone else "")
+            )
+
+    def close(self) -> None:
+        """Drop calls that nobody waits for any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class LostSites:
+    """Sites whose job process is gone, by the server's heartbeats."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+
+    def add(self, site: str) -> None:
+        """A site is gone."""
+        with self._lock:
+            self._names.add(site)
+
+    def discard(self, site: str) -> None:
+        """A site is back."""
+        with self._lock:
+            self._names.discard(site)
+
+    def __contains__(self, site: object) -> bool:
+        with self._lock:
+            return site in self._names
+
+
+def place_of(error: BaseException) -> str:
+    """Type of an error and where it was raised, without its text."""
+    frames: Any = traceback.extract_tb(error.__traceback__)
+    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-4:]]
+    return f"{type(error).__name__} at {' > '.join(places)}"
+
+
+def _result(future: Future[Any], seconds: float) -> bytes | str:
+    """The answer to a call, or why there is none."""
+    try:
+        answer = future.result()
+    except RunAborted:
+        raise StoppedError("the job was stopped") from None
+    except CollabCallError as error:
+        if isinstance(error.cause, TimeoutError):
+            return _REASONS["timeout"].format(limit=seconds)
+        text = str(error.cause).lower()
+        for sign, reason in _REASONS.items():
+            if sign in text:
+                return reason.format(limit=seconds)
+        return f"the call failed ({error.cause_type})"
+    if isinstance(answer, bytes):
+        return answer
+    if isinstance(answer, str):
+        # SiteEnd sends the type of an error and nothing else.
+        return f"the site failed with {answer[:60]}"
+    return f"the site sent {type(answer).__name__}, expected bytes"

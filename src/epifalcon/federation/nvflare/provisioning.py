@@ -1,0 +1,285 @@
+"""Start-up kits: what each machine of a federation needs, and nothing more.
+
+NVFlare's own provisioning makes the root certificate and one certificate for each
+participant; the settings beside them are ours. Nothing is downloaded.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from epifalcon import checks
+from epifalcon.errors import DataError, EpifalconError, SettingsError
+from epifalcon.federation.nvflare.jobs import PLUMBING
+from epifalcon.settings import as_plain, build, read_toml
+from epifalcon.store import new_directory
+
+STATE = "state"
+"""The folder of a kit that holds its job store, snapshots and temporary files."""
+_KIT_SETTINGS = Path(__file__).with_name("kit.toml")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_HOST = re.compile(r"(?=.{1,64}$)([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.?)+(?<!\.)")
+_ADMIN = re.compile(r"(?=.{1,64}$)[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}")
+_RESERVED = frozenset({"server", "admin", "authority", "all"})
+
+
+Kind = Literal["server", "site", "admin"]
+_STARTUP: Mapping[str, Kind] = {
+    "fed_server.json": "server",
+    "fed_client.json": "site",
+    "fed_admin.json": "admin",
+}
+_ABOUT = "epifalcon.json"
+_ORG = "epifalcon"
+_ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
+_UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
+"""Of NVFlare's kits: scripts that restart for ever, and settings we replace."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """One server, its sites and one administrator.
+
+    ``host`` is the server's name as the sites reach it, and the name in its
+    certificate. A site whose job process is gone is noticed after one or two
+    ``heartbeat_seconds``; one whose whole machine is gone, after
+    ``silence_seconds``. A job starts, and goes on, with ``minimum_sites`` or more.
+    """
+
+    project: str
+    host: str
+    sites: tuple[str, ...]
+    port: int = 8002
+    admin_port: int = 8003
+    admin: str = "admin@epifalcon.local"
+    minimum_sites: int = 1
+    heartbeat_seconds: float = 2.0
+    silence_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        _matches(_NAME, "letters, digits, - and _", project=self.project)
+        _matches(_HOST, "a host name", host=self.host)
+        _matches(_ADMIN, "an e-mail address", admin=self.admin)
+        for index, site in enumerate(self.sites):
+            _matches(_NAME, "letters, digits, - and _", **{f"sites[{index}]": site})
+            if site.lower() in _RESERVED:
+                raise SettingsError(f"sites[{index}]={site!r} is a reserved name")
+        # One folder for each site, also where the disk does not know a from A.
+        if len({site.lower() for site in self.sites}) != len(self.sites):
+            raise SettingsError(f"sites={list(self.sites)} must be different names")
+        for name, port in (("port", self.port), ("admin_port", self.admin_port)):
+            checks.whole(1, **{name: port})
+            if port > 65535:
+                raise SettingsError(f"{name}={port} must be at most 65535")
+        checks.whole(1, minimum_sites=self.minimum_sites)
+        if self.minimum_sites > len(self.sites):
+            raise SettingsError(
+                f"minimum_sites={self.minimum_sites} must be at most the number of "
+                f"sites, {len(self.sites)}"
+            )
+        # NVFlare rests in steps of two seconds: with less it would never rest.
+        checks.at_least(2, heartbeat_seconds=self.heartbeat_seconds)
+        checks.at_least(
+            4 * self.heartbeat_seconds, silence_seconds=self.silence_seconds
+        )
+
+
+def read_deployment(path: Path) -> Deployment:
+    """The deployment in a TOML file, or ``SettingsError`` naming file and key."""
+    try:
+        return build(Deployment, read_toml(path))
+    except SettingsError as error:
+        told = str(error)
+        raise SettingsError(
+            told if told.startswith(str(path)) else f"{path}: {told}"
+        ) from None
+
+
+def _matches(pattern: re.Pattern[str], wanted: str, **values: str) -> None:
+    for name, value in values.items():
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise SettingsError(f"{name}={value!r} must be {wanted}")
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A kit as it stands on a machine."""
+
+    folder: Path
+    kind: Kind
+    name: str
+    deployment: Deployment
+
+
+def provision(
+    deployment: Deployment,
+    out: Path,
+    *,
+    classes: tuple[str, ...] = (),
+    authority: Path | None = None,
+) -> dict[str, Path]:
+    """Write the kits of a deployment into ``out``; give each one's folder by name.
+
+    ``out`` appears whole or not at all: ``server``, one folder for each site,
+    ``admin``, and ``authority`` with the root's private key, which no machine of
+    the federation needs. ``classes`` are the dotted paths, besides our plumbing,
+    that a job may name. Keys can be read by their owner alone.
+
+    With ``authority``, that folder of an earlier ``out``, the sites join the
+    federation of that root: only their kits are written.
+    """
+    names = {site: site for site in deployment.sites}
+    if authority is None:
+        names |= {deployment.host: "server", deployment.admin: "admin"}
+    with new_directory(out) as scratch:
+        work = scratch / ".work"
+        made = _certificates(deployment, work, authority)
+        for theirs, ours in names.items():
+            shutil.move(made / theirs, scratch / ours)
+            _finish(scratch / ours, ours, deployment, classes)
+        if authority is None:
+            _keep_authority(work / deployment.project / "state", scratch / "authority")
+        shutil.rmtree(work)
+        _close(scratch)
+    return {ours: out / ours for ours in names.values()}
+
+
+def open_kit(folder: Path, *kinds: Kind) -> Kit:
+    """The kit in ``folder``, or ``DataError`` if it is none, or not of ``kinds``."""
+    folder = Path(os.path.realpath(folder))
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder")
+    found = [
+        kind for name, kind in _STARTUP.items() if (folder / "startup" / name).is_file()
+    ]
+    if len(found) != 1 or not (folder / _ABOUT).is_file():
+        raise DataError(f"{folder}: not a start-up kit of epifalcon")
+    if kinds and found[0] not in kinds:
+        wanted = " or ".join(kinds)
+        raise DataError(
+            f"{folder}: is the kit of {found[0]}, expected that of {wanted}"
+        )
+    try:
+        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
+        deployment = build(Deployment, about["deployment"])
+        return Kit(folder, found[0], str(about["name"]), deployment)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
+
+
+def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
+    """NVFlare's own kits, one folder for each participant."""
+    from nvflare.lighter.entity import Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+
+    project = Project(name=deployment.project, description="", **_root(authority))
+    ports = {"fed_learn_port": deployment.port, "admin_port": deployment.admin_port}
+    project.set_server(
+        deployment.host, _ORG, {**ports, "default_host": deployment.host}
+    )
+    for site in deployment.sites:
+        project.add_client(site, _ORG, {"allow_log_streaming": False})
+    project.add_admin(deployment.admin, _ORG, {"role": "project_admin"})
+    builders = [
+        WorkspaceBuilder(),
+        # NVFlare's tcp is no faster and does not check the server's name in TLS.
+        StaticFileBuilder(scheme="grpc"),
+        CertBuilder(),
+    ]
+    work.mkdir()
+    told = _Told()
+    # It prints the traceback of what it then reports.
+    with contextlib.redirect_stderr(io.StringIO()):
+        context = Provisioner(str(work), builders).provision(project, logger=told)
+    made = context.get("current_prod_dir")
+    if not made:
+        raise EpifalconError(f"NVFlare could not write the kits: {told.last}")
+    return Path(made)
+
+
+def _root(authority: Path | None) -> dict[str, Any]:
+    """Certificate and key that sign what is new; nothing for a root of its own."""
+    if authority is None:
+        return {}
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        held = (authority / _ROOT_CERTIFICATE).read_bytes()
+        key = load_pem_private_key((authority / _ROOT_KEY).read_bytes(), None)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{authority}: holds no root of a federation: {error}"
+        ) from None
+    return {"serialized_root_cert": held, "root_private_key": key}
+
+
+class _Told:
+    """Takes NVFlare's messages and keeps the last complaint: it raises none."""
+
+    def __init__(self) -> None:
+        self.last = "no reason given"
+
+    def error(self, message: object) -> None:
+        self.last = str(message)
+
+    def info(self, message: object) -> None:
+        """Of no interest."""
+
+    debug = warning = info
+
+
+def _finish(
+    kit: Path, name: str, deployment: Deployment, classes: tuple[str, ...]
+) -> None:
+    """Replace what NVFlare wrote beside certificates by our ``kit.toml``."""
+    for pattern in _UNUSED:
+        for path in kit.rglob(pattern):
+            path.unlink()
+    (kit / STATE).mkdir()
+    _write(kit / _ABOUT, {"name": name, "deployment": as_plain(deployment)})
+    kind = name if name in ("admin", "server") else "site"
+    local = kit_settings(kind)
+    if kind != "admin":
+        local["resources"]["class_allow_list"] = [*PLUMBING, *classes]
+        local |= kit_settings("all")
+    if kind == "server":
+        (server,) = local["resources"]["servers"]
+        server["heart_beat_timeout"] = deployment.silence_seconds
+    for file, content in local.items():
+        _write(kit / "local" / f"{file}.json", content)
+
+
+def kit_settings(kind: str) -> dict[str, Any]:
+    """NVFlare's settings of a kind of kit, by file name without ``.json``."""
+    found: dict[str, Any] = read_toml(_KIT_SETTINGS)[kind]
+    return found
+
+
+def _keep_authority(state: Path, folder: Path) -> None:
+    """The root's key and certificate; NVFlare's state holds every key of all."""
+    held = json.loads((state / "cert.json").read_text(encoding="utf-8"))
+    folder.mkdir()
+    (folder / _ROOT_CERTIFICATE).write_text(held["root_cert"], encoding="ascii")
+    (folder / _ROOT_KEY).write_text(held["root_pri_key"], encoding="ascii")
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _close(folder: Path) -> None:
+    """Each kit for its owner alone: it holds a private key and, later, logs."""
+    for path in folder.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    folder.chmod(0o700)

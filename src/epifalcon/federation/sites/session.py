@@ -1,0 +1,335 @@
+"""One run at a site, whatever its method: who may ask what, and how often.
+
+Calls are handled one at a time. The last call and its answer are remembered, so that
+a call that arrives twice is answered twice and carried out once; a call for an earlier
+round is refused. Receipts are in the site's own ledger before an answer leaves. A
+server learns the kind of an error and nothing of its text.
+
+A run begins with ``hello``: its settings must be allowed by the site's policy, covered
+by its privacy budget, and equal to those that the run had before. Nothing else is
+answered before a hello was accepted, nor after one was refused.
+"""
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, ClassVar, Generic, TypeVar
+
+from epifalcon import store
+from epifalcon.errors import (
+    BudgetExceededError,
+    CorruptFileError,
+    DataError,
+    SettingsError,
+    WriteError,
+)
+from epifalcon.federation.messages import (
+    ERROR,
+    Heading,
+    Hello,
+    Packet,
+    Record,
+    Scores,
+    SiteFacts,
+    pack,
+    unpack,
+)
+from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.preparing import Household
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.files import (
+    PolicyError,
+    SiteFiles,
+    SitePolicy,
+    SiteSettings,
+    risks_text,
+)
+from epifalcon.federation.sites.promises import PROMISES, Bound, Promise, admit
+from epifalcon.federation.sites.trail import REPLAYED, Noted, ReplayError, digest
+from epifalcon.locks import FileLock
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.region_store import regions_sha256
+from epifalcon.settings import as_plain, build
+from epifalcon.types import Floats, Plain
+
+LEDGER = "ledger.jsonl"
+NOTED = "told.jsonl"
+RISKS = "risks.csv"
+Handler = Callable[[Any, int], Record]
+"""Takes a request and the number of the round."""
+_log = logging.getLogger(__name__)
+_WORDS: dict[type[Exception], str] = {
+    ReplayError: REPLAYED,
+    BudgetExceededError: "its budget of privacy is spent",
+    SettingsError: "it does not allow these settings",
+    DataError: "the call does not fit what it holds",
+    WriteError: "it cannot write, or another of its processes is at work on this run",
+}
+_UNREADABLE = "the call cannot be read"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(ABC):
+    """What a server asks its sites to take part in; one subclass per method."""
+
+    method: ClassVar[str]
+    settings: Any
+    rules: SiteRules
+    seed: int
+
+    @property
+    @abstractmethod
+    def is_private(self) -> bool:
+        """Whether noise is added: then nothing may be released twice."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> str:
+        """The privacy mode."""
+
+    @abstractmethod
+    def require_allowed(self, policy: SitePolicy) -> None:
+        """Refuse a run that wants more than a site's policy allows."""
+
+    @abstractmethod
+    def squared_mu(self, clock: Clock) -> float | None:
+        """Privacy cost for a person of the whole run; None without a guarantee."""
+
+    @property
+    def identity(self) -> Plain:
+        """What must stay the same when a run is resumed."""
+        return {
+            "settings": as_plain(self.settings),
+            "rows": self.rules.sends_rows,
+            "seed": self.seed,
+        }
+
+    @property
+    def hello(self) -> Hello:
+        """The request that begins the run."""
+        return Hello(
+            self.method, as_plain(self.settings), as_plain(self.rules), self.seed
+        )
+
+    @property
+    def origin(self) -> store.Origin:
+        """Provenance of checkpoints."""
+        plain = {"settings": as_plain(self.settings), "rules": as_plain(self.rules)}
+        return store.Origin.now(plain, self.seed)
+
+
+OrderT = TypeVar("OrderT", bound=Order)
+
+
+def in_words(error: Exception) -> str:
+    """What a server may learn of an error: its kind, and which line of a policy."""
+    if isinstance(error, PolicyError):
+        return f"it does not allow these settings: policy.{error.key}"
+    for kind, words in _WORDS.items():
+        if isinstance(error, kind):
+            return words
+    return "it failed; its own log says why"
+
+
+class Answering:
+    """Answers calls by ``handlers``: one at a time, each carried out once."""
+
+    def __init__(
+        self, run: str, site: str, handlers: dict[type[Record], Handler] | None = None
+    ) -> None:
+        self.run, self.site = run, site
+        self.handlers = handlers or {}
+        self.failed: list[tuple[Heading, Exception]] = []
+        """All errors, for the site itself."""
+        self.reports_seconds = True
+        """Whether answers say how long they took, which depends on people's data."""
+        self._turn = threading.Lock()
+        self._last_call = self._last_answer = b""
+        self._newest = 0
+
+    def forget_last(self) -> None:
+        """Answer a repeated call no longer from memory."""
+        self._last_call = self._last_answer = b""
+
+    def answer(self, call: bytes) -> bytes:
+        """Answer a call; never raises."""
+        with self._turn:
+            if call == self._last_call and call:
+                return self._last_answer
+            try:
+                packet = unpack(call)
+            except DataError as error:
+                heading = Heading(self.run, self.site, -1, "unreadable")
+                return self._failure(heading, error, _UNREADABLE)
+            began = perf_counter()
+            try:
+                made = self._handle(packet)
+                took = perf_counter() - began if self.reports_seconds else None
+                answer = pack(made.encode(packet.heading, took))
+            except Exception as error:
+                return self._failure(packet.heading, error, in_words(error))
+            self._newest = packet.heading.round
+            self._last_call, self._last_answer = call, answer
+            return answer
+
+    def _handle(self, packet: Packet) -> Record:
+        heading = packet.heading
+        heading.require(Heading(self.run, self.site, heading.round, heading.phase))
+        if heading.round < self._newest:
+            raise DataError(f"round {heading.round} is over")
+        by_phase = {request.phase: request for request in self.handlers}
+        for name in (heading.phase, heading.phase.split(" ", 1)[0]):
+            if name in by_phase:
+                request = by_phase[name]
+                return self.handlers[request](request.decode(packet), heading.round)
+        raise DataError(f"phase {heading.phase!r} is unknown or too early")
+
+    def _failure(self, heading: Heading, error: Exception, words: str) -> bytes:
+        self.failed.append((heading, error))
+        _log.warning("%s: %s", heading.phase[:40], type(error).__name__)
+        return pack(Packet(heading, {}, {ERROR: words}))
+
+
+@dataclass(frozen=True, eq=False)
+class Admitted(Generic[OrderT]):
+    """A run that the site takes part in."""
+
+    order: OrderT
+    site: SiteSettings
+    home: Household
+    noted: Noted
+
+
+class SiteSession(Answering, ABC, Generic[OrderT]):
+    """Answers all calls of one run for the site whose files are given."""
+
+    order_type: ClassVar[type[Order]]
+
+    def __init__(self, files: SiteFiles, run: str, site: str) -> None:
+        super().__init__(run, site)
+        self.files, self.folder = files, files.run(run)
+        self.heard = ""
+        """Digest of all requests so far."""
+        self._lock: FileLock | None = None
+        self._forget()
+
+    @abstractmethod
+    def start(self) -> dict[type[Record], Handler]:
+        """Reset the method's state; return the handlers that follow a hello."""
+
+    def close(self) -> None:
+        """Let another process take the run over."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def admitted(self) -> Admitted[OrderT]:
+        """The accepted run."""
+        if self._admitted is None:
+            raise DataError("no hello was accepted")
+        return self._admitted
+
+    def note(self, phase: str, found: str) -> None:
+        """Store the digest of a request; refuse another one for the same phase."""
+        self.admitted.noted.require(0, phase, found)
+        self.heard = digest(self.heard, phase, found)
+
+    def seeds(self) -> RunSeeds:
+        """Random streams of the run, from the site's secret except in rehearsals."""
+        run = self.admitted
+        known = run.site.policy.known_noise
+        secret = None if known else self.files.noise_key(self.run)
+        return RunSeeds(run.order.seed, secret)
+
+    def finish(self, risk: Floats, asked: bool, found: str) -> Scores:
+        """Write the risks of the site's people; send them if asked and allowed.
+
+        They leave upon one digest ``found`` of what they follow from: upon another
+        they would reveal more of people than their risks.
+        """
+        text = risks_text(dict(enumerate(risk.tolist())))
+        store.replace_text(self.folder / RISKS, text)
+        if not asked:
+            return Scores()
+        run = self.admitted
+        if not run.site.policy.give_scores:
+            raise PolicyError("give_scores", "this site keeps its scores")
+        run.noted.require(0, "finish", found)
+        return Scores(risk)
+
+    def _forget(self) -> None:
+        """Return to the state before the first call, except for what is on disk."""
+        self._admitted: Admitted[OrderT] | None = None
+        self.heard = ""
+        self.forget_last()
+        self.start()
+        self.handlers = {Hello: self._hello}
+
+    def _hello(self, call: Hello, number: int) -> SiteFacts:
+        """Decide whether the site takes part, and say how many people it has."""
+        del number
+        try:
+            admitted, found = self._admit(call)
+        except Exception:
+            self._forget()
+            raise
+        self.handlers = {Hello: self._hello, **self.start()}
+        self._admitted, self.heard = admitted, found
+        traces = admitted.home.traces
+        promised = admitted.order.squared_mu(traces.clock)
+        self.reports_seconds = promised is None
+        return SiteFacts(
+            traces.people,
+            len(traces.regions),
+            regions_sha256(traces.regions),
+            as_plain(traces.clock),
+        )
+
+    def _admit(self, call: Hello) -> tuple[Admitted[OrderT], str]:
+        """The run and its digest, if allowed, paid for, and the same as before."""
+        if call.method != self.order_type.method:
+            raise DataError("a run of another method")
+        wanted = {"settings": call.settings, "rules": call.rules, "seed": call.seed}
+        order: Any = build(self.order_type, wanted, "order")
+        site = self.files.settings()
+        policy = site.policy
+        order.require_allowed(policy)
+        home = self.files.household(site, first=0)
+        self._lock = self._lock or FileLock.inside(self.folder)
+        noted = self._notes(stored=order.is_private)
+        found = digest(order.identity, fingerprint(home))
+        noted.refuse_other(0, "hello", found)
+        if (cost := order.squared_mu(home.traces.clock)) is not None:
+            bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
+            admit(self.files.folder / PROMISES, Promise(self.run, cost), bound)
+        noted.require(0, "hello", found)
+        return Admitted(order, site, home, noted), found
+
+    def _notes(self, *, stored: bool) -> Noted:
+        if self._admitted is not None:
+            return self._admitted.noted
+        if not stored:
+            return Noted()
+        noted = Noted(self.folder / NOTED)
+        if not len(noted) and (self.folder / LEDGER).exists():
+            raise CorruptFileError(
+                f"{self.folder / NOTED}: is missing; begin a new run"
+            )
+        return noted
+
+
+def fingerprint(home: Household) -> str:
+    """Digest of the site's own data: the noise of one run is for one data set."""
+    traces, known = home.traces, home.known
+    return digest(
+        arrays={
+            "by_slot": traces.by_slot,
+            "person": known.person,
+            "positive": known.positive,
+            "slot": known.slot,
+        }
+    )

@@ -1,0 +1,109 @@
+"""File locks: one process at a time works on a folder or a file.
+
+Locks are those of the system (``flock``), which releases them when a process ends,
+however it ends.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+
+from epifalcon import store
+from epifalcon.errors import WriteError
+
+
+class FileLock:
+    """An exclusive lock on ``path``, held until ``release`` or the end of a ``with``.
+
+    Without ``wait`` a lock that another process holds is a ``WriteError`` with the
+    text ``busy``.
+    """
+
+    def __init__(self, path: Path, *, wait: bool = False, busy: str = "") -> None:
+        self._path = path
+        self._handle: int | None = None
+        with store.writing(path):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            # The former owner may have removed the file between open and lock.
+            ours = os.stat(path).st_ino == os.fstat(handle).st_ino
+        except OSError:
+            ours = False
+        if not ours:
+            os.close(handle)
+            raise WriteError(busy or f"{path}: another process holds this lock")
+        self._handle = handle
+
+    @classmethod
+    def inside(cls, folder: Path) -> "FileLock":
+        """Lock ``folder`` by a file in it."""
+        busy = f"{folder}: another process is at work on it"
+        return cls(folder / ".lock", busy=busy)
+
+    def release(self, *, remove: bool = False) -> None:
+        """Release the lock, and remove its file if wished; idempotent."""
+        if self._handle is not None:
+            if remove:
+                self._path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> "FileLock":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+@contextlib.contextmanager
+def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
+    """Lock ``folder``, which need not exist yet, by a file beside it.
+
+    Another process that holds it is given ``patience`` seconds to finish.
+    Removes what a killed process left unfinished beside the folder, and at the end
+    the parents it created, if they are still empty.
+    """
+    folder = Path(os.path.realpath(folder))
+    made: list[Path] = []
+    path = folder.parent / f".{folder.name}.lock"
+    busy = (
+        f"{folder}: another process is working on this run; wait for it or choose "
+        "another folder"
+    )
+    try:
+        with store.writing(folder, path):
+            store.make_parents(folder.parent, made)
+            lock = _patient_lock(path, busy, monotonic() + patience)
+        try:
+            with store.writing(folder):
+                store.clear_scratch(folder.parent, folder.name)
+            yield
+        finally:
+            lock.release(remove=True)
+    finally:
+        for parent in reversed(made):
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+
+def _patient_lock(path: Path, busy: str, end: float) -> FileLock:
+    while True:
+        try:
+            return FileLock(path, busy=busy)
+        except WriteError:
+            if monotonic() >= end:
+                raise
+            sleep(0.2)

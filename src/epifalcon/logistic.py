@@ -1,0 +1,133 @@
+"""Log loss, and the logistic curve of one variable with optional normal priors.
+
+The one implementation for recalibration by Platt scaling and for turning a single
+figure of exposure into a probability.
+
+>>> found = fit_logistic(np.array([-1.0, 0.0, 1.0, 2.0]), np.array([0, 1, 0, 1]))
+>>> round(found.slope, 3), round(found.offset, 3)
+(0.908, -0.454)
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import expit, logit
+
+from epifalcon.types import Floats
+
+LOG_LOSS_CLIP = 1e-7
+"""Distance from 0 and 1 to which probabilities are clipped in the log loss."""
+
+_MOST_STEPS = 100
+_ENOUGH = 1e-12
+_STEEPEST = 500.0
+
+
+def log_losses(
+    probability: ArrayLike, positive: ArrayLike, clip: float = LOG_LOSS_CLIP
+) -> Floats:
+    """Return the log loss of each prediction in nats, in the common shape."""
+    given = np.where(positive, probability, 1 - np.asarray(probability))
+    return np.asarray(-np.log(np.clip(given, clip, 1.0)))
+
+
+@dataclass(frozen=True)
+class LogisticCurve:
+    """x -> expit(slope * x + offset)."""
+
+    slope: float
+    offset: float
+    covariance: Floats = field(
+        default_factory=lambda: np.zeros((2, 2)), compare=False, repr=False
+    )
+    """(2, 2) of slope and offset, by the inverse of Fisher's information."""
+
+    def __call__(self, x: ArrayLike) -> Floats:
+        """Return the probability at each ``x``, in the same shape."""
+        return np.asarray(expit(self.slope * np.asarray(x) + self.offset))
+
+
+def fit_logistic(
+    x: Floats,
+    target: ArrayLike,
+    *,
+    slope_mean: float = 0.0,
+    slope_sd: float = math.inf,
+    offset_mean: float = 0.0,
+    offset_sd: float = math.inf,
+    least_slope: float = -math.inf,
+    false_positive: float = 0.0,
+    false_negative: float = 0.0,
+) -> LogisticCurve:
+    """Return the curve of highest posterior density, by Fisher scoring.
+
+    Args:
+        x: (people,); centred and of unit variance for the best conditioning.
+        target: (people,) bool, or the probability with which each is positive.
+        slope_mean: mean of the normal prior of the slope.
+        slope_sd: its standard deviation; infinite for no prior.
+        offset_mean: mean of the normal prior of the offset.
+        offset_sd: its standard deviation; infinite for no prior.
+        least_slope: lower limit of the slope.
+        false_positive: chance of a positive result where the curve says 0.
+        false_negative: chance of a negative result where the curve says 1.
+
+    Without a prior, all targets must not be separable (soft targets never are).
+    """
+    y = np.asarray(target, np.float64)
+    design = np.stack([x, np.ones(len(x))])
+    mean = np.array([slope_mean, offset_mean])
+    precision = np.array([slope_sd, offset_sd]) ** -2.0
+
+    def loss(at: Floats) -> float:
+        chance = _chances(at @ design, false_positive, false_negative)
+        fit = y * np.log(chance.positive) + (1 - y) * np.log(chance.negative)
+        return float((precision * (at - mean) ** 2).sum() / 2 - fit.sum())
+
+    def slopes(at: Floats) -> tuple[Floats, Floats]:
+        """Return gradient and information; the ridge keeps it invertible."""
+        chance = _chances(at @ design, false_positive, false_negative)
+        weight = chance.slope / (chance.positive * chance.negative)
+        gradient = design @ ((chance.positive - y) * weight) + precision * (at - mean)
+        ridge = np.diag(precision + 1e-12)
+        return gradient, (design * (weight * chance.slope)) @ design.T + ridge
+
+    free = math.isinf(offset_sd)
+    start = float(logit(np.clip(y.mean(), 1e-9, 1 - 1e-9))) if free else offset_mean
+    at = np.array([max(slope_mean, least_slope), start])
+    lost = loss(at)
+    for _ in range(_MOST_STEPS):
+        gradient, information = slopes(at)
+        step = np.linalg.solve(information, gradient)
+        before, share = at, 1.0
+        while share > _ENOUGH:
+            tried = before - share * step
+            tried[0] = max(tried[0], least_slope)
+            if (now := loss(tried)) <= lost:
+                at, lost = tried, now
+                break
+            share /= 2
+        if np.abs(at - before).max() <= _ENOUGH * (1 + np.abs(at).max()):
+            break
+    covariance = np.asarray(np.linalg.inv(slopes(at)[1]), np.float64)
+    return LogisticCurve(float(at[0]), float(at[1]), covariance)
+
+
+@dataclass(frozen=True, eq=False)
+class _Chances:
+    """Chance of either result, and the derivative of the first: (people,) each."""
+
+    positive: Floats
+    negative: Floats
+    slope: Floats
+
+
+def _chances(line: Floats, false_positive: float, false_negative: float) -> _Chances:
+    line = np.clip(line, -_STEEPEST, _STEEPEST)
+    high, low = expit(line), expit(-line)
+    gain = 1 - false_positive - false_negative
+    return _Chances(
+        false_positive + gain * high, false_negative + gain * low, gain * high * low
+    )

@@ -1,0 +1,223 @@
+"""The estimator interface of all methods, in the manner of scikit-learn.
+
+    risk = Gcn(width=32, seed=3).fit(traces, tests).predict_proba()
+
+Hyperparameters and seed go to the constructor, data to ``fit``. A method sees traces
+and test results, never a held-out label.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import build
+from epifalcon.store import Origin
+from epifalcon.types import PersonIds, Probabilities
+
+Kind = Literal["paper", "reference", "ceiling", "own"]
+"""In the paper's tables, one of our references, a ceiling that sees the ground truth,
+or a method registered by a user."""
+
+INTERVAL_WIDTH = "interval_width"
+LEARNING_RATE = "learning_rate"
+BEST_STEP = "best_step"
+STEP_LIMIT = "step_limit"
+"""Keys of ``Scores.diagnostics``: the mean width of the intervals of risks; for a
+trained method the learning rate chosen on the validation people, the training step (or
+round) of the model that is used, and the maximum number of steps per learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """The settings of a method without hyperparameters."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Context:
+    """What a method may use besides traces and tests, and how its fit is run."""
+
+    pathogen: Pathogen = SARS_COV_2
+    """The disease's rates, as published."""
+    rule: OutbreakSettings = field(default_factory=OutbreakSettings)
+    """The assumed transmission rule, equal in all regions; of the seeds only their
+    number may be read."""
+    test_errors: TestErrors = field(default_factory=TestErrors)
+    """The published error rates of tests."""
+    progress: Progress = silent
+    folder: Path | None = None
+    """Where checkpoints of an interrupted fit are stored; None stores nothing."""
+    checkpoint_seconds: float = 20.0
+    ground_truth: Outbreak | None = None
+    """The true outbreak, held-out people included: only for ceilings."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The result of a fit."""
+
+    risk: Probabilities
+    """(people,) in [0, 1]."""
+    masked: PersonIds | None = None
+    """(masked people,) tested people whose results were not used for ``masked_risk``;
+    the validation people where a method has them."""
+    masked_risk: Probabilities | None = None
+    """(masked people,)"""
+    steps: int = 0
+    parameters: int = 0
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+    """Figures for the log, such as the chosen learning rate."""
+    now: Probabilities | None = None
+    """(people,) of being infected at the end, without the person's own tests."""
+    now_tested: Probabilities | None = None
+    """(people,) the same with own tests."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk."""
+    high: Probabilities | None = None
+    """(people,) upper end."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fit took."""
+
+    seconds: float
+    steps: int
+    parameters: int
+
+
+class Method(ABC):
+    """An estimator of who is probably infected.
+
+    A subclass defines ``name``, ``title`` and ``score``. Inside ``score``,
+    ``self.settings``, ``self.seed`` and ``self.context`` are available.
+
+    Parameters
+    ----------
+    settings
+        An instance of ``settings_type``; its defaults if None.
+    seed
+        Seed of all random numbers of the fit.
+    hyperparameters
+        Fields of ``settings_type`` by name, instead of ``settings``.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    kind: ClassVar[Kind] = "own"
+    settings_type: ClassVar[type] = NoSettings
+    sees_true_traces: ClassVar[bool] = False
+    """Whether a ceiling is given the true traces instead of the reported ones."""
+
+    def __init__(
+        self,
+        settings: Any = None,  # noqa: ANN401
+        *,
+        seed: int = 0,
+        **hyperparameters: Any,  # noqa: ANN401
+    ) -> None:
+        if settings is None and hyperparameters:
+            settings = build(self.settings_type, hyperparameters, self.name)
+        elif settings is None:
+            settings = self.settings_type()
+        elif hyperparameters:
+            raise SettingsError(
+                f"{self.name}: give settings or hyperparameters, not both"
+            )
+        elif not isinstance(settings, self.settings_type):
+            raise SettingsError(
+                f"{self.name} takes {self.settings_type.__name__}, "
+                f"not {type(settings).__name__}"
+            )
+        self.settings = settings
+        self.seed = seed
+        self.context = Context()
+        self._scores: Scores | None = None
+        self._seconds = 0.0
+
+    @abstractmethod
+    def score(self, traces: Traces, known: Known) -> Scores | Probabilities:
+        """Return everybody's risk (people,) given the tests in ``known``."""
+
+    def fit(self, traces: Traces, tests: Known, context: Context | None = None) -> Self:
+        """Estimate everybody's risk from ``traces`` and ``tests``."""
+        context = Context() if context is None else context
+        if context.ground_truth is not None and self.kind != "ceiling":
+            raise SettingsError(f"{self.name} is a method: the truth is not for it")
+        if tests.people != traces.people:
+            raise DataError(
+                f"tests among {tests.people:,} people, but traces of {traces.people:,}"
+            )
+        self.context = context
+        start = perf_counter()
+        scores = self.score(traces, tests)
+        scores = scores if isinstance(scores, Scores) else Scores(scores)
+        risk = np.asarray(scores.risk, np.float64)
+        self._check(risk, traces.people)
+        self._scores = replace(scores, risk=risk)
+        self._seconds = perf_counter() - start
+        return self
+
+    def predict_proba(
+        self, people: PersonIds | Sequence[int] | None = None
+    ) -> Probabilities:
+        """Return the risk of ``people``, or of everybody.
+
+        For tested people too this is a risk, not their result.
+        """
+        risk = self.scores.risk
+        if people is None:
+            return risk.copy()
+        wanted = np.asarray(people, np.int64)
+        if ((wanted < 0) | (wanted >= len(risk))).any():
+            raise DataError(f"people must be numbers from 0 to {len(risk) - 1}")
+        return risk[wanted]
+
+    def save_state(self, folder: Path, origin: Origin) -> None:  # noqa: B027
+        """Write what later commands need of the fit into ``folder``."""
+
+    @property
+    def scores(self) -> Scores:
+        """The whole result of the fit."""
+        if self._scores is None:
+            raise DataError(
+                f"{self.name} is not fitted yet: call fit(traces, tests) first"
+            )
+        return self._scores
+
+    @property
+    def cost(self) -> Cost:
+        """Time, steps and parameters of the fit."""
+        scores = self.scores
+        return Cost(self._seconds, scores.steps, scores.parameters)
+
+    def _check(self, risk: Probabilities, people: int) -> None:
+        if risk.shape != (people,):
+            raise DataError(
+                f"{self.name}: scores of shape {risk.shape}, expected ({people},)"
+            )
+        if np.isnan(risk).any():
+            raise DataError(f"{self.name}: a risk is not a number")
+        if not ((risk >= 0) & (risk <= 1)).all():
+            raise DataError(f"{self.name}: a risk is not between 0 and 1")
+
+
+def require_both(known: Known) -> None:
+    """Raise ``DataError`` unless there are positive and negative results."""
+    for wanted, word in ((1, "positive"), (0, "negative")):
+        if not (known.status == wanted).any():
+            raise DataError(
+                f"nobody tested {word}: one kind of result alone teaches nothing"
+            )

@@ -1,0 +1,370 @@
+"""D2STGNN: diffusion and inherent signals separated, on a dynamic graph.
+
+Shao et al., "Decoupled Dynamic Spatial-Temporal Graph Neural Network for Traffic
+Forecasting" (VLDB 15, 11, 2022). Written from the paper's equations. Rows are (people,
+days, width) throughout.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.checks import whole
+from epifalcon.hypergraph.edges import EdgeList
+from epifalcon.methods.networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+    require_heads,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class D2stgnnSettings(NetworkSettings):
+    """Settings of D2STGNN."""
+
+    layers: int = 2
+    heads: int = 4
+    """Of the attention over days; they divide ``width``."""
+    reach: int = 3
+    """Days that a diffusion step looks back, its own among them."""
+    embedding: int = 10
+    """Numbers in the embedding of a day, and in each of a person's two."""
+    partners: int = 32
+    """Strongest contacts of each person that the changing graph weighs."""
+    head_width: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(
+            1,
+            layers=self.layers,
+            heads=self.heads,
+            reach=self.reach,
+            embedding=self.embedding,
+            partners=self.partners,
+            head_width=self.head_width,
+        )
+        require_heads(self.width, self.heads)
+
+
+class D2stgnn(NetworkMethod):
+    """D2STGNN (Shao et al., VLDB 2022).
+
+    All blocks of the paper: estimation gate, residual decomposition with
+    backcasts, localised diffusion on self-excluded powers of the transition
+    matrices, GRU with multi-head attention, dynamic graph, static graph.
+
+    Reduced or adapted here:
+    - two layers of width 32 (originally five of 32); narrower beside them: forecasts
+      of 32 (256), a head of 64 (512), gates of 32 (64); dropout in fewer places;
+    - the graph holds each person's 32 strongest contacts, and since contacts
+      have no direction the forward and the backward walk are one, from the
+      listed partners to the person;
+    - the static graph, a softmax of products of the two embeddings over
+      everybody, is the product of the softmaxed embeddings with rows brought to
+      1: rank ``embedding`` instead of people;
+    - one embedding of time, of the day of the window, stands for the paper's
+      time of day and day of week;
+    - the horizon is one step and what is told is one logit a person.
+    """
+
+    name = "d2stgnn"
+    title = "D2STGNN"
+    settings_type = D2stgnnSettings
+    settings: D2stgnnSettings
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """A new network on the strongest contacts of ``graphs``."""
+        return D2stgnnNetwork(graphs, channels, self.settings)
+
+
+class D2stgnnNetwork(nn.Module):
+    """(x, status) to log odds (people,); status is not read."""
+
+    def __init__(
+        self, graphs: ContactGraphs, channels: int, settings: D2stgnnSettings
+    ) -> None:
+        super().__init__()
+        size, width = settings.embedding, settings.width
+        partners = graphs.partners(settings.partners)
+        edges = EdgeList(partners.edge_index, graphs.people)
+        self.start = nn.Linear(channels, width)
+        # The paper's E^u and E^d, and T.
+        self.sender = nn.Parameter(0.1 * torch.randn(graphs.people, size))
+        self.receiver = nn.Parameter(0.1 * torch.randn(graphs.people, size))
+        self.day = nn.Parameter(0.1 * torch.randn(graphs.days, size))
+        self.dynamic = DynamicGraph(
+            edges,
+            partners.weight,
+            history=graphs.days * channels,
+            about=2 * size,
+            width=width,
+        )
+        last = settings.layers - 1
+        self.layers = nn.ModuleList(
+            DecoupledLayer(graphs.days, settings, last=number == last)
+            for number in range(settings.layers)
+        )
+        self.head = nn.Sequential(
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(width, settings.head_width),
+            nn.ReLU(),
+            nn.Linear(settings.head_width, 1),
+        )
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """From x (people, days, channels) to log odds (people,)."""
+        person = torch.cat([self.sender, self.receiver], dim=1)
+        last_day = self.day[-1].expand(len(x), -1)
+        graphs = (
+            self.dynamic(x, torch.cat([self.sender, last_day], dim=1)),
+            LowRankGraph.of(self.receiver, self.sender),
+        )
+        rows, total = self.start(x), torch.zeros(())
+        for layer in self.layers:
+            rows, forecast = layer(rows, self.day, person, graphs)
+            total = total + forecast
+        odds: Tensor = self.head(total)
+        return odds[:, 0]
+
+
+class Graph(Protocol):
+    """Transition matrices, each power without its diagonal."""
+
+    def powers(self, x: Tensor) -> Sequence[Tensor]:
+        """P~ x and the same of P^2, for x (people, width)."""
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGraph:
+    """A transition matrix on given edges, none of them a loop."""
+
+    edges: EdgeList
+    """From contact to person, each once."""
+    value: Tensor
+    """(edges,); those of a target add up to 1."""
+    there: Tensor
+    """(mutual,) the edges whose opposite is listed too."""
+    back: Tensor
+    """(mutual,) those opposites."""
+
+    def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return P x and (P^2 - diag P^2) x.
+
+        The diagonal of P^2 is the sum over j of P_ij P_ji; P^2 is never formed.
+        """
+        once = self.edges.product(self.value, x)
+        to_and_fro = self.value[self.there] * self.value[self.back]
+        target = self.edges.target[self.there]
+        own = x.new_zeros(len(x)).index_add(0, target, to_and_fro)
+        twice = self.edges.product(self.value, once)
+        return once, torch.addcmul(twice, own[:, None], x, value=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankGraph:
+    """U V' with rows divided by their sums; U, V positive (people, rank)."""
+
+    left: Tensor
+    """U with each row divided by its sum over V."""
+    right: Tensor
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor) -> "LowRankGraph":
+        """The graph of U = softmax(left), V = softmax(right), row by row."""
+        u, v = left.softmax(dim=1), right.softmax(dim=1)
+        return cls(u / (u @ v.sum(dim=0))[:, None], v)
+
+    def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(P - diag P) x and (P^2 - diag P^2) x."""
+        middle = self.right.t() @ self.left
+        inward = self.right.t() @ x
+        made = []
+        for left in (self.left, self.left @ middle):
+            own = (left * self.right).sum(dim=1, keepdim=True)
+            made.append(torch.addcmul(left @ inward, own, x, value=-1))
+        return made[0], made[1]
+
+
+class DynamicGraph(nn.Module):
+    """The walk on contacts, weighed anew by attention: the paper's P^dy.
+
+    P^dy = P o softmax(Q K' / sqrt d) with rows brought back to a sum of 1, where
+    Q and K are linear in features of each person: what happened to it on all
+    days through two linear maps, its embedding, and the embedding of the last
+    day. Since P is 0 off the contacts, the sum of the softmax over everybody
+    cancels: the row is a softmax of log P_ij + q_i k_j / sqrt d over the
+    contacts alone, exactly.
+
+    As in the paper one graph serves all days of the window. Contacts have no
+    direction, so the paper's forward and backward walks are one.
+    """
+
+    def __init__(
+        self, edges: EdgeList, weight: Tensor, history: int, about: int, width: int
+    ) -> None:
+        """``weight`` (edges,) of the walk; ``history`` and ``about``: input sizes."""
+        super().__init__()
+        self._edges, self._log_weight = edges, weight.log()
+        forth = edges.target * edges.people + edges.source
+        opposite = edges.source * edges.people + edges.target
+        _, there, back = np.intersect1d(
+            forth.numpy(), opposite.numpy(), assume_unique=True, return_indices=True
+        )
+        self._there, self._back = torch.from_numpy(there), torch.from_numpy(back)
+        self.history = nn.Sequential(
+            nn.Linear(history, width), nn.ReLU(), nn.Linear(width, width)
+        )
+        self.query = nn.Linear(width + about, width, bias=False)
+        self.key = nn.Linear(width + about, width, bias=False)
+
+    def forward(self, x: Tensor, about: Tensor) -> SparseGraph:
+        """From x (people, days, channels) and ``about`` (people, more) to the graph."""
+        features = torch.cat([self.history(x.flatten(1)), about], dim=1)
+        query, key = self.query(features), self.key(features)
+        score = self._edges.scores(query / math.sqrt(query.shape[1]), key)
+        value = self._edges.softmax(score + self._log_weight.to(score.dtype))
+        return SparseGraph(self._edges, value, self._there, self._back)
+
+
+class EstimationGate(nn.Module):
+    """How much of each row is diffusion: the paper's estimation gate.
+
+    sigmoid(relu([day, person] W1) W2): one number for each person and day, from
+    embeddings alone. The paper's two embeddings of time (of the day, of the
+    week) are one here, of the day of the window.
+    """
+
+    def __init__(self, of_day: int, of_person: int, width: int) -> None:
+        super().__init__()
+        # [day, person] W1 as a sum: the concatenation is never made.
+        self.of_day = nn.Linear(of_day, width)
+        self.of_person = nn.Linear(of_person, width, bias=False)
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, day: Tensor, person: Tensor) -> Tensor:
+        """(days, of_day) and (people, of_person) to (people, days, 1) in (0, 1)."""
+        hidden = self.of_day(day) + self.of_person(person)[:, None]
+        gate: Tensor = self.out(hidden.relu()).sigmoid()
+        return gate
+
+
+class Diffusion(nn.Module):
+    """The localised convolution over people and days: the paper's diffusion model.
+
+    H_t = sum over graphs and powers k of P~^k Z_t W_k,
+    Z_t = sum over j < ``reach`` of relu(X_{t-j} U_j).
+
+    The paper puts ``reach`` copies of P~^k side by side and the rows of the last
+    ``reach`` days below each other; the copies are equal, so their product is
+    that of P~^k with the sum. Days before the window are left out.
+    """
+
+    def __init__(self, width: int, reach: int, graphs: int) -> None:
+        super().__init__()
+        self.lags = nn.ModuleList(nn.Linear(width, width) for _ in range(reach))
+        self.mix = nn.ModuleList(
+            nn.Linear(width, width, bias=first == 0) for first in range(2 * graphs)
+        )
+
+    def forward(self, x: Tensor, graphs: Sequence[Graph]) -> Tensor:
+        """(people, days, width) in and out."""
+        days = x.shape[1]
+        z = self.lags[0](x).relu()
+        for lag, linear in enumerate(self.lags[1:days], start=1):
+            earlier = linear(x[:, : days - lag]).relu()
+            z = z + functional.pad(earlier, (0, 0, lag, 0))
+        from_others = [one for graph in graphs for one in graph.powers(z.flatten(1))]
+        mixed = [
+            mix(one.view_as(z)) for mix, one in zip(self.mix, from_others, strict=True)
+        ]
+        return cast(Tensor, sum(mixed))
+
+
+class Inherent(nn.Module):
+    """What goes on within each person: GRU, then attention over the days.
+
+    The paper's inherent model: the GRU's states with sinusoidal positions go
+    through multi-head self-attention, so that days far apart meet too.
+    """
+
+    def __init__(self, width: int, heads: int, days: int) -> None:
+        super().__init__()
+        self._heads = heads
+        self.gru = nn.GRU(width, width, batch_first=True)
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+        self.register_buffer("position", positions(days, width), persistent=False)
+        self.position: Tensor
+
+    def forward(self, x: Tensor, asked: int) -> Tensor:
+        """(people, days, width) to (people, asked, width): the last ``asked`` days."""
+        states = self.gru(x)[0] + self.position
+        query = self._split(self.query(states[:, -asked:]))
+        key, value = map(self._split, self.key_value(states).chunk(2, dim=2))
+        met = functional.scaled_dot_product_attention(query, key, value)
+        made: Tensor = self.out(met.transpose(1, 2).flatten(2))
+        return made
+
+    def _split(self, rows: Tensor) -> Tensor:
+        """(people, days, width) to (people, heads, days, width / heads)."""
+        people, days, width = rows.shape
+        apart = rows.reshape(people, days, self._heads, width // self._heads)
+        return apart.transpose(1, 2)
+
+
+def positions(days: int, width: int) -> Tensor:
+    """Sines and cosines of the day, (days, width), Vaswani et al. 2017."""
+    day = torch.arange(days, dtype=torch.float32)[:, None]
+    pair = torch.arange(width) // 2
+    angle = day / 10_000 ** (2 * pair / width)
+    return torch.where(torch.arange(width) % 2 == 0, angle.sin(), angle.cos())
+
+
+class DecoupledLayer(nn.Module):
+    """One layer: what diffusion explains is taken away, then what is inherent.
+
+    The paper's decoupling and residual decomposition:
+        X_dif = gate o X,        H_dif = Diffusion(X_dif),
+        X_inh = norm(X - relu(H_dif B_dif)),   H_inh = Inherent(X_inh),
+        next  = norm(X_inh - relu(H_inh B_inh)).
+    Each block's forecast is linear in its hidden row of the last day: the
+    horizon is one step, so the paper's autoregression is one step too. The last
+    layer has nobody to hand on to and makes no inherent backcast.
+    """
+
+    def __init__(self, days: int, settings: D2stgnnSettings, last: bool) -> None:
+        super().__init__()
+        width, size = settings.width, settings.embedding
+        self._last = last
+        self.gate = EstimationGate(size, 2 * size, width)
+        self.diffusion = Diffusion(width, settings.reach, graphs=2)
+        self.inherent = Inherent(width, settings.heads, days)
+        self.backcast_diffusion = nn.Linear(width, width)
+        self.norm_diffusion = nn.LayerNorm(width)
+        self.forecast = nn.Linear(2 * width, width)
+        if not last:
+            self.backcast_inherent = nn.Linear(width, width)
+            self.norm_inherent = nn.LayerNorm(width)
+
+    def forward(
+        self, x: Tensor, day: Tensor, person: Tensor, graphs: Sequence[Graph]
+    ) -> tuple[Tensor, Tensor]:
+        """Return rows for the next layer, and the forecast (people, width)."""
+        spread = self.diffusion(self.gate(day, person) * x, graphs)
+        left = self.norm_diffusion(x - self.backcast_diffusion(spread).relu())
+        within = self.inherent(left, 1 if self._last else x.shape[1])
+        forecast = self.forecast(torch.cat([spread[:, -1], within[:, -1]], dim=1))
+        if self._last:
+            return left, forecast
+        taken = self.backcast_inherent(within).relu()
+        return self.norm_inherent(left - taken), forecast

@@ -1,0 +1,433 @@
+"""DSTAGNN: attention over days and people, on a graph of similar histories.
+
+Lan et al., "DSTAGNN: Dynamic Spatial-Temporal Aware Graph Neural Network for Traffic
+Flow Forecasting" (ICML 2022). Written from the paper's equations. Rows are (people,
+days, channels) throughout.
+
+Similarity of two people: a person is a distribution over its days; day d weighs |w_d|,
+where w_d holds what was measured in each slot of the day, here log(1 + others present),
+and moving weight from day d of one person to day e of another costs 1 - cos(w_d, w_e).
+The distance is the least cost of moving one distribution into the other (Wasserstein).
+It is computed from the traces alone, so the graph never contains a test result.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.checks import at_least, whole
+from epifalcon.errors import SettingsError
+from epifalcon.hypergraph.edges import EdgeList
+from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import UNKNOWN, Floats
+
+_STAGES = (16.0, 4.0, 1.0)
+_PAIRS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkhornSettings:
+    """Accuracy of the distances."""
+
+    softness: float = 0.005
+    """Of the entropy; costs lie in [0, 1]. Less is nearer to the exact distance."""
+    sweeps: int = 15
+    """In each of three stages, the first two with 16 and 4 times the softness."""
+
+    def __post_init__(self) -> None:
+        # Below, exp(-cost / softness) leaves the range of double precision.
+        at_least(0.002, softness=self.softness)
+        whole(1, sweeps=self.sweeps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DstagnnSettings(NetworkSettings):
+    """Settings of DSTAGNN."""
+
+    width: int = 16
+    """Channels of the rows, and of the free embedding."""
+    blocks: int = 2
+    heads: int = 2
+    """Of the attention over days."""
+    key_width: int = 16
+    """Numbers in each query and key."""
+    orders: int = 3
+    """Chebyshev terms, each with an attention of its own."""
+    kernels: tuple[int, ...] = (3, 5, 7)
+    """Days of each gated convolution."""
+    partners: int = 32
+    """Strongest contacts of each person whose likeness is measured."""
+    relatives: int = 16
+    """The most alike of them: the edges of the graph."""
+    head_width: int = 64
+    sinkhorn: SinkhornSettings = field(default_factory=SinkhornSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(
+            1,
+            blocks=self.blocks,
+            heads=self.heads,
+            key_width=self.key_width,
+            orders=self.orders,
+            partners=self.partners,
+            relatives=self.relatives,
+            head_width=self.head_width,
+        )
+        if not self.kernels:
+            raise SettingsError("kernels must name at least one number of days")
+        for kernel in self.kernels:
+            whole(1, kernels=kernel)
+
+
+class Dstagnn(NetworkMethod):
+    """DSTAGNN (Lan et al., ICML 2022).
+
+    All blocks of the paper: the graph of alike people by Wasserstein distance,
+    attention over days with residual scores, attention over people, Chebyshev
+    convolution under that attention, multi-scale gated convolution over days.
+
+    Reduced or adapted here:
+    - two blocks of 16 channels (originally four of 32), two heads over days
+      (originally three or four), keys of 16 (32), a head of 64 (128);
+    - rows enter attention as they are, without learnt embeddings of the day and of
+      the person's number, which would be a free vector for each person;
+    - likenesses are not divided by their mean;
+    - likeness is measured by Sinkhorn's scaling among each person's 32 strongest
+      contacts, not by exact transport among all pairs, and the 16 most alike are
+      kept (originally the most alike hundredth of everybody);
+    - the softmax over people and the learnt masks stand on that graph alone;
+    - input channels are lifted to 16 before the first block;
+    - the outputs of all blocks, side by side, tell one logit a person.
+    """
+
+    name = "dstagnn"
+    title = "DSTAGNN"
+    settings_type = DstagnnSettings
+    settings: DstagnnSettings
+    _made: "tuple[ContactGraphs, AwareGraph] | None" = None
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """Return a new network; all learning rates share one graph."""
+        if self._made is None or self._made[0] is not graphs:
+            self._made = (graphs, AwareGraph.of(graphs, self.settings))
+        return DstagnnNetwork(self._made[1], graphs.days, channels, self.settings)
+
+
+class DstagnnNetwork(nn.Module):
+    """(x, status) to log odds (people,); status is not read."""
+
+    def __init__(
+        self, graph: "AwareGraph", days: int, channels: int, settings: DstagnnSettings
+    ) -> None:
+        super().__init__()
+        width = settings.width
+        self.start = nn.Linear(channels, width)
+        self.blocks = nn.ModuleList(
+            AwareBlock(graph, days, settings) for _ in range(settings.blocks)
+        )
+        self.head = nn.Sequential(
+            nn.Linear(settings.blocks * days * width, settings.head_width),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(settings.head_width, 1),
+        )
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """From x (people, days, channels) to log odds (people,)."""
+        rows, score, parts = self.start(x), None, []
+        for block in self.blocks:
+            rows, score = block(rows, score)
+            parts.append(rows.flatten(1))
+        odds: Tensor = self.head(torch.cat(parts, dim=1))
+        return odds[:, 0]
+
+
+@dataclass(frozen=True, eq=False)
+class AwareGraph:
+    """Who is similar: the paper's STAG and STRG, and the Chebyshev terms on them.
+
+    The edges go in both directions, and from each person to itself.
+    """
+
+    edges: EdgeList
+    similarity: Tensor
+    """(edges,) the relevance A_STRG; 0 on the diagonal."""
+    chebyshev: Tensor
+    """(orders, edges) T_k of the scaled Laplacian of the graph, on the edges."""
+
+    @classmethod
+    def of(cls, graphs: ContactGraphs, settings: DstagnnSettings) -> "AwareGraph":
+        """Return the graph of the most similar among everybody's strongest contacts."""
+        partners = graphs.partners(settings.partners).edge_index.numpy()
+        pairs = np.unique(np.sort(partners, axis=0), axis=1)
+        profiles = day_profiles(graphs.traces)
+        similarity = similarities(profiles, pairs, settings.sinkhorn)
+        return cls.of_pairs(
+            pairs, similarity, graphs.people, settings.relatives, settings.orders
+        )
+
+    @classmethod
+    def of_pairs(
+        cls,
+        pairs: NDArray[np.int64],
+        similarity: Floats,
+        people: int,
+        relatives: int,
+        orders: int,
+    ) -> "AwareGraph":
+        """Return the graph of ``pairs`` (2, pairs), each once.
+
+        Each person keeps its ``relatives`` most similar; an edge that either side keeps
+        stays.
+        """
+        person, value = pairs.ravel(), np.tile(similarity, 2)
+        order = np.lexsort((-value, person))
+        start = np.searchsorted(person[order], np.arange(people))
+        rank = np.arange(len(order)) - start[person[order]]
+        kept = np.unique(order[rank < relatives] % max(len(similarity), 1))
+        one, other = torch.from_numpy(pairs[:, kept])
+        own = torch.arange(people)
+        ends = torch.cat([one, other, own]), torch.cat([other, one, own])
+        edges = EdgeList(torch.stack(ends), people)
+        value = np.concatenate([np.tile(similarity[kept], 2), np.zeros(people)])
+        return cls(edges, torch.from_numpy(value).float(), _chebyshev(edges, orders))
+
+
+def _chebyshev(edges: EdgeList, orders: int) -> Tensor:
+    """Return T_k(L~) on the edges, L~ = -D^-1/2 A D^-1/2 (largest eigenvalue as 2).
+
+    A is 1 on each edge and 0 on the diagonal. T_k reaches k steps far, but it is only
+    multiplied with attention on the edges, so no more is stored.
+    """
+    row, column = edges.target.numpy().copy(), edges.source.numpy().copy()
+    people = edges.people
+    edge = (row != column).astype(np.float64)
+    scale = 1 / np.sqrt(np.maximum(np.bincount(row, edge, people), 1))
+    value = -edge * scale[row] * scale[column]
+    scaled = sp.csr_array((value, (row, column)), (people, people))
+    terms = [sp.csr_array(sp.eye_array(people)), scaled]
+    for _ in range(2, orders):
+        terms.append(sp.csr_array(2 * (scaled @ terms[-1]) - terms[-2]))
+    read = [np.asarray(term[row, column]).ravel() for term in terms[:orders]]
+    return torch.from_numpy(np.stack(read).astype(np.float32))
+
+
+def day_profiles(traces: Traces) -> NDArray[np.float32]:
+    """Return log(1 + others present), 0 if unobserved: (people, days, slots)."""
+    company = np.zeros((traces.slots, traces.people), np.float32)
+    for slot, here in enumerate(traces.by_slot):
+        seen = here != UNKNOWN
+        company[slot, seen] = np.log(traces.occupancy(slot)[here[seen]])
+    shape = (traces.people, traces.clock.days, traces.clock.slots_per_day)
+    return np.ascontiguousarray(company.T).reshape(shape)
+
+
+def similarities(
+    profiles: NDArray[np.floating[Any]],
+    pairs: NDArray[np.int64],
+    settings: SinkhornSettings,
+) -> Floats:
+    """Return 1 - the distance of the two people of each pair: (pairs,) in [0, 1].
+
+    ``profiles`` (people, days, slots), none negative; ``pairs`` (2, pairs). By Sinkhorn
+    scaling followed by rounding to a true transport plan (Altschuler et al. 2017), so
+    the distance is never less than the exact one. A day of zeros has cost 1 to every
+    day; a person with such days only weighs them equally.
+    """
+    length = np.sqrt((np.asarray(profiles, np.float64) ** 2).sum(axis=2))
+    total = length.sum(axis=1, keepdims=True)
+    even = np.full_like(length, 1 / length.shape[1])
+    weight = np.divide(length, total, out=even, where=total > 0)
+    direction = profiles / np.where(length > 0, length, 1)[:, :, None]
+    found = np.empty(pairs.shape[1])
+    for start in range(0, len(found), _PAIRS_AT_ONCE):
+        one, other = pairs[:, start : start + _PAIRS_AT_ONCE]
+        cost = np.maximum(1 - direction[one] @ direction[other].mT, 0)
+        plan = _transport(cost, weight[one], weight[other], settings)
+        found[start : start + _PAIRS_AT_ONCE] = 1 - (cost * plan).sum(axis=(1, 2))
+    return np.clip(found, 0, 1)
+
+
+def _transport(
+    cost: Floats, mass: Floats, wanted: Floats, settings: SinkhornSettings
+) -> Floats:
+    """Return transport plans (pairs, days, days) with the given row and column sums."""
+    rows, columns = np.zeros_like(mass), np.zeros_like(wanted)
+    plan = cost
+    with np.errstate(divide="ignore"):
+        for stage in _STAGES:
+            softness = settings.softness * stage
+            gain = rows[:, :, None] + columns[:, None] - cost
+            plan = np.exp(gain / softness)
+            right = np.ones_like(wanted)
+            for _ in range(settings.sweeps):
+                left = _ratio(mass, (plan @ right[:, :, None])[:, :, 0])
+                right = _ratio(wanted, (left[:, None] @ plan)[:, 0])
+            plan = plan * left[:, :, None] * right[:, None]
+            rows, columns = (
+                price + softness * np.log(factor)
+                for price, factor in ((rows, left), (columns, right))
+            )
+    # Make the sums exact: shrink what is too much, spread what is missing.
+    plan *= np.minimum(_ratio(mass, plan.sum(axis=2)), 1)[:, :, None]
+    plan *= np.minimum(_ratio(wanted, plan.sum(axis=1)), 1)[:, None]
+    lacking, open_ = mass - plan.sum(axis=2), wanted - plan.sum(axis=1)
+    total = np.maximum(lacking.sum(axis=1), 1e-15)
+    missing = lacking[:, :, None] * open_[:, None] / total[:, None, None]
+    return np.asarray(plan + missing)
+
+
+def _ratio(wanted: Floats, given: Floats) -> Floats:
+    return np.divide(wanted, given, out=np.zeros_like(wanted), where=given > 0)
+
+
+class TemporalAttention(nn.Module):
+    """Days attend to days, each day told by the whole city.
+
+    For each channel the day is the vector of all people's values. Q, K and V are
+    linear in it (people x heads d), the scores of the block before are added
+    (residual attention), and what is met is led back to the people:
+        norm(X' + softmax(Q K' / sqrt d + before) V W_o).
+    The norm is over people and without parameters.
+    """
+
+    def __init__(self, people: int, heads: int, width: int) -> None:
+        super().__init__()
+        self._heads, self._width = heads, width
+        self.inward = nn.Linear(people, 3 * heads * width, bias=False)
+        self.outward = nn.Linear(heads * width, people, bias=False)
+
+    def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(people, days, channels) in and out, and the scores of this block."""
+        by_channel = x.permute(2, 1, 0).contiguous()
+        parts = self.inward(by_channel).unflatten(2, (3, self._heads, self._width))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        score = query @ key.transpose(2, 3) / math.sqrt(self._width)
+        if before is not None:
+            score = score + before
+        met = (score.softmax(dim=3) @ value).transpose(1, 2).flatten(2)
+        rows = by_channel + self.outward(met)
+        return functional.layer_norm(rows, rows.shape[2:]).permute(2, 1, 0), score
+
+
+class SpatialAttention(nn.Module):
+    """How much each person attends to those alike, once for each Chebyshev term.
+
+    P_k = softmax(Q_k K_k' / sqrt d + A_STRG o M_k), Q and K linear in the days of
+    a person after the temporal attention, M_k learnt. The softmax runs over the
+    support instead of everybody, and M_k has its entries there alone (people x
+    people of them could not be held).
+    """
+
+    def __init__(
+        self, graph: AwareGraph, history: int, embedded: int, width: int
+    ) -> None:
+        super().__init__()
+        terms = len(graph.chebyshev)
+        self._graph, self._terms = graph, terms
+        self.embed = nn.Linear(history, embedded)
+        self.norm = nn.LayerNorm(embedded)
+        self.query = nn.Linear(embedded, terms * width, bias=False)
+        self.key = nn.Linear(embedded, terms * width, bias=False)
+        self.mask = nn.Parameter(0.1 * torch.randn(terms, len(graph.edges)))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """(people, days, channels) to P_k on the edges, (edges,) for each k."""
+        graph = self._graph
+        person = self.norm(self.embed(x.flatten(1)))
+        query = self.query(person).chunk(self._terms, dim=1)
+        key = self.key(person).chunk(self._terms, dim=1)
+        scale = 1 / math.sqrt(query[0].shape[1])
+        return [
+            graph.edges.softmax(
+                graph.edges.scores(scale * one, other) + graph.similarity * mask
+            )
+            for one, other, mask in zip(query, key, self.mask, strict=True)
+        ]
+
+
+class ChebyshevConv(nn.Module):
+    """relu(sum over k of (T_k(L~) o P_k) X Theta_k), day by day."""
+
+    def __init__(self, graph: AwareGraph, channels: int) -> None:
+        super().__init__()
+        self._graph = graph
+        terms = len(graph.chebyshev)
+        self.mix = nn.Linear(terms * channels, channels)
+
+    def forward(self, x: Tensor, attention: list[Tensor]) -> Tensor:
+        """(people, days, channels) in and out."""
+        edges, terms = self._graph.edges, self._graph.chebyshev.to(x.dtype)
+        # T_0 is the identity: only the diagonal of P_0 is left, the last edges.
+        spread = [attention[0][-edges.people :][:, None, None] * x]
+        spread += [
+            edges.product(term * weight, x.flatten(1)).view_as(x)
+            for term, weight in zip(terms[1:], attention[1:], strict=True)
+        ]
+        mixed: Tensor = self.mix(torch.cat(spread, dim=2))
+        return functional.relu(mixed)
+
+
+class GatedConv(nn.Module):
+    """Gated convolutions over days at several scales: the paper's M-GTU.
+
+    tanh(E) o sigmoid(F), [E, F] a convolution over ``kernel`` days without
+    padding, for each kernel; the results, side by side in time, are led back to
+    the days of the window by a linear map (the paper pools); then relu of the
+    sum with the input. A kernel longer than the window is cut to it.
+    """
+
+    def __init__(self, channels: int, days: int, kernels: tuple[int, ...]) -> None:
+        super().__init__()
+        fitting = [min(kernel, days) for kernel in kernels]
+        self.convolve = nn.ModuleList(
+            nn.Conv2d(channels, 2 * channels, (kernel, 1)) for kernel in fitting
+        )
+        made = sum(days - kernel + 1 for kernel in fitting)
+        self.days = nn.Linear(made, days)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(people, days, channels) in and out."""
+        image = x.permute(2, 1, 0).contiguous()[None]
+        made = []
+        for convolve in self.convolve:
+            value, gate = convolve(image)[0].chunk(2)
+            made.append(value.tanh() * gate.sigmoid())
+        mixed = self.days.weight @ torch.cat(made, dim=1) + self.days.bias[:, None]
+        return functional.relu(x + mixed.permute(2, 1, 0))
+
+
+class AwareBlock(nn.Module):
+    """One block: attention over days and people, both convolutions, residual.
+
+    norm(relu(X W + M-GTU(Cheb(X)))), the norm over channels.
+    """
+
+    def __init__(self, graph: AwareGraph, days: int, settings: DstagnnSettings) -> None:
+        super().__init__()
+        channels, key_width = settings.width, settings.key_width
+        self.over_days = TemporalAttention(
+            graph.edges.people, settings.heads, key_width
+        )
+        self.over_people = SpatialAttention(
+            graph, days * channels, 2 * channels, key_width
+        )
+        self.spread = ChebyshevConv(graph, channels)
+        self.in_time = GatedConv(channels, days, settings.kernels)
+        self.residual = nn.Linear(channels, channels)
+        self.norm = nn.LayerNorm(channels)
+
+    def forward(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(people, days, channels) in and out; scores over days in and out."""
+        attended, score = self.over_days(x, before)
+        rows = self.in_time(self.spread(x, self.over_people(attended)))
+        return self.norm(functional.relu(self.residual(x) + rows)), score

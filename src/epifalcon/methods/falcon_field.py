@@ -1,0 +1,269 @@
+"""Falcon Field: belief propagation with estimated transmission and calibration.
+
+In each sweep people send, in one message for all regions and slots they were in, how
+infectious they expect to have been and what became of them afterwards; the server
+returns the sums, and each person runs its own chain forward and backward. Equations:
+``docs/explanation-falcon-field.md``; inference: ``belief_propagation``; schedule and
+messages: ``federation/field``. In one process the run is that of one site which holds
+everybody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from epifalcon.belief_propagation.calibration import (
+    IDENTITY,
+    PlattScaling,
+    choose_scaling,
+    covariance,
+    current_given_ever,
+    ensemble_variance,
+    interval,
+    log_odds,
+    perturbed,
+)
+from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.federation.field.course import Course, run_in_process
+from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.plan import budget_of
+from epifalcon.federation.field.settings import METHOD, FieldTask, FieldWishes
+from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.spending import spent_figures
+from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.store import Origin
+from epifalcon.streams import Streams
+from epifalcon.types import Floats, Mask, Probabilities
+
+LEDGER = "ledger.jsonl"
+FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
+MEAN_NOW = "mean_risk_now"
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Risks of a run that did not know the results of some people."""
+
+    risk: Probabilities
+    """(people,) of everybody."""
+    people: Mask
+    """(people,) held out, and tested late enough to judge the final risk."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibration:
+    """A Platt scaling and the covariance of its slope and offset."""
+
+    line: PlattScaling
+    uncertainty: Floats
+
+    @classmethod
+    def fit(
+        cls,
+        risk: Probabilities,
+        held_out: Sequence[HeldOut],
+        known: Known,
+        errors: TestErrors,
+    ) -> "Recalibration":
+        """Fit the recalibration of ``risk``, of a run that knew more than ``held_out``.
+
+        It is the identity unless it lowers the log loss of held-out people by more
+        than one standard error. The expected mean risk of untested people does not
+        depend on which tests are known, so the recalibrated mean is that of
+        ``held_out``.
+        """
+        if not any(one.people.any() for one in held_out):
+            return cls(IDENTITY, np.zeros((2, 2)))
+        before = np.concatenate([one.risk[one.people] for one in held_out])
+        positive = np.concatenate([known.status[one.people] == 1 for one in held_out])
+        line = choose_scaling(before, positive, errors)
+        if line.is_identity:
+            line = PlattScaling(middle=float(log_odds(before).mean()))
+        uncertainty = covariance(line, before, positive, errors)
+        untested = ~known.tested
+        if not line.is_identity and untested.any():
+            means = [line(one.risk[untested]).mean() for one in held_out]
+            line = line.with_mean(risk[untested], float(np.mean(means)))
+        return cls(line, uncertainty)
+
+
+class FalconField(Method):
+    """Belief propagation with a transmission model estimated from tested people.
+
+    The risks of tested people are out-of-fold, and so are the transmission model and
+    the calibration used for them.
+    """
+
+    name = METHOD
+    title = "Falcon Field"
+    kind = "reference"
+    settings_type: ClassVar[type] = FieldWishes
+    settings: FieldWishes
+    _state: PublishedField | None = None
+    _messages: Messages | None = None
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Infer everybody's risk; a private run is one run, without calibration."""
+        context = self.context
+        task = FieldTask.of(
+            self.settings, context.pathogen, context.rule, context.test_errors
+        )
+        ledger = self._ledger(task, traces) if task.private else None
+        home, course = run_in_process(
+            task,
+            traces,
+            known,
+            seed=self.seed,
+            noise=RunSeeds(self.seed).noise,
+            ledger=ledger,
+            report=lambda done, planned: context.progress(
+                "falcon-field: sweeps", done, planned
+            ),
+        )
+        self._store(home, course)
+        found = course.found
+        diagnostics: dict[str, Any] = {"sweeps": found.sweeps, "law": found.law}
+        now = home.finals[()].now
+        if ledger is not None:
+            diagnostics["spent"] = spent_figures(task.mode, ledger)
+            diagnostics[MEAN_NOW] = float(now.aside.mean())
+            return Scores(
+                home.risk,
+                steps=found.sweeps,
+                diagnostics=diagnostics,
+                now=now.aside,
+                now_tested=now.tested,
+            )
+        recalibrations = self._recalibrations(home, course, known, traces)
+        ever, risk, current = home.risk, home.risk, now.aside.copy()
+        for without, final in sorted(home.finals.items(), key=lambda one: one[0]):
+            own = home.own(without)
+            risk[own] = recalibrations[without].line(final.risk)[own]
+            current[own] = final.now.aside[own]
+        current = current_given_ever(current, ever, risk)
+        diagnostics |= vars(recalibrations[()].line)
+        diagnostics[MEAN_NOW] = float(current.mean())
+        tested = np.flatnonzero(known.tested).astype(np.int32)
+        scores = Scores(
+            risk,
+            tested,
+            risk[tested],
+            steps=found.sweeps,
+            diagnostics=diagnostics,
+            now=current,
+            now_tested=np.where(known.tested, now.tested, current),
+        )
+        if not self.settings.field.ensemble:
+            return scores
+        risks = self._ensemble(task, known, traces, found.law)
+        return _with_interval(scores, risks, home, recalibrations)
+
+    def save_state(self, folder: Path, origin: Origin) -> None:
+        """Write the final sums, and people's own messages where sums contain them."""
+        if (
+            self._state is None
+            or self._messages is None
+            or not self.settings.field.kept
+        ):
+            return
+        self._state.save(folder / FIELD_FOLDER, origin)
+        if self._state.graph.own_in_sums:
+            self._messages.save(folder / MESSAGES_FOLDER, origin)
+
+    def _store(self, home: FieldHome, course: Course) -> None:
+        state = course.found.state
+        if state is None:
+            raise AssertionError("a course without a final run")
+        errors = self.context.test_errors
+        self._state = PublishedField(
+            course.graph, state.sums, state.factor, home.rates, errors
+        )
+        people = home.cohort.state
+        self._messages = Messages(people.infectious, people.evidence)
+
+    def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
+        """Open the ledger in the run's folder; a resumed run draws the same noise."""
+        budget, folder = budget_of(task, traces.clock), self.context.folder
+        if folder is None:
+            return Ledger(budget)
+        folder.mkdir(parents=True, exist_ok=True)
+        return Ledger.open(folder / LEDGER, budget=budget, replay_from=0)
+
+    def _recalibrations(
+        self, home: FieldHome, course: Course, known: Known, traces: Traces
+    ) -> dict[tuple[int, ...], Recalibration]:
+        """Fit the recalibration of each final run, by the folds that it excludes.
+
+        That of a fold is fitted on its partner alone, by the run without both.
+        """
+        folds, errors = list(course.found.laws_of_folds), self.context.test_errors
+        none = Recalibration(IDENTITY, np.zeros((2, 2)))
+        found = dict.fromkeys(home.finals, none)
+        if self.settings.field.calibration != "auto" or len(folds) < LEAST_FOLDS:
+            return found
+        late = with_late_test(known, traces)
+        held = [
+            HeldOut(home.finals[(fold,)].risk, late & (home.fold == fold))
+            for fold in folds
+        ]
+        found[()] = Recalibration.fit(home.finals[()].risk, held, known, errors)
+        for pair in course.pairs():
+            for fold in pair.owned:
+                risk = home.candidates[pair.folds, course.found.laws_of_folds[fold]]
+                people = late & (home.fold == pair.partner(fold))
+                found[(fold,)] = Recalibration.fit(
+                    home.finals[(fold,)].risk, [HeldOut(risk, people)], known, errors
+                )
+        return found
+
+    def _ensemble(
+        self, task: FieldTask, known: Known, traces: Traces, law: Law
+    ) -> list[Probabilities]:
+        """Return everybody's risk by runs with half of the tests and other rates."""
+        rng = Streams(self.seed).numpy("falcon-field ensemble")
+        region = replace(task.wishes.field.region, law=law)
+        field = replace(
+            task.wishes.field, folds=0, sweeps=region.choosing_sweeps, region=region
+        )
+        wishes, risks = replace(task.wishes, field=field), []
+        for _ in range(self.settings.field.ensemble):
+            half = rng.random(known.people) < 0.5
+            pathogen = perturbed(task.pathogen, rng)
+            one = replace(task, wishes=wishes, pathogen=pathogen)
+            home, _ = run_in_process(one, traces, known.of_people(half), seed=self.seed)
+            risks.append(home.risk)
+        return risks
+
+
+def with_late_test(known: Known, traces: Traces) -> Mask:
+    """(people,) whose last test was on the last day."""
+    last = np.full(known.people, -1)
+    # Later assignments win, and a person's tests are in order of slot.
+    last[known.person] = known.slot
+    return np.asarray(last >= traces.slots - traces.clock.slots_per_day)
+
+
+def _with_interval(
+    scores: Scores,
+    risks: list[Probabilities],
+    home: FieldHome,
+    recalibrations: dict[tuple[int, ...], Recalibration],
+) -> Scores:
+    """Add intervals from an ensemble of risks."""
+    variance = ensemble_variance(risks, home.fold < 0)
+    low, high = scores.risk.copy(), scores.risk.copy()
+    for without, one in sorted(recalibrations.items(), key=lambda one: one[0]):
+        own = home.own(without)
+        ends = interval(scores.risk[own], variance[own], one.line, one.uncertainty)
+        low[own], high[own] = ends.low, ends.high
+    width = float((high - low).mean())
+    diagnostics = scores.diagnostics | {INTERVAL_WIDTH: width}
+    return replace(scores, low=low, high=high, diagnostics=diagnostics)

@@ -1,0 +1,197 @@
+"""Graph WaveNet: dilated convolutions over days, with an adjacency that is learnt.
+
+Wu, Pan, Long, Jiang and Zhang 2019, "Graph WaveNet for Deep Spatial-Temporal
+Graph Modeling". A layer is a gated causal convolution of two days ``dilation``
+apart, then a diffusion over the contacts and over an adjacency learnt from two
+free vectors of each person; what each layer finds on the last day is added up.
+
+What is ours:
+
+- The given graph is the exact contacts of all days. They have no direction, so
+  the paper's two walks are one, D^-1 C.
+- The learnt adjacency of the paper has a number for each pair of people; here it
+  is of low rank (``LowRankAdaptive``).
+- The paper has four times the dilations 1 and 2, and pads too short a past with
+  zeros. We pad nothing: ``dilations`` reaches from the last day exactly to the
+  first, with longer cycles where the days are many.
+- The last layer's graph convolution counts: in the authors' program what is
+  added up is taken before it, so that nobody reads the last one.
+- Channels are 16 in the layers and 64 where layers are added up (paper: 32 and
+  256, then 512), and log odds come out, not twelve forecasts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from epifalcon.checks import one_of, whole
+from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.methods.stgcn import side_by_side
+
+Walk = Callable[[Tensor], Tensor]
+"""The product with a matrix whose rows are shares: (people, width) in and out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphWaveNetSettings(NetworkSettings):
+    """Of Graph WaveNet."""
+
+    width: int = 16
+    skip_width: int = 64
+    """Of the rows into which the layers are added up."""
+    layers: int = 8
+    """At most, unless the days cannot be reached by so few."""
+    diffusion_steps: int = 2
+    """How far both walks go in one layer."""
+    adaptive: Literal["low-rank", "none"] = "low-rank"
+    """The learnt adjacency; "none" has the contacts alone."""
+    adaptive_width: int = 10
+    """Of the two free vectors of each person that make it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(("low-rank", "none"), adaptive=self.adaptive)
+        whole(0, diffusion_steps=self.diffusion_steps)
+        whole(
+            1,
+            skip_width=self.skip_width,
+            layers=self.layers,
+            adaptive_width=self.adaptive_width,
+        )
+
+
+class GraphWaveNet(NetworkMethod):
+    """Graph WaveNet on the contacts of all days and a learnt adjacency."""
+
+    name = "graph-wavenet"
+    title = "GraphWaveNet"
+    settings_type = GraphWaveNetSettings
+    settings: GraphWaveNetSettings
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """Return a new network."""
+        return GraphWaveNetNetwork(channels, graphs, self.settings)
+
+
+class LowRankAdaptive(nn.Module):
+    """(softmax of E along its width) (softmax of F along people)'.
+
+    The paper's A with the softmax before the product, not after it, and so
+    without the relu. Rows are shares of everybody and add up to 1 as the
+    paper's do, but by way of ``adaptive_width`` groups: E says how much a person
+    belongs to each, F who makes it up. Costs two thin products instead of one
+    with people x people numbers.
+    """
+
+    def __init__(self, people: int, width: int) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.randn(people, width))
+        self.other = nn.Parameter(torch.randn(people, width))
+
+    def forward(self) -> Walk:
+        """The product with A."""
+        belongs, makes_up = self.one.softmax(dim=1), self.other.softmax(dim=0)
+        return lambda x: belongs @ (makes_up.T @ x)
+
+
+def dilations(days: int, most: int) -> tuple[int, ...]:
+    """Days between the two that each layer takes in, first layer first.
+
+    They add up to days - 1, so that the last layer is left with one day that has
+    seen all. Cycles of 1, 2 are repeated as in the paper, the last one cut short;
+    where that makes more than ``most`` layers, of 1, 2, 4, and so on. One day
+    gets one layer, which looks nowhere else: (0,).
+    """
+    reach = days - 1
+    if not reach:
+        return (0,)
+    length, found = 2, _cycles(reach, 2)
+    while len(found) > most and 2**length <= reach:
+        length += 1
+        found = _cycles(reach, length)
+    return found
+
+
+def _cycles(reach: int, length: int) -> tuple[int, ...]:
+    found: list[int] = []
+    while reach:
+        step = min(2 ** (len(found) % length), reach)
+        found.append(step)
+        reach -= step
+    return tuple(found)
+
+
+class WaveLayer(nn.Module):
+    """Gated convolution over days, diffusion over graphs, residual, batch norm.
+
+    Paper, equations 7 and 8. Batch norm runs over people x days.
+    """
+
+    def __init__(
+        self, dilation: int, walks: int, settings: GraphWaveNetSettings
+    ) -> None:
+        super().__init__()
+        width, self._steps = settings.width, settings.diffusion_steps
+        self.dilation, self.kernel = dilation, 2 if dilation else 1
+        self.both = nn.Linear(self.kernel * width, 2 * width)
+        self.graph = nn.Linear((1 + walks * self._steps) * width, width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor, walks: Sequence[Walk]) -> Tensor:
+        """(people, days, width) to (people, days - dilation, width)."""
+        made, gate = self.both(side_by_side(x, self.kernel, self.dilation)).chunk(2, 2)
+        rows = made.tanh() * gate.sigmoid()
+        around: Tensor = self.dropout(self.graph(self._diffused(rows, walks)))
+        new = around + x[:, self.dilation :]
+        normal: Tensor = self.norm(new.flatten(0, 1))
+        return normal.view_as(new)
+
+    def _diffused(self, x: Tensor, walks: Sequence[Walk]) -> Tensor:
+        """Rows and their 1 to K steps of each walk: (people, days, terms x width)."""
+        parts = [x]
+        for walk in walks:
+            # All days in one product: the graph is read once, for wide rows.
+            row = x.flatten(1)
+            for _ in range(self._steps):
+                row = walk(row)
+                parts.append(row.view_as(x))
+        return torch.cat(parts, dim=2)
+
+
+class GraphWaveNetNetwork(nn.Module):
+    """Layers from all days down to the last, added up, then log odds."""
+
+    def __init__(
+        self, channels: int, graphs: ContactGraphs, settings: GraphWaveNetSettings
+    ) -> None:
+        super().__init__()
+        width, wide = settings.width, settings.skip_width
+        self._contacts = graphs.contacts
+        self.adaptive = None
+        if settings.adaptive == "low-rank":
+            self.adaptive = LowRankAdaptive(graphs.people, settings.adaptive_width)
+        walks = 1 if self.adaptive is None else 2
+        spans = dilations(graphs.days, settings.layers)
+        self.first = nn.Linear(channels, width)
+        self.layers = nn.ModuleList(WaveLayer(span, walks, settings) for span in spans)
+        self.skips = nn.ModuleList(nn.Linear(width, wide) for _ in spans)
+        self.last = nn.Sequential(
+            nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1)
+        )
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """(people, days, channels) to (people,)."""
+        walks: list[Walk] = [self._contacts.mean]
+        if self.adaptive is not None:
+            walks.append(self.adaptive())
+        x, total = self.first(x), torch.zeros(())
+        for layer, skip in zip(self.layers, self.skips, strict=True):
+            x = layer(x, walks)
+            # Nothing but the last day is ever read of what is added up.
+            total = total + skip(x[:, -1])
+        odds: Tensor = self.last(total)
+        return odds[:, 0]

@@ -1,0 +1,211 @@
+"""HBP: belief propagation on the hypergraph with the disease's own rates.
+
+Nothing is trained. A person is a hidden Markov chain (susceptible, exposed,
+infectious, recovered) that takes one step per slot, as in the simulator. A hyperedge
+is a region in a slot: whoever is infectious there infects each other person with
+probability d = 1 - exp(-kappa beta dt / n). The chain and its messages are those of
+``belief_propagation.seir_chain``; HBP is Falcon Field with fixed transmission and
+without calibration, and the mean-field method is HBP without evidence.
+
+Exact where two people meet at most once and nobody meets in circles. Otherwise
+approximate: people who meet again and again receive their own news; three or more at
+an edge are taken as independent; people with and without symptoms have one mean
+weight; and under the contact law ``I/S`` the susceptible are counted by expectation.
+
+After Altarelli et al., "Bayesian inference of epidemics on networks via belief
+propagation" (PRL 2014), and Baker et al., "Epidemic mitigation by statistical
+inference from contact tracing data" (PNAS 2021), whose messages go from person to
+person, a table over two infection times for each pair that ever met. Here a message
+is one number per visit and direction of time.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
+from epifalcon.belief_propagation.transmission import Factor
+from epifalcon.checks import unit_interval, whole
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import SettingsError
+from epifalcon.federation.field.course import run_in_process
+from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.methods.base import Kind, Method, Scores
+from epifalcon.mobility.traces import Traces
+
+_PATHOGENS_RATE = TransmissionSettings(law="one", choosing_sweeps=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HbpSettings:
+    """Number of sweeps and folds."""
+
+    sweeps: int = 25
+    folds: int = 4
+    """Folds of the tested people, for out-of-fold risks; 0 only excludes a person's
+    own messages from its risk."""
+    start_share: float | None = None
+    """Share of people infected when the traces begin, if the outbreak began earlier;
+    the rule's number of seeds by default. Too small a share ranks people as well, but
+    all risks are too low."""
+
+    def __post_init__(self) -> None:
+        whole(1, sweeps=self.sweeps)
+        whole(0, folds=self.folds)
+        if self.start_share is not None:
+            unit_interval(start_share=self.start_share)
+
+
+class Hbp(Method):
+    """Belief propagation on the hypergraph.
+
+    The risks of tested people are out-of-fold. With ``folds=0`` they come from one run
+    without their own messages; but what such a person received has passed through
+    people who had received its result, and ranks tested people visibly better than
+    held-out ones (AUC .80 against .72 at the Larger size): do not calibrate by it.
+    Test results are taken as right.
+    """
+
+    name = "hbp"
+    title = "HBP"
+    kind: ClassVar[Kind] = "reference"
+    settings_type: ClassVar[type] = HbpSettings
+    settings: HbpSettings
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Infer everybody's risk by belief propagation."""
+        settings, rule = self.settings, self.context.rule
+        if settings.start_share is not None:
+            rule = begun_by(rule, settings.start_share)
+        inference = FieldSettings(
+            sweeps=settings.sweeps,
+            folds=settings.folds,
+            region=_PATHOGENS_RATE,
+            calibration="none",
+        )
+        return self._propagate(inference, rule, traces, known)
+
+    def factor(self, traces: Traces) -> Factor | None:
+        """Return known transmission factors; None for the pathogen's rate."""
+        del traces
+        return None
+
+    def _propagate(
+        self,
+        inference: FieldSettings,
+        rule: OutbreakSettings,
+        traces: Traces,
+        known: Known,
+    ) -> Scores:
+        wishes, context = FieldWishes(field=inference), self.context
+        task = FieldTask.of(wishes, context.pathogen, rule, TestErrors())
+        home, course = run_in_process(
+            task,
+            traces,
+            known,
+            seed=self.seed,
+            report=lambda done, planned: context.progress(
+                f"{self.name}: sweeps", done, planned
+            ),
+            factor=self.factor(traces),
+        )
+        risk = home.risk
+        tested = np.flatnonzero(known.tested).astype(np.int32)
+        sweeps = course.found.sweeps
+        return Scores(
+            risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
+        )
+
+
+class HbpTrueFactors(Hbp):
+    """HBP with the true transmission factor of every region: a ceiling, no method.
+
+    It shows how much could be gained by knowing regional factors, with everything
+    else from tests. Of the ground truth it reads nothing else.
+    """
+
+    name = "hbp-true-factors"
+    title = "HBP, true factors (no method)"
+    kind: ClassVar[Kind] = "ceiling"
+
+    def factor(self, traces: Traces) -> Factor:
+        """Return the true factors."""
+        truth = self.context.ground_truth
+        if truth is None:
+            raise SettingsError(
+                f"{self.name} is a ceiling: give the context the ground truth"
+            )
+        regions = len(traces.regions)
+        truth.variation.require_fit(truth.people, regions)
+        mean = np.concatenate([[1.0], truth.variation.factors(regions)])
+        by_day = np.tile(mean, (traces.clock.days, 1))
+        return Factor(by_day, np.ones_like(by_day), by_day)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanFieldSettings:
+    """Number of sweeps and folds."""
+
+    sweeps: int = 12
+    """Each sweep carries infections on by one generation."""
+    folds: int = 4
+    """As in ``HbpSettings``."""
+
+    def __post_init__(self) -> None:
+        whole(1, sweeps=self.sweeps)
+        whole(0, folds=self.folds)
+
+
+class MeanField(Hbp):
+    """HBP without evidence: the disease runs forward through expected infectiousness.
+
+    People send how infectious they are expected to be, and receive the hazard of the
+    others at their edges. Nobody learns from what became of those it met; a test
+    changes only what is expected of the tested person.
+    """
+
+    name = "mean-field"
+    title = "Mean field"
+    settings_type: ClassVar[type] = MeanFieldSettings
+    settings: MeanFieldSettings  # type: ignore[assignment]
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Infer everybody's risk from expected infectiousness."""
+        inference = FieldSettings(
+            sweeps=self.settings.sweeps,
+            folds=self.settings.folds,
+            region=_PATHOGENS_RATE,
+            calibration="none",
+            renewed=0.0,
+        )
+        return self._propagate(inference, self.context.rule, traces, known)
+
+
+def begun_by(rule: OutbreakSettings, share: float) -> OutbreakSettings:
+    """Return the rule with ``share`` of the people infected at the start."""
+    return replace(
+        rule, seed_count=None, seed_people=(), seed_regions=(), seed_share=share
+    )
+
+
+def share_infected(
+    rule: OutbreakSettings, pathogen: Pathogen, known: Known, slot: int
+) -> float:
+    """Estimate the share of people infected before ``slot`` of the outbreak.
+
+    Assumes exponential growth from the seeds, at least half of one, to the share of
+    positive tests in the mean slot of the tests.
+    """
+    seeds = max(rule.wished_seeds(pathogen, known.people), 0.5)
+    seeded = min(seeds / known.people, 1.0)
+    if not len(known.slot):
+        return seeded
+    positives = np.count_nonzero(known.status == 1)
+    # As if one more person were tested, and infected like anybody at the start.
+    share = (positives + seeded) / (np.count_nonzero(known.tested) + 1)
+    way = min(slot / max(float(known.slot.mean()), 1.0), 1.0)
+    return float(seeded ** (1 - way) * share**way)

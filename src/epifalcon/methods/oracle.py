@@ -1,0 +1,88 @@
+"""The forward oracle: a ceiling, no method. It is told what nobody can know.
+
+Everybody else's true infection history is given, and each person's hazard is
+added up along its trace. What is left open is chance: who was infected of those
+who could have been. A method that sees tests alone and ranks people better than
+this has seen something it should not have.
+"""
+
+import numpy as np
+
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.methods.base import Method
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import Floats, Mask, Probabilities, Slots
+
+
+class Oracle(Method):
+    """Risk = 1 - (1 - p0) exp(-hazard), p0 the chance to be a seed.
+
+    In each slot a person gathers kappa beta dt f W / N in its region, f the region's
+    true factor, W the weight of the infectious others there, each with its true
+    infectiousness, and N all people there (under ``I/S``: itself and the
+    susceptible others). A person's own infection never enters its own
+    hazard, which is also gathered after it. Traces that begin later than the
+    outbreak hold the hazard of their slots alone.
+    """
+
+    name = "oracle"
+    title = "Oracle (no method)"
+    kind = "ceiling"
+    sees_true_traces = True
+
+    def score(self, traces: Traces, known: Known) -> Probabilities:
+        """Return everybody's risk from the ground truth; tests are not used."""
+        truth = self.context.ground_truth
+        if truth is None:
+            raise SettingsError(
+                "oracle is a ceiling: give the context the ground truth"
+            )
+        if not traces.people == truth.people == known.people:
+            raise DataError(
+                f"an outbreak among {truth.people:,} people, tests among "
+                f"{known.people:,}, but traces of {traces.people:,}"
+            )
+        if traces.slots > truth.clock.slots:
+            raise DataError(
+                f"traces of {traces.slots} slots, the outbreak has {truth.clock.slots}"
+            )
+        seeds = truth.settings.wished_seeds(truth.pathogen, traces.people)
+        escaped = (1 - min(seeds / traces.people, 1)) * np.exp(-_hazard(traces, truth))
+        return np.asarray(1 - escaped)
+
+
+def _hazard(traces: Traces, truth: Outbreak) -> Floats:
+    """What each person gathers from the others, all slots together: (people,)."""
+    rule, regions = truth.settings, len(traces.regions)
+    force = truth.kappa * truth.pathogen.beta * traces.clock.slot_days
+    dropped = truth.clock.slots - traces.slots
+    truth.variation.require_fit(traces.people, regions)
+    factor, counts_as = truth.variation.factors(regions), truth.variation.infectiousness
+    total = np.zeros(traces.people)
+    for number, here in enumerate(traces.by_slot):
+        slot = dropped + number
+        seen = np.flatnonzero(here >= 0)
+        place = here[seen]
+        ill = _since(truth.onset_slot, slot)
+        weight = np.where(ill, 1.0, rule.asymptomatic_weight)
+        if counts_as is not None:
+            weight *= counts_as
+        weight *= _since(truth.infectious_slot, slot)
+        weight *= ~_since(truth.recovery_slot, slot)
+        among = np.ones(len(seen))
+        if rule.contact == "I/S":
+            # Seeds are infected before slot 0, everybody else after its slot.
+            among -= truth.seeds[seen] | _since(truth.infection_slot, slot - 1)[seen]
+        givers = np.bincount(place, weight[seen], regions)[place] - weight[seen]
+        present = np.bincount(place, among, regions)[place] - among + 1
+        dose = force * np.maximum(givers, 0) / present * factor[place]
+        if rule.chance == "linear":
+            dose = -np.log1p(-np.minimum(dose, 1 - 1e-12))
+        total[seen] += dose
+    return total
+
+
+def _since(began: Slots, slot: int) -> Mask:
+    return (began >= 0) & (began <= slot)

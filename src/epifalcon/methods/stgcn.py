@@ -1,0 +1,196 @@
+"""STGCN: gated convolutions over days around a graph convolution over contacts.
+
+Yu, Yin and Zhu 2018, "Spatio-Temporal Graph Convolutional Networks". A block is
+a gated convolution over days, a Chebyshev convolution over the graph with fewer
+channels, and another gated convolution; two blocks, then an output layer that
+takes in what is left of the days.
+
+What is ours:
+
+- The graph is who met whom, for how many slots, on all days together: exact, not
+  a thinned one. The last layer tells log odds, not a next value.
+- Chebyshev polynomials need a Laplacian within [-1, 1]. We divide by 2, which
+  bounds the largest eigenvalue of every graph, not by the eigenvalue itself.
+- Layer norm runs over the channels of one person and day, not over people x
+  channels: that would tie parameters to people and mix everybody.
+- Channels are ``width``, ``bottleneck``, ``width`` (paper: 64, 16, 64), and
+  dropout follows each block.
+- A city of few days gets shorter kernels, see ``kernel_for``.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.checks import whole
+from epifalcon.hypergraph.contacts import Contacts
+from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StgcnSettings(NetworkSettings):
+    """Of STGCN; ``width`` is that of the convolutions over days."""
+
+    bottleneck: int = 8
+    """Channels of the graph convolution."""
+    blocks: int = 2
+    kernel_days: int = 3
+    """K_t: days that a convolution takes in, at most."""
+    chebyshev_terms: int = 3
+    """K_s: polynomials of degree 0 to K_s - 1. 2 is the first-order form with a
+    weight of its own for oneself, 1 has no graph."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(
+            1,
+            bottleneck=self.bottleneck,
+            blocks=self.blocks,
+            kernel_days=self.kernel_days,
+            chebyshev_terms=self.chebyshev_terms,
+        )
+
+
+class Stgcn(NetworkMethod):
+    """Spatio-temporal graph convolutions on the contacts of all days."""
+
+    name = "stgcn"
+    title = "STGCN"
+    settings_type = StgcnSettings
+    settings: StgcnSettings
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """A new network on the exact contacts of all days."""
+        return StgcnNetwork(channels, graphs.days, graphs.contacts, self.settings)
+
+
+def kernel_for(days: int, blocks: int, most: int) -> int:
+    """Days that each convolution of the blocks takes in: ``most``, or what fits.
+
+    A block has two convolutions, and each leaves kernel - 1 days fewer. The last
+    layer takes in the days that are left, at least one, so none is ever lost.
+    """
+    return min(most, 1 + (days - 1) // (2 * blocks))
+
+
+def side_by_side(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
+    """Return the window of a convolution over days, earliest day first.
+
+    (people, days, channels) to (people, days - (kernel - 1) dilation, kernel x
+    channels): nothing is padded, and the last day of a window is its newest.
+    """
+    left = x.shape[1] - (kernel - 1) * dilation
+    firsts = range(0, kernel * dilation, dilation) if kernel > 1 else (0,)
+    return torch.cat([x[:, first : first + left] for first in firsts], dim=2)
+
+
+class GatedConv(nn.Module):
+    """(P + x) * sigmoid(Q), with P and Q convolutions of x over days.
+
+    The paper's temporal gated convolution with its residual: x is the window's
+    newest day, with zeros for channels that it lacks. Where it has too many,
+    the paper's program puts weights on it, which those of P already are.
+    """
+
+    def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel, self._more = kernel, outputs - inputs
+        self.both = nn.Linear(kernel * inputs, 2 * outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(people, days, inputs) to (people, days - kernel + 1, outputs)."""
+        made, gate = self.both(side_by_side(x, self.kernel)).chunk(2, dim=2)
+        if self._more >= 0:
+            made = made + functional.pad(x[:, self.kernel - 1 :], (0, self._more))
+        return cast(Tensor, made * gate.sigmoid())
+
+
+class ChebyshevConv(nn.Module):
+    """The sum over k of T_k(L) x Theta_k, plus a bias; paper, equation 4.
+
+    L = -D^-1/2 C D^-1/2 is the normalised Laplacian of the contacts C, scaled to
+    [-1, 1] by its bound 2; a person without contacts has zeros there. T_k are
+    the Chebyshev polynomials.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, terms: int, contacts: Contacts
+    ) -> None:
+        super().__init__()
+        self.terms, self._contacts = terms, contacts
+        degree = contacts.degree
+        self._scale = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
+        self.theta = nn.Linear(inputs, terms * outputs, bias=False)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(people, days, inputs) to (people, days, outputs)."""
+        # Theta first, then Clenshaw's sum: the graph is walked at the width of
+        # the outputs, of all days at once, and terms - 1 times.
+        parts = self.theta(x).chunk(self.terms, dim=2)
+        one = two = torch.zeros(())
+        for part in reversed(parts[1:]):
+            one, two = part + 2 * self._laplacian(one) - two, one
+        total: Tensor = parts[0] + self._laplacian(one) - two + self.bias
+        return total
+
+    def _laplacian(self, x: Tensor) -> Tensor:
+        if not x.ndim:
+            return x
+        scale = self._scale[:, None]
+        met = self._contacts.product(x.flatten(1) * scale)
+        return (met * -scale).view_as(x)
+
+
+class StgcnBlock(nn.Module):
+    """Convolution over days, over contacts, over days; layer norm and dropout.
+
+    (people, days, inputs) to (people, days - 2 (kernel - 1), width).
+    """
+
+    def __init__(
+        self, inputs: int, kernel: int, contacts: Contacts, settings: StgcnSettings
+    ) -> None:
+        super().__init__()
+        width, narrow = settings.width, settings.bottleneck
+        self.before = GatedConv(inputs, width, kernel)
+        self.graph = ChebyshevConv(width, narrow, settings.chebyshev_terms, contacts)
+        self.after = GatedConv(narrow, width, kernel)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(settings.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The residual of the paper's program around the graph convolution is the
+        # term of degree 0 where channels change, as they do here.
+        met = self.graph(self.before(x)).relu()
+        made: Tensor = self.dropout(self.norm(self.after(met)))
+        return made
+
+
+class StgcnNetwork(nn.Module):
+    """Blocks, then a gated convolution over all days left, then log odds."""
+
+    def __init__(
+        self, channels: int, days: int, contacts: Contacts, settings: StgcnSettings
+    ) -> None:
+        super().__init__()
+        width, count = settings.width, settings.blocks
+        kernel = kernel_for(days, count, settings.kernel_days)
+        self.blocks = nn.Sequential(
+            *(
+                StgcnBlock(width if number else channels, kernel, contacts, settings)
+                for number in range(count)
+            )
+        )
+        left = days - 2 * count * (kernel - 1)
+        self.last = nn.Sequential(
+            GatedConv(width, width, left), nn.LayerNorm(width), nn.Linear(width, 1)
+        )
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
+        """(people, days, channels) to (people,)."""
+        odds: Tensor = self.last(self.blocks(x))
+        return odds[:, 0, 0]

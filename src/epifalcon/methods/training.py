@@ -1,0 +1,245 @@
+"""The training loop of all trained methods: early stopping, checkpoints, progress."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epifalcon import store
+from epifalcon.checks import positive
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.machine import pages_reused
+from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
+from epifalcon.models.threads import threads
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import as_plain
+from epifalcon.streams import Streams
+from epifalcon.types import Plain
+
+TRAINING = "training"
+"""Folder of the checkpoint of an unfinished training."""
+_KIND = "rival-checkpoint"
+_TENSORS = "tensors.safetensors"
+
+
+class Learner(Protocol):
+    """What the loop trains."""
+
+    def restart(self, rate_number: int, learning_rate: float) -> None:
+        """Begin with new parameters."""
+
+    def step(self, number: int) -> None:
+        """Make training step ``number``, from 0 on."""
+
+    def validate(self) -> float:
+        """Return the log loss of the validation people."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the current parameters, which the loop copies."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that is needed to continue."""
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Continue from what ``state`` returned."""
+
+
+@dataclass(eq=False)
+class Trained:
+    """The parameters with the least validation loss, and how they were found."""
+
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+    loss: float = math.inf
+    steps: int = 0
+    """Over all learning rates."""
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpointer:
+    """Stores a training in ``folder / TRAINING`` from time to time.
+
+    The caller removes it after storing the result, so that there is always one of both.
+    """
+
+    folder: Path | None
+    origin: store.Origin
+    every_seconds: float = 20.0
+    progress: Progress = silent
+    name: str = "network"
+
+    @classmethod
+    def of(cls, method: Method, traces: Traces, known: Known) -> "Checkpointer":
+        """Return the checkpointer of the training of ``method`` on these data."""
+        digest = hashlib.sha256()
+        for array in (traces.by_slot, known.person, known.positive, known.slot):
+            digest.update(f"{traces.clock.slots_per_day} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        settings = {
+            "method": method.name,
+            **as_plain(method.settings),
+            "data_sha256": digest.hexdigest(),
+        }
+        context = method.context
+        return cls(
+            context.folder,
+            store.Origin.now(settings, method.seed),
+            context.checkpoint_seconds,
+            context.progress,
+            method.name,
+        )
+
+    def save(self, meta: Plain, tensors: dict[str, Tensor]) -> None:
+        """Replace the checkpoint on disk."""
+        if self.folder is None:
+            return
+        with store.new_directory(self.folder / TRAINING, overwrite=True) as scratch:
+            write_tensors(scratch / _TENSORS, tensors)
+            store.write_manifest(scratch, _KIND, meta=meta, origin=self.origin)
+
+    def load(self) -> tuple[Plain, dict[str, Tensor]] | None:
+        """Return the checkpoint on disk; raise ``DataError`` if it is another's."""
+        if self.folder is None or not self.folder.is_dir():
+            return None
+        place = self.folder / TRAINING
+        store.clear_scratch(self.folder, TRAINING)
+        if not place.is_dir():
+            return None
+        try:
+            manifest = store.verify(place)
+            tensors = read_tensors(place / _TENSORS)
+        except (CorruptFileError, DataError) as error:
+            raise CorruptFileError(
+                f"{error}; delete {place} to begin the training again"
+            ) from None
+        found = store.Origin(
+            manifest["settings"], manifest["seed"], manifest["versions"]
+        )
+        wanted = store.Origin(
+            dict(self.origin.settings), self.origin.seed, dict(self.origin.versions)
+        )
+        if manifest["kind"] != _KIND or found != wanted:
+            raise DataError(
+                f"{place}: belongs to a training with other data, settings, seed or "
+                "versions; delete it to begin again"
+            )
+        return manifest["meta"], tensors
+
+
+def train(
+    learner: Learner,
+    checkpointer: Checkpointer,
+    *,
+    learning_rates: tuple[float, ...],
+    steps: int,
+    check_every: int,
+    patience: int,
+    unit: str = "steps",
+) -> Trained:
+    """Train with each learning rate; return the best of all validations.
+
+    A rate ends after ``steps``, or after ``patience`` validations without a better one.
+    Learners draw from seed and step alone, so that a resumed training ends with the
+    same bits. One thread trains: with more, torch's sums depend on their number, which
+    after some hundred steps moves the third digit of an AUC.
+    """
+    best, first = Trained(), 0
+    step = since = 0
+    lowest = math.inf
+    resumed = checkpointer.load()
+    if resumed is not None:
+        meta, tensors = resumed
+        first, step, since = meta["rate"], meta["step"], meta["since"]
+        lowest = _or_infinite(meta["lowest"])
+        best = Trained(
+            tensors_under(tensors, "best/"),
+            _or_infinite(meta["best_loss"]),
+            meta["best_steps"],
+            dict(meta["diagnostics"]),
+        )
+    due = perf_counter() + checkpointer.every_seconds
+    with threads(1), pages_reused() as reuse_pages:
+        for number in range(first, len(learning_rates)):
+            learner.restart(number, learning_rates[number])
+            if resumed is not None:
+                learner.load_state(tensors_under(resumed[1], "now/"))
+                resumed = None
+            else:
+                step, since, lowest = 0, 0, math.inf
+            if not best.parameters:
+                best.parameters = _copied(learner.parameters())
+            while step < steps and since < patience:
+                learner.step(step)
+                reuse_pages()
+                step += 1
+                best.steps += 1
+                if step % check_every == 0 or step == steps:
+                    loss = learner.validate()
+                    since = 0 if loss < lowest else since + 1
+                    lowest = min(lowest, loss)
+                    if loss < best.loss:
+                        best.loss = loss
+                        best.parameters = _copied(learner.parameters())
+                        best.diagnostics = {
+                            LEARNING_RATE: learning_rates[number],
+                            BEST_STEP: step,
+                            STEP_LIMIT: steps,
+                            "validation_log_loss": loss,
+                        }
+                checkpointer.progress(
+                    f"{checkpointer.name}: {unit}",
+                    steps * number + step,
+                    steps * len(learning_rates),
+                    f"validation log loss {best.loss:.4f}",
+                )
+                if perf_counter() >= due:
+                    now = {f"now/{key}": one for key, one in learner.state().items()}
+                    kept = {f"best/{key}": one for key, one in best.parameters.items()}
+                    meta = {
+                        "rate": number,
+                        "step": step,
+                        "since": since,
+                        "lowest": lowest,
+                        "best_loss": best.loss,
+                        "best_steps": best.steps,
+                        "diagnostics": best.diagnostics,
+                    }
+                    checkpointer.save(meta, {**now, **kept})
+                    due = perf_counter() + checkpointer.every_seconds
+    return best
+
+
+@contextmanager
+def seeded(seed: int, name: str) -> Iterator[None]:
+    """Seed torch's global generator from ``seed`` and ``name``, then restore it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Streams(seed).seed_for(name))
+        yield
+
+
+def require_learning_rates(learning_rates: tuple[float, ...]) -> None:
+    """Raise ``SettingsError`` unless there are learning rates, all positive."""
+    if not learning_rates:
+        raise SettingsError("learning_rates must name at least one")
+    for rate in learning_rates:
+        positive(learning_rates=rate)
+
+
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: one.detach().clone() for name, one in tensors.items()}
+
+
+def _or_infinite(value: float | None) -> float:
+    """Return a stored loss; JSON has no infinity."""
+    return math.inf if value is None else value

@@ -1,0 +1,180 @@
+"""UniMP: a graph transformer that also reads the visible results.
+
+Shi et al., "Masked Label Prediction: Unified Message Passing Model for
+Semi-Supervised Classification" (IJCAI 2021), section 3.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.checks import unit_interval, whole
+from epifalcon.methods.networks import (
+    ContactGraphs,
+    Flat,
+    Neighbourhood,
+    NetworkMethod,
+    NetworkSettings,
+    require_heads,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnimpSettings(NetworkSettings):
+    """Of UniMP."""
+
+    layers: int = 2
+    heads: int = 2
+    """Of each layer; each has ``width / heads``."""
+    partners: int = 32
+    """Strongest contacts that a person attends to."""
+    hidden_results: float = 0.1
+    """Share of the visible results that a step of training hides besides the
+    asked ones, drawn anew at every step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unit_interval(hidden_results=self.hidden_results)
+        whole(1, layers=self.layers, heads=self.heads, partners=self.partners)
+        require_heads(self.width, self.heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnimpBareSettings(UnimpSettings):
+    """Of UniMP without results: the input is a free embedding unless told."""
+
+    input: Literal["exposure", "embedding"] = "embedding"
+
+
+class Unimp(NetworkMethod):
+    """Transformer layers with a gated residual, fed with results by an embedding.
+
+    Masked label prediction: results that are asked for are not shown, the others
+    are, and at the end all are. Reduced: two layers of 32 with two heads, where
+    the paper has three of 128; a person attends to its 32 strongest contacts.
+    Adapted: which results are asked goes by the folds of all networks, a quarter
+    in turn, where the paper masks at random, and ``hidden_results`` more are
+    drawn at every step; the score and the row of an edge also weigh how close
+    the two are, log(1 + slots together); the days of the input stand side by
+    side; a linear head stands behind the last layer.
+    """
+
+    name = "unimp"
+    title = "UniMP"
+    settings_type: ClassVar[type] = UnimpSettings
+    settings: UnimpSettings
+    reads_results = True
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """``settings.layers`` layers and the head."""
+        near = graphs.neighbourhood(self.settings.partners, with_self=False)
+        flat = self.flat(graphs, channels)
+        return _Network(near, flat, self.settings, self.reads_results)
+
+
+class UnimpBare(Unimp):
+    """UniMP as in the authors' program: no results go in, a free embedding does.
+
+    The layers are those of ``Unimp``.
+    """
+
+    name = "unimp-bare"
+    title = "UniMP, bare"
+    settings_type: ClassVar[type] = UnimpBareSettings
+    settings: UnimpBareSettings
+    reads_results = False
+
+
+class _Network(nn.Module):
+    def __init__(
+        self, near: Neighbourhood, flat: Flat, settings: UnimpSettings, reads: bool
+    ) -> None:
+        super().__init__()
+        width, each = settings.width, settings.width // settings.heads
+        self._flat, self._dropout = flat, settings.dropout
+        self.first = nn.Linear(flat.width, width)
+        self.results = Results(width, settings.hidden_results) if reads else None
+        self.layers = nn.ModuleList(
+            GraphTransformer(near, width, settings.heads, each, settings.dropout)
+            for _ in range(settings.layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in self.layers)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:
+        """Log odds (people,) from x (people, days, channels), status (people,)."""
+        rows = self.first(self._flat(x))
+        if self.results is not None:
+            rows = rows + self.results(status)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            rows = functional.dropout(rows, self._dropout, self.training)
+            rows = functional.relu(norm(layer(rows)))
+        odds: Tensor = self.head(rows)[:, 0]
+        return odds
+
+
+class Results(nn.Module):
+    """The embedding of visible results: status (people,) to (people, width).
+
+    Zeros for an unknown result. In training ``hidden`` of the others are unknown
+    too, drawn anew at every call.
+    """
+
+    def __init__(self, width: int, hidden: float) -> None:
+        super().__init__()
+        self._hidden = hidden
+        self.rows = nn.Parameter(torch.randn(2, width) / math.sqrt(width))
+
+    def forward(self, status: Tensor) -> Tensor:
+        """The rows of ``status``."""
+        shown = status >= 0
+        if self.training:
+            shown = shown & (torch.rand(len(status)) >= self._hidden)
+        kinds = functional.one_hot(status.clamp(min=0), 2) * shown[:, None]
+        return kinds.to(self.rows.dtype) @ self.rows
+
+
+class GraphTransformer(nn.Module):
+    """The paper's layer: attention by queries and keys, and a gated residual.
+
+    share_ij is the softmax over j of q_i . (k_j + e_ij) / sqrt(width), with
+    dropout; m_i = sum_j share_ij (v_j + e_ij), e_ij = close_ij e; r_i = W x_i + b;
+    the outcome is g r_i + (1 - g) m_i with g = sigmoid(w . [m_i, r_i, m_i - r_i]).
+    Rows (people, width_in) to (people, heads x width).
+    """
+
+    def __init__(
+        self, near: Neighbourhood, width_in: int, heads: int, width: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self._near, self._shape, self._dropout = near, (heads, width), dropout
+        self.query = nn.Linear(width_in, heads * width)
+        self.key = nn.Linear(width_in, heads * width)
+        self.value = nn.Linear(width_in, heads * width)
+        self.residual = nn.Linear(width_in, heads * width)
+        self.close = nn.Parameter(torch.empty(heads, width))
+        self.gate = nn.Linear(3 * heads * width, 1, bias=False)
+        nn.init.xavier_uniform_(self.close)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's rows of rows x."""
+        edges, closeness = self._near.edges, self._near.closeness
+        query, key, value = (
+            made(x).view(-1, *self._shape)
+            for made in (self.query, self.key, self.value)
+        )
+        # e_ij has one direction, so its part of the score is one number per person.
+        towards = (query * self.close).sum(-1)
+        score = edges.scores(query, key) + closeness * towards[edges.target]
+        share = edges.softmax(score / math.sqrt(self._shape[1]))
+        share = functional.dropout(share, self._dropout, self.training)
+        near = torch.zeros_like(towards).index_add(0, edges.target, share * closeness)
+        found = (edges.product(share, value) + near[..., None] * self.close).flatten(1)
+        kept = self.residual(x)
+        gate = self.gate(torch.cat([found, kept, found - kept], dim=-1)).sigmoid()
+        made: Tensor = gate * kept + (1 - gate) * found
+        return made

@@ -1,1 +1,0 @@
-"""The parts of the synthetic city; `epifalcon.mobility.synthetic` is the door."""

@@ -1,1 +1,0 @@
-"""The parts of the validity report; `epifalcon.mobility.statistics` is the door."""

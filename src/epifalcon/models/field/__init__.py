@@ -1,1 +1,0 @@
-"""Falcon Field's inference: people as chains, places as sums, regions as factors."""

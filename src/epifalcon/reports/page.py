@@ -1,0 +1,140 @@
+"""HTML pages: one template and one style sheet for every report.
+
+A page is made of sections, and a section of parts: ``Text``, ``Table``, ``Picture``
+and ``Link``. The result is one self-contained document without scripts that loads
+nothing from outside; all text is escaped by the template.
+"""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from epifalcon.reports.tables import Table
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file with caption and alternative text."""
+
+    path: Path
+    caption: str
+    alt: str = ""
+    """Default: the caption."""
+    wide: bool = False
+    """True for several panels: takes the whole width, and scrolls on a phone."""
+
+    kind = "picture"
+
+    @property
+    def data(self) -> str:
+        """The file in base64."""
+        return base64.b64encode(self.path.read_bytes()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Sentences as paragraphs, as a list of findings, or in a box.
+
+    Text between backquotes is shown as code.
+    """
+
+    sentences: Sequence[str]
+    style: Literal["plain", "findings", "note"] = "plain"
+
+    kind = "text"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link in a line of its own."""
+
+    text: str
+    target: str
+
+    kind = "link"
+
+
+Part = Text | Table | Picture | Link
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    title: str
+    parts: Sequence[Part]
+    lead: str = ""
+
+    @property
+    def blocks(self) -> list[tuple[bool, list[Part]]]:
+        """Runs of parts; pictures that follow each other are set side by side."""
+        parted = groupby(self.parts, lambda part: isinstance(part, Picture))
+        return [(pictures, list(parts)) for pictures, parts in parted]
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is nothing but tables without rows."""
+        return all(isinstance(part, Table) and not part.rows for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The content of a report."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    """Those that are empty are left out."""
+    headline: Sequence[tuple[str, str]] = ()
+    """(figure, what it is) for the cards on top."""
+    made_by: str = ""
+    """The command that makes the page again."""
+    settings_toml: str = ""
+    closing: str = ""
+    """At the foot of the page."""
+    marker: str = ""
+    """A comment in the file by which a program recognises it."""
+
+    def to_html(self) -> str:
+        """Return the page as HTML with its pictures inside."""
+        shown = [section for section in self.sections if not section.is_empty]
+        template = _environment().get_template("page.html.j2")
+        return template.render(page=self, sections=shown)
+
+
+def table_sections(tables: Sequence[Table]) -> list[Section]:
+    """Return one section per table, its caption as title."""
+    return [
+        Section(table.caption, [Table("", table.columns, table.rows)])
+        for table in tables
+    ]
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("epifalcon.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["code_spans"] = _code_spans
+    style = resources.files("epifalcon.reports") / "templates" / "style.css"
+    environment.globals["style"] = Markup(style.read_text(encoding="utf-8"))
+    return environment
+
+
+def _code_spans(text: str) -> Markup:
+    """Escape the text, then mark up what stands between backquotes as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -1,0 +1,101 @@
+"""Colours, axes and files of all plots.
+
+Colours are those of Okabe and Ito, which colour-blind people can distinguish; lines
+differ by dashes or marks too, for print without colour.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+INK: Final = "#22303c"
+BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
+PINK, YELLOW, SKY = "#b8558f", "#e69f00", "#56b4e9"
+GREY, DARK_GREY = "#b7bfc6", "#7b868f"
+COLOURS: Final = (ORANGE, BLUE, GREEN, YELLOW, PINK, SKY, INK)
+DASHES: Final[tuple[Any, ...]] = (
+    *("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (2, 1))),
+    *((0, (8, 2)), (0, (5, 1, 1, 1, 1, 1))),
+)
+MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+TITLE: Final[dict[str, Any]] = {"loc": "left", "fontweight": "bold", "color": INK}
+FIGURE_TITLE: Final[dict[str, Any]] = {
+    "x": 0.01,
+    "ha": "left",
+    "fontweight": "bold",
+    "color": INK,
+}
+SMALL: Final = 10
+"""Points of the smallest letters; phones show plots small."""
+_LETTERS_PER_INCH, _LEGEND_MARK = 12.0, 6
+_WIDE_INCHES = 8.0
+THOUSANDS: Final = FuncFormatter(lambda value, _: f"{value:,.0f}")
+PERCENT: Final = FuncFormatter(lambda value, _: f"{value:.0%}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as PNG, and as SVG beside it; equal figures, equal bytes."""
+    FigureCanvasAgg(figure)
+    figure.savefig(path, dpi=150, metadata={"Software": None})
+    with rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure.savefig(
+            path.with_suffix(".svg"), metadata={"Date": None, "Creator": None}
+        )
+
+
+def is_wide(figure: Figure) -> bool:
+    """Return True if the figure needs the whole width of a page."""
+    return bool(figure.get_figwidth() > _WIDE_INCHES)
+
+
+def style_axes(axes: Axes) -> Axes:
+    """Remove the upper and right spine, set colour and size of the tick labels."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=SMALL)
+    return axes
+
+
+def line_styles(width: float = 1.8) -> Iterator[dict[str, Any]]:
+    """Yield colour and dashes of one line after the other."""
+    for colour, dashes in zip(cycle(COLOURS), cycle(DASHES), strict=False):
+        yield {"color": colour, "linestyle": dashes, "linewidth": width}
+
+
+def few_ticks(axis: Axis) -> None:
+    """Show about five round numbers."""
+    axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
+
+
+def handles_by_label(axes: Axes) -> dict[str, Any]:
+    """Return the legend handles of an axes by label."""
+    handles, labels = axes.get_legend_handles_labels()
+    return dict(zip(labels, handles, strict=True))
+
+
+def legend_below(
+    figure: Figure, handles: Mapping[str, Any], most: int = 4, title: str | None = None
+) -> None:
+    """Put a legend below the plot, as many columns as fit; nothing without handles."""
+    if not handles:
+        return
+    letters = figure.get_figwidth() * _LETTERS_PER_INCH
+    fit = letters // (max(len(name) for name in handles) + _LEGEND_MARK)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=int(min(most, len(handles), max(1, fit))),
+        frameon=False,
+        fontsize=SMALL,
+        title=title,
+        alignment="left",
+        handlelength=3,
+    )

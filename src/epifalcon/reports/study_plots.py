@@ -1,0 +1,378 @@
+"""Plots of studies: lines over a setting, points with intervals, an epidemic.
+
+No line differs from another by colour alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from textwrap import fill
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from numpy.typing import NDArray
+
+from epifalcon.reports.metrics import METRICS
+from epifalcon.reports.plot_style import (
+    BLUE,
+    COLOURS,
+    FIGURE_TITLE,
+    INK,
+    MARKS,
+    ORANGE,
+    SMALL,
+    THOUSANDS,
+    TITLE,
+    few_ticks,
+    handles_by_label,
+    legend_below,
+    style_axes,
+)
+from epifalcon.types import Plain
+
+_PAPER = "the paper's"
+_WIDTHS = {1: 6.4, 2: 9.0}
+"""Inches by the panels in a line."""
+_PROTOCOLS = {
+    "reported": (BLUE, "o", "saw reported cases"),
+    "all cases": (ORANGE, "s", "saw everybody's cases"),
+    "reported, selected on test people": (BLUE, "X", "round chosen on test people"),
+    "all cases, selected on test people": (
+        ORANGE,
+        "X",
+        "saw everybody's cases, round chosen on test people",
+    ),
+    "truth of others": (INK, "^", "a ceiling, not a method"),
+}
+"""Colour, mark and label by protocol."""
+_DECADES = 300
+"""Ratio of the ends of a log axis below which 2 and 5 are labelled too."""
+_LABEL = 30
+"""Letters per line of a row's name."""
+_ROOM = 0.1
+"""Least room above and below all means, for intervals."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean and its interval at a place."""
+
+    x: float
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    x_low: float | None = None
+    x_high: float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Lines by name over one setting."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    series: Mapping[str, Sequence[Point]]
+    dashed: frozenset[str] = field(default_factory=frozenset)
+    """Names of lines that are not ours."""
+    log_x: bool = False
+    log_y: bool = False
+
+
+def points(
+    rows: Iterable[Plain],
+    x: Sequence[str],
+    y: tuple[str, str],
+    *,
+    share: bool = False,
+    label: str = "",
+) -> dict[str, list[Point]]:
+    """Return lines by the rows' titles: the figure ``y`` over the figure or fact ``x``.
+
+    ``y`` is the part of a row and the name there, as ("metrics", "auc"); ``x`` the
+    same. Rows without one of the two are left out. Intervals are cut at 0, and at 1
+    if ``y`` is a bounded metric or ``share`` is True. With ``label``, each point is
+    labelled by that fact, has an interval in ``x`` too and keeps the rows' order.
+    """
+    share = share or (y[0] == "metrics" and METRICS[y[1]].bounded)
+    found: dict[str, list[Point]] = {}
+    for row in rows:
+        place = row[x[0]].get(x[1])
+        ends = _clipped(place) if label and place is not None else (None, None)
+        place = place["mean"] if isinstance(place, Mapping) else place
+        value = row[y[0]].get(y[1]) if row["seeds"] else None
+        if place is not None and value is not None and value["mean"] is not None:
+            text = str(row["facts"][label]) if label else ""
+            point = Point(
+                float(place), value["mean"], *_clipped(value, share), *ends, text
+            )
+            found.setdefault(row["title"], []).append(point)
+    if label:
+        return found
+    return {
+        name: sorted(listed, key=lambda one: one.x) for name, listed in found.items()
+    }
+
+
+def merge_equal(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Point]]:
+    """Merge lines of the same points into one with all names."""
+    found: dict[tuple[Point, ...], list[str]] = {}
+    for name, listed in series.items():
+        found.setdefault(tuple(listed), []).append(name)
+    return {", ".join(names): listed for listed, names in found.items()}
+
+
+def lines(panels: Sequence[Panel]) -> Figure | None:
+    """Draw the panels, two per row, with one legend; None without any point.
+
+    "X, the paper's" has the colour and the mark of X.
+    """
+    if not any(panel.series for panel in panels):
+        return None
+    columns = min(2, len(panels))
+    down = -(-len(panels) // columns)
+    figure = Figure((_WIDTHS[columns], 1.0 + 3.4 * down), layout="constrained")
+    grid = figure.add_gridspec(down, columns)
+    styles = zip(cycle(COLOURS), cycle(MARKS))
+    by_name: dict[str, tuple[str, str]] = {}
+    handles: dict[str, Any] = {}
+    for place, panel in enumerate(panels):
+        axes = style_axes(figure.add_subplot(grid[place]))
+        offset = _offsets(panel)
+        for name, listed in panel.series.items():
+            own = name.removesuffix(f", {_PAPER}")
+            if own not in by_name:
+                by_name[own] = next(styles)
+            colour, mark = by_name[own]
+            moved = [replace(one, x=one.x + offset[name]) for one in listed]
+            _line(axes, moved, colour, name in panel.dashed, marker=mark, label=name)
+        _scale(axes, panel)
+        axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+        axes.set_title(panel.title, **TITLE)
+        axes.grid(alpha=0.25)
+        handles |= handles_by_label(axes)
+    legend_below(figure, handles)
+    return figure
+
+
+def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | None:
+    """Draw mean and interval of each row, the paper's figure as a hollow diamond.
+
+    One panel per metric. Rows that saw everybody's cases, and ceilings, have marks
+    of their own.
+    """
+    rows = [row for row in rows if row["seeds"]]
+    if not rows:
+        return None
+    titles = [row["title"] for row in rows]
+    names = [
+        row["title"]
+        if titles.count(row["title"]) == 1
+        else f"{row['title']}, {row['cell']}"
+        for row in rows
+    ]
+    names = [fill(name, _LABEL) for name in names]
+    down = sum(0.36 + 0.1 * name.count("\n") for name in names)
+    figure = Figure((2.2 + 2.27 * len(metrics), 1.5 + down), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
+    for axes, metric in zip(panels, metrics, strict=True):
+        style_axes(axes)
+        printed = [(row["published"] or {}).get(metric) for row in rows]
+        for place, row in enumerate(rows):
+            _dot(axes, place, row, metric)
+            if printed[place] is not None:
+                axes.plot(printed[place], place, "D", color=INK, mfc="none", ms=6)
+        axes.set_xlabel(METRICS[metric].title)
+        axes.grid(alpha=0.25)
+        drawn = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
+        known = [one for one in drawn if one is not None]
+        axes.set_xlim(_around_means(known, axes.get_xlim()))
+        few_ticks(axes.xaxis)
+    panels[0].set_yticks(range(len(rows)), names)
+    panels[0].set_ylim(len(rows) - 0.4, -0.6)
+    figure.suptitle(title, **FIGURE_TITLE)
+    legend_below(figure, _protocol_handles(panels[0], rows))
+    return figure
+
+
+def epidemic_curve(
+    counts: Mapping[str, NDArray[Any]],
+    new_cases: NDArray[Any],
+    title: str,
+    marked: Mapping[int, str] | None = None,
+) -> Figure:
+    """Draw people in each state by day, and new infections below.
+
+    ``counts`` by name of the state and ``new_cases`` are (runs, days). The median run
+    is drawn, with the band of the middle 80 % of several runs. ``marked`` names days.
+    """
+    figure = Figure((6.8, 5.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
+    days = np.arange(1, new_cases.shape[1] + 1)
+    several = len(new_cases) > 1
+    for (name, values), (colour, mark) in zip(
+        counts.items(), _STATE_STYLES, strict=False
+    ):
+        style = {"color": colour, "marker": mark, "markersize": 5, "lw": 2}
+        every = max(1, len(days) // 14)
+        above.plot(
+            days, np.median(values, axis=0), label=name, markevery=every, **style
+        )
+        if several:
+            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            above.fill_between(days, low, high, color=colour, alpha=0.18, lw=0)
+    below.bar(days, np.median(new_cases, axis=0), color="#8b959d", width=0.8)
+    if several:
+        low, high = np.quantile(new_cases, [0.1, 0.9], axis=0)
+        below.vlines(days, low, high, color=INK, lw=1)
+    above.set(ylabel="people at the end of the day", xlim=(0.4, days[-1] + 0.6))
+    note = f"   (median of {len(new_cases)} outbreaks, middle 80 %)" if several else ""
+    below.set(xlabel=f"day{note}", ylabel="new infections")
+    above.set_title(title, **TITLE)
+    above.legend(frameon=False, loc="best", fontsize=SMALL)
+    below.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in (above, below):
+        style_axes(axes).yaxis.set_major_formatter(THOUSANDS)
+        axes.set_ylim(bottom=0)
+    for day, word in (marked or {}).items():
+        for axes in (above, below):
+            axes.axvline(day, color=INK, lw=0.8, linestyle=":", zorder=0.5)
+        words = {"ha": "right", "color": INK, "fontsize": SMALL}
+        place = above.get_xaxis_transform()
+        above.text(day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **words)
+    return figure
+
+
+_STATE_STYLES: Final = (
+    *zip((COLOURS[3], COLOURS[5], ORANGE, COLOURS[2], BLUE), MARKS, strict=False),
+)
+"""Colour and mark of one state after the other; susceptible people last."""
+
+
+def _clipped(interval: Plain, share: bool = True) -> tuple[float | None, float | None]:
+    """Return the ends of an interval, cut at 0 and, for a share, at 1.
+
+    A t interval of two or three seeds may exceed both.
+    """
+    low, high = interval["low"], interval["high"]
+    if low is None or high is None:
+        return None, None
+    return max(low, 0.0), min(high, 1.0) if share else high
+
+
+def _arms(
+    middle: Sequence[float], low: Iterable[float | None], high: Iterable[float | None]
+) -> list[list[float]]:
+    """Return how far each interval reaches below and above its middle."""
+    below = [
+        0.0 if end is None else at - end for at, end in zip(middle, low, strict=True)
+    ]
+    above = [
+        0.0 if end is None else end - at for at, end in zip(middle, high, strict=True)
+    ]
+    return [below, above]
+
+
+def _line(
+    axes: Axes,
+    listed: Sequence[Point],
+    colour: str,
+    dashed: bool,
+    **style: Any,  # noqa: ANN401
+) -> None:
+    x, y = [one.x for one in listed], [one.mean for one in listed]
+    if dashed:
+        dashes: dict[str, Any] = {"linestyle": "--", "mfc": "none", "linewidth": 1.1}
+        axes.plot(x, y, color=colour, markersize=5, **dashes, **style)
+        return
+    style |= {"ecolor": to_rgba(colour, 0.45), "elinewidth": 1.2, "capsize": 2}
+    up = _arms(y, [one.low for one in listed], [one.high for one in listed])
+    across = None
+    if any(one.x_low is not None for one in listed):
+        across = _arms(x, [one.x_low for one in listed], [one.x_high for one in listed])
+    axes.errorbar(x, y, up, across, color=colour, markersize=5, linewidth=1.5, **style)
+    for one in listed:
+        axes.annotate(
+            one.label,
+            (one.x, one.mean),
+            xytext=(5, 5),
+            textcoords="offset points",
+            color=colour,
+        )
+
+
+def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:
+    interval = row["metrics"][metric]
+    colour, mark, _ = _PROTOCOLS[row["protocol"]]
+    if interval["mean"] is None:
+        return
+    low, high = _clipped(interval, METRICS[metric].bounded)
+    if low is not None and high is not None:
+        axes.plot([low, high], [place] * 2, color=colour, lw=1.8)
+    axes.plot(interval["mean"], place, mark, color=colour, ms=6)
+
+
+def _protocol_handles(axes: Axes, rows: Sequence[Plain]) -> dict[str, Any]:
+    """Return legend handles of the marks; none if all rows saw reported cases."""
+    handles = {}
+    used = {row["protocol"] for row in rows}
+    for protocol, (colour, mark, label) in _PROTOCOLS.items():
+        if protocol in used and used != {"reported"}:
+            (handles[label],) = axes.plot([], [], mark, color=colour, ms=6)
+    if any(row["published"] for row in rows):
+        (handles[_PAPER],) = axes.plot([], [], "D", color=INK, mfc="none")
+    return handles
+
+
+def _scale(axes: Axes, panel: Panel) -> None:
+    drawn = [one for line in panel.series.values() for one in line]
+    if panel.log_x:
+        axes.set_xscale("log")
+        _plain_ticks(axes.xaxis)
+    elif all(one.x == int(one.x) for one in drawn):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        few_ticks(axes.xaxis)
+        if any(one.x_low is not None for one in drawn):
+            axes.set_xlim(_around_means([one.x for one in drawn], axes.get_xlim()))
+    if panel.log_y:
+        axes.set_yscale("log")
+        _plain_ticks(axes.yaxis)
+    else:
+        axes.set_ylim(_around_means([one.mean for one in drawn], axes.get_ylim()))
+
+
+def _plain_ticks(axis: Axis) -> None:
+    """Label a log axis with plain numbers, 2 and 5 too if it has few decades."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    if high < _DECADES * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+
+
+def _offsets(panel: Panel) -> dict[str, float]:
+    """Return how far each line is moved, so that intervals do not hide others."""
+    drawn = [one for listed in panel.series.values() for one in listed]
+    places, count = [one.x for one in drawn], len(panel.series)
+    if panel.log_x or not any(one.low != one.high for one in drawn):
+        return dict.fromkeys(panel.series, 0.0)
+    step = min(0.012, 0.06 / count) * (max(places) - min(places))
+    first = -step * (count - 1) / 2
+    return {name: first + step * n for n, name in enumerate(panel.series)}
+
+
+def _around_means(
+    means: Sequence[float], ends: tuple[float, float]
+) -> tuple[float, float]:
+    """Return limits of an axis that cut intervals far wider than the means."""
+    if not means:
+        return ends
+    room = 0.6 * (max(means) - min(means)) + _ROOM
+    return max(ends[0], min(means) - room), min(ends[1], max(means) + room)

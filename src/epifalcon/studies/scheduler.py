@@ -1,0 +1,472 @@
+"""Run what a study has no results for yet, in worker processes.
+
+The folder of a comparison holds its settings and one run per seed; each method leaves
+its result there. A study that was stopped resumes where it was, and more methods or
+seeds only add what is missing. One process at a time works on a folder.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from epifalcon import store
+from epifalcon.errors import (
+    CorruptFileError,
+    DataError,
+    EpifalconError,
+    SettingsError,
+    WriteError,
+)
+from epifalcon.experiments.measurements import (
+    FAILED,
+    Failed,
+    Followed,
+    Measured,
+    source_sha256,
+)
+from epifalcon.experiments.run_folder import METHODS
+from epifalcon.locks import alone
+from epifalcon.progress import Progress
+from epifalcon.studies.beginning import Simulations, begin_folder, begin_run, is_begun
+from epifalcon.studies.study import Cell, FollowUp
+from epifalcon.studies.study_plan import Plan, Planned
+from epifalcon.studies.worker_pool import Ended, Job, Running, Workers, run_jobs
+
+_BASE_MB, _BYTES_PER_VISIT = 500, 1200
+"""Memory of a method that was never measured: that of the largest in trials."""
+_MARGIN = 1.2
+"""Safety factor on memory measured in other cities."""
+_FOLLOW_UP_MB = 2500.0
+_SHOWN = 3
+"""Workers whose progress is shown."""
+
+Results = Mapping[str, Mapping[int, Measured | Failed]]
+"""By method and seed."""
+
+
+@dataclass(frozen=True)
+class FollowUpTask:
+    """An analysis of one method in one run."""
+
+    run: Path
+    method: str
+    kind: FollowUp
+    name: str
+    """Shown with progress."""
+
+    @property
+    def place(self) -> Path:
+        """Where its result is stored."""
+        return self.run / METHODS / self.method / self.kind
+
+    @property
+    def result(self) -> Followed | Failed:
+        """Load what it left."""
+        found = Followed.load(self.place) or Failed.load(self.place)
+        return found or Failed("was not measured")
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """The results of a study's runs, with failures."""
+
+    planned: Planned
+    results: Mapping[str, Results]
+    """By the label of a cell."""
+
+    def follow_up(self, cell: Cell, method: str, seed: int) -> Followed | Failed | None:
+        """Return the result of a run's follow-up; None if the cell has none."""
+        task = follow_up_task(self.planned, cell, method, seed)
+        return None if task is None else task.result
+
+    @property
+    def cpu_hours(self) -> float:
+        """Processor time of all runs and follow-ups, each counted once."""
+        spent: dict[Path, float] = {}
+        for cell, method, seed in _runs(self.planned):
+            one = self.results[cell.label][method][seed]
+            if isinstance(one, Measured):
+                place = self.planned.plans[cell.label].place(seed, method)
+                spent[place] = one.cpu_seconds or one.seconds
+            task = follow_up_task(self.planned, cell, method, seed)
+            if task is not None and isinstance(after := task.result, Followed):
+                spent[task.place] = after.cpu_seconds
+        return sum(spent.values()) / 3600
+
+
+def run_study(
+    planned: Planned,
+    workers: Workers,
+    progress: Progress,
+    *,
+    raise_errors: bool = False,
+) -> StudyRun:
+    """Run what has no result yet and return the results of the whole study.
+
+    With ``raise_errors``, comparisons that cannot begin raise, instead of failing in
+    their rows. ``KeyboardInterrupt`` ends all workers and leaves finished results.
+    """
+    plans = planned.comparisons
+    found = run_comparisons(plans, workers, progress, raise_errors=raise_errors)
+    by_folder = {plan.folder: one for plan, one in zip(plans, found, strict=True)}
+    results = {
+        cell.label: by_folder[planned.plans[cell.label].folder]
+        for cell in planned.cells
+    }
+    tasks: dict[Path, FollowUpTask] = {}
+    for cell, method, seed in _runs(planned):
+        task = follow_up_task(planned, cell, method, seed)
+        if task and isinstance(results[cell.label][method][seed], Measured):
+            tasks.setdefault(task.place, task)
+    run_follow_ups(list(tasks.values()), workers, progress)
+    return StudyRun(planned, results)
+
+
+def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
+    """Yield every cell, method and seed, seed by seed."""
+    for seed in planned.seeds:
+        for cell in planned.cells:
+            if seed in planned.plans[cell.label].seeds:
+                for method in cell.methods:
+                    yield cell, method, seed
+
+
+def follow_up_task(
+    planned: Planned, cell: Cell, method: str, seed: int
+) -> FollowUpTask | None:
+    """Return the follow-up of ``method`` in ``cell``; None if there is none."""
+    if cell.then is None:
+        return None
+    run = planned.plans[cell.label].run_folder(seed)
+    name = f"{cell.then} of {method}, {cell.label} (seed {seed})"
+    return FollowUpTask(run, method, cell.then, name)
+
+
+def run_follow_ups(
+    tasks: Sequence[FollowUpTask], workers: Workers, progress: Progress
+) -> None:
+    """Run the follow-ups that have no result yet; failures are stored."""
+    due = {one.name: one for one in tasks if _is_due(one, workers.retry)}
+    jobs = [
+        Job(
+            name,
+            "epifalcon.studies.worker:follow_up",
+            (str(one.run.resolve()), one.method, one.kind),
+        )
+        for name, one in due.items()
+    ]
+    took: list[float] = []
+
+    def watch(running: Sequence[Running]) -> None:
+        left = (len(jobs) - len(took)) * sum(took) / len(took) if took else None
+        _report(progress, "attacks and sizes", len(took), len(jobs), running, left)
+
+    for ended in run_jobs([jobs], workers.at_once, lambda _: _FOLLOW_UP_MB, watch):
+        took.append(ended.seconds)
+        place = due[ended.job.name].place
+        _store_failure(ended, place, done=Followed.load(place) is not None)
+
+
+def _is_due(task: FollowUpTask, retry: bool) -> bool:
+    if Followed.load(task.place) is not None:
+        return False
+    if Failed.load(task.place) is None:
+        return True
+    if retry:
+        with store.writing(task.place):
+            (task.place / FAILED).unlink()
+    return retry
+
+
+def _store_failure(
+    ended: Ended, place: Path, *, done: bool, source: str | None = None
+) -> None:
+    """Store the failure of a worker that left neither a result nor a reason."""
+    if ended.code == WriteError.exit_code:
+        raise WriteError(ended.last_line)
+    if not done and Failed.load(place) is None:
+        killed = ended.code < 0
+        Failed(ended.reason, ended.output, source, killed=killed).save(place)
+
+
+def run_comparisons(
+    plans: Sequence[Plan],
+    workers: Workers,
+    progress: Progress,
+    *,
+    raise_errors: bool = False,
+) -> list[Results]:
+    """Run what ``plans`` have no result for; return all results in their order.
+
+    Methods start when every comparison has its first run; further cities are made
+    meanwhile, seed by seed, so that comparisons share simulations. Methods that fail
+    and cities that cannot be made are recorded in their place; with ``raise_errors``
+    a comparison that cannot begin at all raises.
+    """
+    with contextlib.ExitStack() as held:
+        scheduler = Scheduler(workers)
+        failed: dict[Path, Failed] = {}
+        for done, plan in enumerate(plans):
+            progress("cities", done, len(plans))
+            try:
+                scheduler.open(plan, held)
+            except (EpifalconError, MemoryError) as error:
+                if raise_errors or isinstance(error, WriteError):
+                    raise
+                remedy = ""
+                if isinstance(error, CorruptFileError):
+                    remedy = f"; delete {plan.folder} to measure it again"
+                failed[plan.folder] = Failed(_reason(error) + remedy)
+        progress("cities", len(plans), len(plans))
+        for ended in run_jobs(
+            scheduler.batches(),
+            workers.at_once,
+            scheduler.needed_mb,
+            lambda running: scheduler.report(progress, running),
+            scheduler.priority,
+        ):
+            scheduler.note(ended)
+        return [scheduler.results(plan, failed.get(plan.folder)) for plan in plans]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One method on one seed of a comparison."""
+
+    plan: Plan
+    seed: int
+    method: str
+    job: Job
+
+    @property
+    def place(self) -> Path:
+        return self.plan.place(self.seed, self.method)
+
+    @property
+    def size(self) -> int:
+        return _size(self.plan)
+
+
+@dataclass(frozen=True)
+class _History:
+    """What methods took before, in cities of one size."""
+
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    """The largest memory of each method."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of each method's latest process."""
+
+
+class Scheduler:
+    """What is to be run, in which order, and what finished jobs took."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._plans: list[Plan] = []
+        self._threads: dict[Path, int] = {}
+        """By folder: as many as a comparison was begun with."""
+        self._tasks: dict[str, _Task] = {}
+        """By the name of their job."""
+        self._ended: set[str] = set()
+        self._exclusive: set[str] = set()
+        """Jobs that were killed before: they run alone."""
+        self._lost: dict[tuple[Path, int], Failed] = {}
+        """Folder and seed of cities that could not be made."""
+        self._history: dict[int, _History] = {}
+        """By the size of a city."""
+        self._simulations = Simulations()
+
+    def open(self, plan: Plan, held: contextlib.ExitStack) -> None:
+        """Lock the folder of ``plan`` until ``held`` closes and list its jobs."""
+        held.enter_context(alone(plan.folder))
+        threads = begin_folder(plan, self._workers.threads, self._simulations)
+        for seed in plan.seeds:
+            held.enter_context(alone(plan.run_folder(seed)))
+        self._history.setdefault(_size(plan), _History())
+        self._plans.append(plan)
+        self._threads[plan.folder] = threads
+        for seed in plan.seeds:
+            for method in plan.methods:
+                self._add(plan, seed, method)
+
+    def _add(self, plan: Plan, seed: int, method: str) -> None:
+        label = f", {plan.label}" if plan.label else ""
+        name = f"{method}{label} (seed {seed})"
+        if name in self._tasks:
+            raise DataError(f"two comparisons are called {plan.label!r}")
+        job = Job(
+            name,
+            "epifalcon.studies.worker:measure",
+            (
+                str(plan.run_folder(seed).resolve()),
+                method,
+                tuple(str(one.resolve()) for one in plan.sources),
+            ),
+            self._threads[plan.folder],
+        )
+        task = _Task(plan, seed, method, job)
+        if self._is_due(task):
+            self._tasks[name] = task
+
+    def _is_due(self, task: _Task) -> bool:
+        place, source = task.place, source_sha256(task.method, task.plan.sources)
+        measured = Measured.sound(place)
+        if measured is not None:
+            if measured.source_sha256 != source:
+                raise SettingsError(
+                    f"{place}: made by another version of the file that registers "
+                    f"{task.method}; delete this folder to run it again"
+                )
+            self._learn(task, measured)
+            return False
+        failed = Failed.load(place)
+        if failed is None:
+            return True
+        if not self._workers.retry and failed.source_sha256 == source:
+            return False
+        if failed.killed:
+            self._exclusive.add(task.job.name)
+        with store.writing(place):
+            (place / FAILED).unlink()
+        return True
+
+    def batches(self) -> Iterator[list[Job]]:
+        """Yield the jobs of existing runs, then those of one new run after the other.
+
+        Each run is created when its jobs are requested, seed by seed. Jobs of a city
+        that cannot be made are dropped.
+        """
+        tasks = list(self._tasks.values())
+        ready = [one for one in tasks if is_begun(one.plan, one.seed)]
+        yield [one.job for one in ready]
+        runs = [(seed, plan) for plan in self._plans for seed in plan.seeds]
+        for seed, plan in sorted(runs, key=lambda one: one[0]):
+            if is_begun(plan, seed):
+                continue
+            mine = [one for one in tasks if one.plan is plan and one.seed == seed]
+            try:
+                begin_run(plan, seed, self._threads[plan.folder], self._simulations)
+            except WriteError:
+                raise
+            except (EpifalconError, MemoryError) as error:
+                self._lost[plan.folder, seed] = Failed(_reason(error))
+                self._ended |= {one.job.name for one in mine}
+            else:
+                yield [one.job for one in mine]
+        # Free the memory of simulations for the workers.
+        self._simulations = Simulations()
+
+    def priority(self, job: Job) -> tuple[float, ...]:
+        """Order jobs by seed; within a seed the longest first.
+
+        So no long one is left to run alone at the end. A method that was never run
+        may be the longest of all.
+        """
+        task = self._tasks[job.name]
+        took = self._history[task.size].seconds
+        return task.seed, -took.get(task.method, math.inf)
+
+    def needed_mb(self, job: Job) -> float:
+        """Return the memory that a job probably needs."""
+        if job.name in self._exclusive:
+            return math.inf
+        task = self._tasks[job.name]
+        peak = self._history[task.size].peak_mb.get(task.method)
+        if peak is not None:
+            return _MARGIN * peak
+        return _BASE_MB + task.size * _BYTES_PER_VISIT / 2**20
+
+    def note(self, ended: Ended) -> None:
+        """Record how a worker ended; ``WriteError`` where no other could continue."""
+        self._ended.add(ended.job.name)
+        task = self._tasks[ended.job.name]
+        self._history[task.size].seconds[task.method] = ended.seconds
+        measured = Measured.load(task.place)
+        if measured is not None:
+            self._learn(task, measured)
+        source = source_sha256(task.method, task.plan.sources)
+        _store_failure(ended, task.place, done=measured is not None, source=source)
+
+    def _learn(self, task: _Task, measured: Measured) -> None:
+        history = self._history[task.size]
+        peak = max(measured.peak_rss_mb or 0.0, history.peak_mb.get(task.method, 0.0))
+        if peak:
+            history.peak_mb[task.method] = peak
+        history.seconds.setdefault(task.method, measured.seconds)
+
+    def results(self, plan: Plan, failed: Failed | None = None) -> Results:
+        """Return the results of ``plan``; ``failed`` if it could not begin."""
+
+        def one(seed: int, method: str) -> Measured | Failed:
+            place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))
+            found = Measured.load(place) or lost or Failed.load(place)
+            return found or Failed("was not run")
+
+        return {
+            method: {seed: failed or one(seed, method) for seed in plan.seeds}
+            for method in plan.methods
+        }
+
+    def report(self, progress: Progress, running: Sequence[Running]) -> None:
+        """Report finished jobs, workers under way and the estimated time left."""
+        begun = {one.job.name: one.seconds for one in running}
+        left, known = 0.0, False
+        for name in self._tasks.keys() - self._ended:
+            task = self._tasks[name]
+            took = self._history[task.size].seconds
+            if took:
+                known = True
+                mean = sum(took.values()) / len(took)
+                expected = took.get(task.method, mean)
+                left += max(0.0, expected - begun.get(name, 0.0))
+        done, total = len(self._ended), len(self._tasks)
+        _report(
+            progress,
+            "methods and seeds",
+            done,
+            total,
+            running,
+            left if known else None,
+        )
+
+
+def _report(
+    progress: Progress,
+    name: str,
+    done: int,
+    total: int,
+    running: Sequence[Running],
+    left: float | None,
+) -> None:
+    """Report ``done`` of ``total`` jobs and ``left`` seconds of work of one worker."""
+    if not total:
+        return
+    # Methods put their own name before their steps, as in "gcn: steps".
+    words = [
+        f"{one.job.name} {one.progress.rpartition(': ')[2]}".rstrip()
+        for one in running[:_SHOWN]
+    ]
+    if len(running) > _SHOWN:
+        words.append(f"{len(running) - _SHOWN} more")
+    if left is not None and running:
+        # First, since a narrow terminal cuts the end.
+        words.insert(0, f"about {_duration(left / len(running))} left")
+    progress(name, done, total, "; ".join(words))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def _size(plan: Plan) -> int:
+    city = plan.experiment.city
+    return city.people * city.clock.slots
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or "not enough memory for the city"

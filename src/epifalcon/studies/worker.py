@@ -1,0 +1,184 @@
+"""The work of one worker process: measure a method, or analyse a finished run.
+
+Each function leaves its result, or ``failed.json``, in the method's folder and returns
+the exit code of the process: 0, 1 after a failure, 6 where nothing can be written.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.errors import DataError, WriteError
+from epifalcon.evaluation.attacks.upload_recorder import VIEW
+from epifalcon.evaluation.metrics import MetricSettings
+from epifalcon.experiments.judged import judge_curves
+from epifalcon.experiments.measurements import (
+    FAILED,
+    SCALINGS,
+    Failed,
+    Followed,
+    Measured,
+    Training,
+    calibrated_figures,
+    precision_at_recalls,
+    reliability_sums,
+    source_sha256,
+)
+from epifalcon.experiments.run_folder import (
+    METHODS,
+    PREDICTION,
+    Begun,
+    FinishedRun,
+    open_run,
+)
+from epifalcon.experiments.run_methods import Listeners, Outcome, run_method
+from epifalcon.locks import alone
+from epifalcon.machine import peak_rss_mb
+from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
+from epifalcon.methods.registry import load_file
+from epifalcon.progress import Progress, silent
+from epifalcon.studies.analyses import ANALYSES
+from epifalcon.studies.study import FollowUp
+from epifalcon.studies.worker_pool import STOPPED
+
+_CHECKPOINT_SECONDS = 20.0
+_LOCK_SECONDS = 20.0
+"""How long a worker waits for one that lost its parent and is about to end."""
+
+
+def measure(
+    folder: str, method: str, sources: Sequence[str], progress: Progress = silent
+) -> int:
+    """Run ``method`` in the run of ``folder`` and save ``Measured`` or ``Failed``."""
+    run, files = Path(folder), [Path(one) for one in sources]
+
+    def work() -> None:
+        for source in files:
+            load_file(source)
+        measure_method(run, method, files, progress)
+
+    return _saving_failure(
+        run / METHODS / method, work, lambda: source_sha256(method, files)
+    )
+
+
+def follow_up(
+    folder: str, method: str, kind: FollowUp, progress: Progress = silent
+) -> int:
+    """Analyse a finished run and save ``Followed`` or ``Failed``."""
+    place = Path(folder) / METHODS / method / kind
+
+    def work() -> None:
+        values = ANALYSES[kind](FinishedRun.open(Path(folder), method), progress)
+        Followed(dict(values), cpu_seconds()).save(place)
+        if kind == "audit":
+            # As large as the rest of the run, and not read again.
+            shutil.rmtree(place.parent / VIEW, ignore_errors=True)
+
+    return _saving_failure(place, work)
+
+
+def _saving_failure(
+    place: Path,
+    work: Callable[[], None],
+    source: Callable[[], str | None] = lambda: None,
+) -> int:
+    try:
+        with store.writing(place), alone(place, patience=_LOCK_SECONDS):
+            try:
+                work()
+            except WriteError:
+                raise
+            except (Exception, SystemExit) as error:
+                # Whatever a method raises is reported in its row; others continue.
+                if isinstance(error, SystemExit) and error.code == STOPPED:
+                    raise
+                Failed.of(error, source()).save(place)
+                return 1
+    except WriteError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def measure_method(
+    folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
+) -> Measured:
+    """Run ``method`` in the run of ``folder`` and save its metrics."""
+    begun = open_run(folder)
+    place = begun.method_folder(method)
+    found_done = (place / PREDICTION).is_dir()
+    listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
+    outcome = run_method(begun, method, listeners)
+    # Before the evaluation, which needs memory of its own.
+    peak, used = peak_rss_mb(), cpu_seconds()
+    measured = Measured(
+        title=outcome.title,
+        seconds=outcome.seconds,
+        cpu_seconds=None if found_done else used,
+        peak_rss_mb=None if found_done else peak,
+        source_sha256=source_sha256(method, sources),
+        training=training_of(outcome),
+        **evaluated(begun, outcome),
+    )
+    measured.save(place, begun.origin)
+    (place / FAILED).unlink(missing_ok=True)
+    return measured
+
+
+def training_of(outcome: Outcome) -> Training:
+    """Return the learning rate and the steps that ``outcome`` reports.
+
+    Falcon and HGNN count rounds; where they report no learning rate or limit, those
+    of their settings hold.
+    """
+    reported = {**outcome.as_plain(), **outcome.told}
+    if outcome.settings is not None:
+        model = outcome.settings.model
+        defaults = {LEARNING_RATE: model.learning_rate, STEP_LIMIT: model.rounds}
+        reported = {**defaults, **reported}
+    steps = reported.get(BEST_STEP, reported.get("best_round"))
+    limit = reported.get(STEP_LIMIT)
+    return Training(
+        learning_rate=reported.get(LEARNING_RATE),
+        steps=steps,
+        at_limit=None if steps is None or limit is None else steps >= limit,
+    )
+
+
+def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of ``Measured`` that scores and true labels determine."""
+    if outcome.metrics is None:
+        raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
+    found = judge_curves(begun, outcome)
+    ranked = found.ranked
+    bins = MetricSettings().bins
+    return {
+        "metrics": outcome.metrics.as_plain(),
+        "recalibrated": {
+            name: calibrated_figures(one, bins) for name, one in ranked.items()
+        },
+        "masked": 0 if outcome.masked is None else len(outcome.masked),
+        "left_raw": found.left_raw,
+        "precision": precision_at_recalls(ranked["raw"]),
+        "reliability": np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
+    }
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process, with that of loading its libraries.
+
+    A worker inherits loaded libraries from the fork server.
+    """
+    inherited = _LOADING_SECONDS if os.getpid() != _LOADED_BY else 0.0
+    return inherited + process_time()
+
+
+_LOADING_SECONDS, _LOADED_BY = process_time(), os.getpid()

@@ -1,0 +1,203 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import expit
+
+from epifalcon.belief_propagation.calibration import (
+    IDENTITY,
+    Losses,
+    PlattScaling,
+    chance_of_positive,
+    choose_scaling,
+    current_given_ever,
+    ensemble_variance,
+    fit_scaling,
+    interval,
+    log_losses,
+    log_odds,
+    perturbed,
+)
+from epifalcon.belief_propagation.settings import ALIKE
+from epifalcon.epidemic.pathogen import OMICRON
+from epifalcon.epidemic.test_errors import TestErrors
+
+RIGHT = TestErrors()
+WRONG = TestErrors(false_positive=0.05, false_negative=0.2)
+
+
+def people(count, slope, offset, errors=RIGHT, seed=0):
+    """Risks, and results of people whose true odds are bent from them."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(-1.2, 0.8, count)
+    truth = expit(slope * (odds + 1.2) - 1.2 + offset)
+    return expit(odds), rng.random(count) < chance_of_positive(truth, errors)
+
+
+@pytest.mark.parametrize("errors", [RIGHT, WRONG])
+def test_what_was_bent_is_found_whether_tests_are_right_or_not(errors):
+    found = fit_scaling(*people(40_000, 1.4, -0.5, errors), errors)
+    assert found.slope == pytest.approx(1.4, abs=0.08)
+    assert found.offset == pytest.approx(-0.5, abs=0.05)
+
+
+def test_the_fit_is_the_highest_posterior():
+    risk, positive = people(200, 0.6, 0.8, WRONG, seed=3)
+    found = fit_scaling(risk, positive, WRONG)
+
+    def lost(point):
+        slope, offset = point
+        odds = log_odds(risk)
+        bent = expit(slope * (odds - odds.mean()) + odds.mean() + offset)
+        chance = chance_of_positive(bent, WRONG)
+        told = np.log(np.where(positive, chance, 1 - chance)).sum()
+        return -told + ((slope - 1) / 0.2) ** 2 / 2 + (offset / 0.5) ** 2 / 2
+
+    best = minimize(lost, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-7})
+    np.testing.assert_allclose([found.slope, found.offset], best.x, atol=1e-4)
+
+
+def test_risks_that_mean_what_they_say_are_left_alone_and_others_are_not():
+    left = [
+        choose_scaling(*people(500, 1, 0, seed=k), RIGHT) == IDENTITY for k in range(9)
+    ]
+    assert sum(left) >= 7
+    assert choose_scaling(*people(500, 1, 0.7), RIGHT) != IDENTITY
+
+
+def test_few_people_bend_nothing():
+    risk, positive = people(149, 1, 3)
+    assert fit_scaling(risk[:19], positive[:19], RIGHT) == IDENTITY
+    assert choose_scaling(risk, positive, RIGHT) == IDENTITY
+    more = people(150, 1, 3)
+    assert choose_scaling(*more, RIGHT) != IDENTITY
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=20, max_size=60),
+    st.sampled_from([RIGHT, WRONG]),
+)
+def test_whatever_was_found_is_a_risk_and_the_order_stays(pairs, errors):
+    risk = np.array([one for one, _ in pairs])
+    positive = np.array([one for _, one in pairs])
+    bend = fit_scaling(risk, positive, errors)
+    rising = bend(np.sort(risk))
+    assert ((rising >= 0) & (rising <= 1)).all()
+    assert (np.diff(rising) >= 0).all()
+
+
+def test_a_mean_is_met_and_one_out_of_reach_is_not_run_after():
+    risk, _ = people(300, 1, 0)
+    bend = PlattScaling(1.3, -0.2, -1.0)
+    assert bend.with_mean(risk, 0.4)(risk).mean() == pytest.approx(0.4)
+    assert bend.with_mean(risk, 1.0) == bend
+    assert bend.with_mean(np.empty(0), 0.4) == bend
+
+
+def test_who_is_infected_now_is_told_as_those_who_ever_were():
+    now, risk = np.array([0.0, 0.1, 0.3, 0.0]), np.array([0.2, 0.2, 0.3, 0.0])
+    told = np.array([0.4, 0.1, 0.9, 0.2])
+    np.testing.assert_allclose(
+        current_given_ever(now, risk, told), [0.0, 0.05, 0.9, 0.0]
+    )
+
+
+def lost(gain, noise, people=400, seed=0):
+    rng = np.random.default_rng(seed)
+    before = rng.random(people)
+    return before, before - gain + noise * rng.normal(size=people)
+
+
+def best(losses, alike=()):
+    """The choice by sums over three sites, and by all people at once."""
+    table = np.stack(list(losses.values()), axis=1)
+    first, *others = [Losses.of(part) for part in np.array_split(table, 3)]
+    found = sum(others, first).best(list(losses), alike)
+    assert found == Losses.of(table).best(list(losses), alike)
+    return found
+
+
+def test_a_richer_model_must_win_by_more_than_its_standard_error():
+    one, better = lost(gain=0.1, noise=0.5)
+    assert best({"one": one, "apart": better}) == "apart"
+    one, doubtful = lost(gain=0.001, noise=0.5)
+    assert best({"one": one, "apart": doubtful}) == "one"
+    assert best({"one": one, "scaled": one, "apart": one}) == "one"
+    one, apart = lost(gain=0.1, noise=0.1)
+    assert best({"one": one, "mild": apart, "apart": apart - 0.05}) == "apart"
+    assert best({"one": one, "mild": apart - 0.05, "apart": apart}) == "mild"
+    none = np.empty(0)
+    assert best({"one": none, "apart": none}) == "one"
+
+
+def test_of_models_equally_rich_the_better_one_is_selected():
+    mild, doubtful = lost(gain=0.0, noise=0.5)
+    doubtful += (mild - doubtful).mean() - 0.01
+    assert best({"mild": mild, "apart": doubtful}) == "mild"
+    assert best({"mild": mild, "apart": doubtful}, ALIKE) == "apart"
+    assert best({"scaled": mild, "apart": doubtful}, ALIKE) == "scaled"
+
+
+def test_the_standard_error_is_that_of_the_paired_gains():
+    one, other = lost(gain=0.03, noise=0.4, people=57)
+    gain, error = Losses.of(np.stack([one, other], axis=1))._gain(0, 1)
+    assert gain == pytest.approx((one - other).mean())
+    assert error == pytest.approx((one - other).std(ddof=1) / np.sqrt(57))
+
+
+def test_losses_of_certain_answers_are_finite():
+    found = log_losses(np.array([0.0, 1.0, 0.25]), np.array([True, True, False]))
+    assert found[1] == 0
+    assert found[2] == pytest.approx(-np.log(0.75))
+    assert np.isfinite(found).all()
+
+
+EVERYBODY = np.ones(4000, np.bool_)
+
+
+def runs(spread, level, count, seed=0):
+    """Risks of runs that differ by ``spread`` in each person and ``level`` in all."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(-1, 0.5, 4000)
+    return [
+        expit(odds + rng.normal(0, level) + rng.normal(0, spread, 4000))
+        for _ in range(count)
+    ]
+
+
+def test_the_spread_is_that_of_people_and_not_of_the_level():
+    found = ensemble_variance(runs(0.3, 2.0, 12), EVERYBODY)
+    assert np.sqrt(found.mean()) == pytest.approx(0.3, rel=0.03)
+    none = ensemble_variance(runs(0.0, 2.0, 4), ~EVERYBODY)
+    assert none.max() < 1e-12
+
+
+def test_nine_of_ten_intervals_hold_the_odds_that_runs_spread_around():
+    rng = np.random.default_rng(2)
+    true = rng.normal(-1, 0.5, 4000)
+    bend, unsure = PlattScaling(1.2, 0.3, -1.0), np.diag([0.04, 0.09])
+    spread = np.full(4000, 0.16)
+    held = []
+    for _ in range(40):
+        slope, offset = rng.normal([1.2, 0.3], np.sqrt(np.diag(unsure)))
+        seen = true + rng.normal(0, 0.4, 4000)
+        wanted = expit(-1.0 + slope * (true + 1.0) + offset)
+        ends = interval(bend(expit(seen)), spread, bend, unsure)
+        held.append(((ends.low <= wanted) & (wanted <= ends.high)).mean())
+    assert np.mean(held) == pytest.approx(0.9, abs=0.06)
+
+
+def test_ends_are_risks_around_the_one_told():
+    risk = np.array([0.0, 1e-9, 0.5, 1.0])
+    ends = interval(risk, np.full(4, 100.0), IDENTITY, np.zeros((2, 2)))
+    assert (ends.low <= risk).all()
+    assert (ends.high >= risk).all()
+    assert ((ends.low >= 0) & (ends.high <= 1)).all()
+
+
+def test_perturbed_rates_stay_near_the_published_ones():
+    rng = np.random.default_rng(0)
+    betas = [perturbed(OMICRON, rng).beta / OMICRON.beta for _ in range(400)]
+    assert np.log(betas).std() == pytest.approx(0.2, rel=0.15)

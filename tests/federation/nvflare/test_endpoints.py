@@ -1,0 +1,299 @@
+"""The ends of a job: whole runs of plain values, calls at once, no text of an error."""
+
+import json
+import logging
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from nvflare.collab import CollabCallError
+from nvflare.collab.api.app import ClientApp, ServerApp
+from nvflare.collab.api.context import set_call_context
+from nvflare.collab.api.exceptions import RunAborted
+
+from epifalcon.errors import DataError, SettingsError, StoppedError
+from epifalcon.federation.nvflare.endpoints import (
+    GONE,
+    CollabTransport,
+    CoordinatorEnd,
+    LostSites,
+    SiteEnd,
+)
+from epifalcon.federation.nvflare.jobs import JOB, Reason, job_of, read_reason
+from epifalcon.federation.preparing import split
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.sites.run import FalconOrder
+from epifalcon.federation.sites.server_run import SUMMARY, Conduct
+from epifalcon.federation.sites.switchboard import InMemoryTransport
+from epifalcon.studies.rehearsing import lay_out_site
+from tests.federation.field.field_sites import PRIVATE, task_of
+from tests.federation.field.field_sites import order_of as field_order_of
+from tests.federation.nvflare.echo import SECRET, EchoSite, ScriptedCoordinator
+from tests.studies import town
+
+SITES = ("a", "b")
+ORDERS = {
+    "falcon": FalconOrder(
+        settings=replace(town.FALCON, model=replace(town.FALCON.model, rounds=2)),
+        rules=SiteRules(),
+        seed=3,
+    ),
+    "falcon-field": field_order_of(task_of(privacy=PRIVATE["sums"])),
+}
+
+
+def sites_in(folder, method):
+    ends = {}
+    for name, home in zip(
+        SITES, split(town.traces(), town.known(), len(SITES)), strict=True
+    ):
+        if not (folder / name).exists():
+            lay_out_site(folder / name, home, 0)
+        ends[name] = SiteEnd(method)
+        ends[name].prepare(name, folder / name)
+    return InMemoryTransport({name: end.respond for name, end in ends.items()})
+
+
+def coordinator(method, run="one", **changes):
+    args = job_of(run, ORDERS[method], Conduct(), 2).coordinator.args
+    return CoordinatorEnd(**{**args, **changes})
+
+
+@pytest.mark.parametrize("method", ORDERS)
+def test_a_job_of_plain_values_is_a_whole_run_resumed_only_if_asked(
+    tmp_path, method, monkeypatch
+):
+    monkeypatch.setenv(JOB, "7")
+    server = tmp_path / "server"
+    coordinator(method).coordinate(sites_in(tmp_path, method), server)
+    path = server / "runs" / "one" / SUMMARY
+    summary = json.loads(path.read_text())
+    assert (summary["method"], summary["finished"]) == (method, True)
+    for name in SITES:
+        assert (tmp_path / name / "runs" / "one" / "risks.csv").exists()
+    before = path.read_text()
+    with pytest.raises(SettingsError, match="the run exists"):
+        coordinator(method).coordinate(sites_in(tmp_path, method), server)
+    assert path.read_text() == before
+    record = {"status": "FINISHED:EXECUTION_EXCEPTION", **read_reason(server, "/7")}
+    assert Reason.of(record).kind == "SettingsError"
+
+
+@pytest.mark.parametrize("method", ORDERS)
+def test_an_order_with_an_unknown_setting_is_refused(tmp_path, method):
+    args = job_of("one", ORDERS[method], Conduct(), 2).coordinator.args
+    made = coordinator(method, order={**args["order"], "x": 1})
+    with pytest.raises(SettingsError, match="x"):
+        made.coordinate(sites_in(tmp_path, method), tmp_path / "server")
+
+
+@pytest.mark.parametrize("run", ["../up", "", "a/b"])
+def test_a_name_that_leads_out_of_the_kit_is_refused(tmp_path, run):
+    made = coordinator("falcon")
+    made._run = run
+    with pytest.raises(DataError, match="must be letters"):
+        made.coordinate(None, tmp_path / "server")
+
+
+class Place:
+    """Stands for NVFlare's workspace."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def get_root_dir(self):
+        return str(self.folder)
+
+
+@pytest.fixture
+def in_context(tmp_path):
+    def enter(app, name):
+        app.name = name
+        app._workspace = Place(tmp_path)
+        app._client_proxies = []
+        set_call_context(app.new_context(name, name))
+        return app
+
+    yield enter
+    set_call_context(None)
+
+
+def test_a_site_learns_its_name_and_folder_and_answers(in_context, tmp_path):
+    site = EchoSite()
+    end = in_context(ClientApp(site), "clinic-a").obj
+    end.open()
+    assert (site.name, site.folder) == ("clinic-a", tmp_path)
+    assert end.answer(b"echo hello") == b"clinic-a:hello"
+
+
+def test_of_an_error_only_its_kind_leaves_the_site(in_context, caplog):
+    end = in_context(ClientApp(EchoSite()), "clinic-a").obj
+    end.open()
+    with caplog.at_level(logging.DEBUG):
+        assert end.answer(b"fail") == "ValueError"
+    assert "ValueError at" in caplog.text
+    assert "echo.py" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_a_site_that_cannot_get_ready_says_so_when_called(in_context, caplog):
+    class Unready(EchoSite):
+        def prepare(self, *_):
+            raise FileNotFoundError(SECRET)
+
+    end = in_context(ClientApp(Unready()), "clinic-a").obj
+    end.open()
+    assert end.answer(b"echo x") == "FileNotFoundError"
+    assert SECRET not in caplog.text
+
+
+class Failing(ScriptedCoordinator):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def coordinate(self, *_):
+        raise self.error
+
+
+def test_a_coordinators_error_fails_the_job_without_its_text(in_context, caplog):
+    end = in_context(ServerApp(Failing(ValueError(SECRET))), "server")
+    with pytest.raises(RuntimeError, match="ValueError") as caught:
+        end.obj.run()
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
+    assert SECRET not in caplog.text
+
+
+def test_a_stopped_coordinator_is_no_failure(in_context):
+    end = in_context(ServerApp(Failing(StoppedError("s"))), "server")
+    end.obj.run()
+
+
+LIMIT = 30.0
+
+
+class Proxy:
+    """Stands for NVFlare's proxy of a site: called with a limit, then with a call."""
+
+    def __init__(self, name, answer):
+        self.name = name
+        self.answer = answer
+
+    def __call__(self, timeout):
+        assert timeout > 0
+        return self
+
+
+def transport_of(lost=None, stopped=lambda: False, **answers):
+    proxies = [Proxy(name, answer) for name, answer in answers.items()]
+    return CollabTransport(proxies, lost or LostSites(), stopped)
+
+
+def raising(error):
+    def answer(_):
+        raise error
+
+    return answer
+
+
+def test_each_site_gets_its_own_call():
+    transport = transport_of(b=lambda call: b"b" + call, a=lambda call: b"a" + call)
+    assert transport.sites == ("a", "b")
+    answers, failed = transport.ask({"a": b"1", "b": b"2"}, LIMIT)
+    assert answers == {"a": b"a1", "b": b"b2"}
+    assert failed == {}
+    assert transport.ask({"b": b"3"}, LIMIT) == ({"b": b"b3"}, {})
+    assert transport.ask({}, LIMIT) == ({}, {})
+
+
+def test_calls_go_out_at_the_same_time():
+    # Nobody passes before all have arrived, so calls in turn would never end.
+    together = threading.Barrier(5, timeout=LIMIT)
+
+    def answer(call):
+        together.wait()
+        return call
+
+    sites = {f"s{number}": answer for number in range(5)}
+    answers, _ = transport_of(**sites).ask(dict.fromkeys(sites, b"x"), LIMIT)
+    assert answers == dict.fromkeys(sites, b"x")
+
+
+def test_a_late_site_fails_and_the_others_are_kept():
+    go_on = threading.Event()
+    transport = transport_of(a=lambda _: b"ok", late=lambda _: go_on.wait(LIMIT))
+    answers, failed = transport.ask({"a": b"", "late": b""}, 0.2)
+    go_on.set()
+    assert answers == {"a": b"ok"}
+    assert failed == {"late": "no answer within 0.2 s"}
+
+
+def test_a_site_that_is_lost_during_a_call_fails_before_the_limit():
+    go_on, lost = threading.Event(), LostSites()
+    transport = transport_of(lost, a=lambda _: b"ok", gone=lambda _: go_on.wait(LIMIT))
+    threading.Timer(0.2, lost.add, ["gone"]).start()
+    start = time.monotonic()
+    answers, failed = transport.ask({"a": b"", "gone": b""}, LIMIT)
+    go_on.set()
+    assert time.monotonic() - start < LIMIT / 2
+    assert answers == {"a": b"ok"}
+    assert failed == {"gone": GONE}
+
+
+def test_a_lost_site_is_not_called_until_it_is_back():
+    lost, calls = LostSites(), []
+    transport = transport_of(lost, a=lambda call: calls.append(call) or b"ok")
+    lost.add("a")
+    assert transport.ask({"a": b"1"}, LIMIT) == ({}, {"a": GONE})
+    assert calls == []
+    lost.discard("a")
+    assert transport.ask({"a": b"2"}, LIMIT) == ({"a": b"ok"}, {})
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (TimeoutError("SECRET"), "no answer within 30 s"),
+        ("remote call returned rc='target_unreachable'", GONE),
+        ("remote call returned rc='comm_error'", "the connection broke"),
+        ("SECRET", "the call failed (str)"),
+    ],
+)
+def test_nvflares_reasons_become_words_without_the_sites_text(cause, told):
+    error = CollabCallError("a", "answer", cause, remote_traceback="SECRET")
+    assert transport_of(a=raising(error)).ask({"a": b""}, LIMIT) == ({}, {"a": told})
+
+
+def test_what_is_not_bytes_is_refused():
+    transport = transport_of(a=lambda _: [1], b=lambda _: "ValueError")
+    _, failed = transport.ask({"a": b"", "b": b""}, LIMIT)
+    assert failed == {
+        "a": "the site sent list, expected bytes",
+        "b": "the site failed with ValueError",
+    }
+
+
+def test_a_stopped_job_asks_nobody():
+    calls = []
+    transport = transport_of(stopped=lambda: True, a=calls.append)
+    with pytest.raises(StoppedError):
+        transport.ask({"a": b""}, LIMIT)
+    assert calls == []
+
+
+def test_a_job_that_is_stopped_during_a_call_stops():
+    stop, go_on = threading.Event(), threading.Event()
+    transport = transport_of(stopped=stop.is_set, a=lambda _: go_on.wait(LIMIT))
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(StoppedError):
+        transport.ask({"a": b""}, LIMIT)
+    go_on.set()
+    with pytest.raises(StoppedError):
+        transport_of(a=raising(RunAborted())).ask({"a": b""}, LIMIT)
+
+
+def test_a_name_that_is_no_site_is_refused():
+    with pytest.raises(SettingsError, match="'b'"):
+        transport_of(a=bytes).ask({"b": b""}, LIMIT)

@@ -1,0 +1,120 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.methods.base import Context, Method, NoSettings, Scores, require_both
+from tests.studies import town
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    width: int = 3
+
+
+class Says(Method):
+    """Returns a given answer."""
+
+    name, title = "says", "Says"
+    settings_type = Settings
+    answer = staticmethod(lambda traces: np.linspace(0, 1, traces.people))
+
+    def score(self, traces, known):  # noqa: ARG002
+        return self.answer(traces)
+
+
+def says(answer=None):
+    method = Says()
+    method.answer = answer or method.answer
+    return method
+
+
+def fit(method, **context):
+    return method.fit(town.traces(), town.known(), Context(**context))
+
+
+def test_some_people_in_any_order():
+    method = fit(says())
+    risk = method.predict_proba()
+    assert (method.predict_proba([7, 0, 7]) == risk[[7, 0, 7]]).all()
+    assert method.predict_proba([]).shape == (0,)
+    for wrong in ([80], [-1]):
+        with pytest.raises(DataError, match="from 0 to 79"):
+            method.predict_proba(wrong)
+    # A caller's changes do not reach the method.
+    risk[:] = 9
+    assert (method.predict_proba() == method.scores.risk).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.full(80, np.nan), "a risk is not a number"),
+        (np.full(80, 1.1), "a risk is not between 0 and 1"),
+        (np.full(80, -0.1), "a risk is not between 0 and 1"),
+        (np.zeros(3), r"scores of shape \(3,\), expected \(80,\)"),
+    ],
+)
+def test_risks_that_are_none_are_refused(wrong, message):
+    method = fit(says())
+    before = method.predict_proba()
+    method.answer = lambda _traces: wrong
+    with pytest.raises(DataError, match=f"says: {message}"):
+        fit(method)
+    # A failed fit leaves the former result.
+    assert (method.predict_proba() == before).all()
+
+
+def test_before_the_fit_there_is_nothing():
+    method = says()
+    for ask in (method.predict_proba, lambda: method.cost, lambda: method.scores):
+        with pytest.raises(DataError, match="says is not fitted yet"):
+            ask()
+
+
+def test_cost_is_what_the_fit_took():
+    cost = fit(says(lambda t: Scores(np.zeros(t.people), steps=7, parameters=11))).cost
+    assert (cost.steps, cost.parameters) == (7, 11)
+    assert cost.seconds > 0
+
+
+def test_tests_of_another_city_are_refused():
+    one = np.zeros(1, np.int32)
+    with pytest.raises(DataError, match="tests among 3 people, but traces of 80"):
+        says().fit(town.traces(), Known(3, one, one == 0, one))
+
+
+def test_hyperparameters_by_name_or_as_settings():
+    assert Says(width=5, seed=4).settings == Says(Settings(width=5)).settings
+    assert Says().settings == Settings()
+    assert Says(seed=4).seed == 4
+    with pytest.raises(SettingsError, match="says takes Settings, not NoSettings"):
+        Says(NoSettings())
+    with pytest.raises(SettingsError, match=r"says\.widht.*says\.width"):
+        Says(widht=5)
+    with pytest.raises(SettingsError, match="not both"):
+        Says(Settings(), width=5)
+
+
+def test_the_ground_truth_is_only_for_a_ceiling():
+    truth = {"ground_truth": town.epidemic().outbreak}
+    with pytest.raises(SettingsError, match="the truth is not for it"):
+        fit(says(), **truth)
+
+    class Ceiling(Says):
+        kind = "ceiling"
+
+    assert fit(Ceiling(), **truth).context.ground_truth is not None
+
+
+@pytest.mark.parametrize(
+    ("positive", "word"),
+    [([], "positive"), ([True], "negative"), ([False], "positive")],
+)
+def test_one_kind_of_result_alone_is_refused(positive, word):
+    person = np.arange(len(positive), dtype=np.int32)
+    tests = Known(3, person, np.array(positive, np.bool_), person)
+    with pytest.raises(DataError, match=f"nobody tested {word}"):
+        require_both(tests)

@@ -1,0 +1,240 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from epifalcon.epidemic.known import Known
+from epifalcon.errors import DataError
+from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.methods.contact_tracing import (
+    Dct,
+    DurationDct,
+    SoftDct,
+    SoftDctRatio,
+    case_until,
+    positive_share,
+    rising_scores,
+)
+from epifalcon.mobility.clock import Clock
+from tests.hypergraph.hypergraphs import by_hand, incidences
+from tests.methods.small_cities import city_of, results_of
+from tests.oracles.cities import cities
+from tests.oracles.contacts_loop import contacts_by_loop, encounters_by_loop
+from tests.oracles.tracing_loop import exposure_by_loop
+from tests.studies import town
+
+CASES = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def fitted(traces, known, **hyperparameters):
+    return Dct(**hyperparameters).fit(traces, known)
+
+
+def contacts(method):
+    risk = method.predict_proba()
+    assert len(set(risk)) == 2
+    return np.flatnonzero(risk == risk.max()).tolist()
+
+
+@pytest.mark.parametrize("days", [None, 1, 3, 9])
+def test_contacts_are_who_met_a_known_case_in_the_window(days):
+    traces, known = town.traces(), town.known()
+    days_seen = range(traces.clock.days)[-(days or 99) :]
+    met = sum(contacts_by_loop(traces, day) for day in days_seen)
+    expected = met @ (known.status == 1) > 0
+    risk = fitted(traces, known, window_days=days).predict_proba()
+    assert len(set(risk[expected])) == 1
+    assert len(set(risk[~expected])) <= 1
+    if (~expected).any():
+        assert risk[expected].min() >= risk[~expected].max()
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [(1, [0, 3]), (2, [0, 2, 3]), (3, [0, 1, 2, 3]), (None, [0, 1, 2, 3])],
+)
+def test_the_window_ends_with_the_last_day(days, expected):
+    # 0 meets 1 on the first day, 2 on the second, 3 on the last.
+    traces = city_of([[0, 0, 1, 2, 3], [0, 1, 0, 2, 3], [0, 1, 2, 0, 3]], days=3)
+    method = fitted(traces, results_of(1, 1, 1, 1, 0), window_days=days)
+    assert contacts(method) == expected
+
+
+@pytest.mark.parametrize(
+    ("by_slot", "results", "expected"),
+    [
+        # 0 positive meets 1 to 4; 5 to 9 are by themselves.
+        (
+            [0] * 5 + [1, 2, 3, 4, 5],
+            (1, 1, 1, 0, -1, 0, 0, 0, 0, -1),
+            [3.5 / 5] * 5 + [0.5 / 5] * 5,
+        ),
+        # A case alone is no contact of itself.
+        ([0, 0, 0, 1, 2, 3], (1, 1, 0, 1, 0, 0), [2.5 / 4] * 3 + [1.5 / 4] * 3),
+        # Who met the case is negative, who met nobody positive: no alarm.
+        ([0, 0, 0, 1, 2], (1, 0, 0, 1, 1), [3.5 / 6] * 5),
+        # Without positives everybody has a small risk.
+        ([0, 0, 0], (0, 0, 0), [0.5 / 4] * 3),
+    ],
+)
+def test_risks_are_shares_of_tested_people(by_slot, results, expected):
+    risk = fitted(city_of([by_slot]), results_of(*results)).predict_proba()
+    np.testing.assert_allclose(risk, expected)
+
+
+def test_without_tests_it_refuses():
+    with pytest.raises(DataError, match="nobody was tested"):
+        fitted(town.traces(), results_of(*[-1] * 80))
+
+
+def test_a_case_counts_until_some_days_after_its_first_positive_test():
+    known = Known.from_tests(
+        4,
+        np.array([0, 0, 1, 2]),
+        np.array([True, True, True, False]),
+        np.array([6, 3, 20, 4]),
+    )
+    clock = Clock(8.0, 7)
+    assert case_until(known, clock, None).tolist() == [20, 20, -1, -1]
+    assert case_until(known, clock, 2).tolist() == [9, 20, -1, -1]
+    assert case_until(known, clock, 0).tolist() == [3, 20, -1, -1]
+    # On day 0 the case meets 1, on day 2 it meets 2.
+    traces = city_of([[0, 0, 1, 2], [0, 1, 2, 3], [0, 1, 0, 2]], days=3)
+    known = results_of(1, 1, 1, 0)
+    assert contacts(fitted(traces, known, window_days=None)) == [0, 1, 2]
+    soon = fitted(traces, known, window_days=None, days_after_test=1)
+    assert contacts(soon) == [0, 1]
+    for cls in (SoftDct, DurationDct):
+        plain, short = (
+            cls(days_after_test=days).fit(traces, known).predict_proba()
+            for days in (None, 1)
+        )
+        assert not np.array_equal(plain, short)
+
+
+def statuses(people, seed):
+    return np.random.default_rng(seed).choice([-1, 0, 1], people).astype(np.int8)
+
+
+def status_of(*values):
+    return np.array(values, np.int8)
+
+
+@st.composite
+def tracings(draw):
+    """A hypergraph and who tested how."""
+    inc = draw(incidences())
+    return inc, statuses(inc.people, draw(st.integers(0, 2**32)))
+
+
+@CASES
+@given(cities(), st.sampled_from([1, 2, 3]), st.integers(0, 2**32))
+def test_the_share_is_what_loops_over_the_traces_find(traces, window_slots, seed):
+    if traces.slots % window_slots:
+        window_slots = 1
+    inc = Incidence.of(traces, HypergraphSettings(window_slots=window_slots))
+    status = statuses(inc.people, seed)
+    expected = exposure_by_loop(traces, status.tolist(), window_slots)
+    np.testing.assert_allclose(positive_share(inc, status), expected, rtol=1e-14)
+
+
+def test_the_share_of_a_case_worked_by_hand():
+    # 0 and 1 positive, 2 negative, 3 and 4 untested, 5 never seen.
+    inc = by_hand(6, [[0, 1, 2, 3], [0, 2], [3], [3, 4], [1, 3]])
+    found = positive_share(inc, status_of(1, 1, 0, -1, -1, 1))
+    # 0 meets 1 and 2, then 2 alone; 3 meets all, nobody, 4, then 1.
+    expected = [(1 / 2 + 0) / 2, (1 / 2 + 0) / 2, (1 + 1) / 2, (2 / 3 + 1) / 4, 0, 0]
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@CASES
+@given(tracings(), st.integers(0, 11))
+def test_a_persons_own_result_moves_no_bit_of_its_share(case, person):
+    inc, status = case
+    person %= inc.people
+    found = set()
+    for own in (-1, 0, 1):
+        status[person] = own
+        found.add(positive_share(inc, status)[person].tobytes())
+    assert len(found) == 1
+
+
+@CASES
+@given(tracings())
+def test_untested_people_change_nothing_even_by_being_there(case):
+    inc, status = case
+    tested = np.flatnonzero(status >= 0)
+    if not len(tested):
+        return
+    found = positive_share(inc, status)[tested]
+    alone = positive_share(inc.restrict(tested), status[tested])
+    np.testing.assert_allclose(found, alone, rtol=1e-12)
+
+
+def rising(score, *results):
+    return rising_scores(np.asarray(score, float), results_of(*results)).risk
+
+
+def test_risk_is_a_logistic_curve_over_the_score():
+    rng = np.random.default_rng(1)
+    score = rng.exponential(size=400)
+    infected = rng.random(400) < 0.1 + 0.2 * score
+    results = np.where(rng.random(400) < 0.5, infected, -1)
+    tested = results >= 0
+    scaled = ((score - score[tested].mean()) / score[tested].std())[:, None]
+    theirs = LogisticRegression(C=100, tol=1e-10, solver="newton-cholesky")
+    theirs.fit(scaled[tested], results[tested])
+    found = rising(score, *results)
+    np.testing.assert_allclose(found, theirs.predict_proba(scaled)[:, 1], atol=1e-6)
+    # So the mean risk of the tested is their share of positive results.
+    assert found[tested].mean() == pytest.approx(results[tested].mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("score", "results", "expected"),
+    [
+        ([1, 0, 1, 0], (0, 1, 0, 1), 1 / 2),
+        ([2, 2, 2, 2], (1, 0, 0, -1), 1 / 3),
+    ],
+    ids=["falling", "equal"],
+)
+def test_without_a_rising_risk_everybody_gets_the_share(score, results, expected):
+    np.testing.assert_allclose(rising(score, *results), expected)
+
+
+def test_scores_that_separate_results_give_probabilities():
+    risk = rising([1] * 6 + [0] * 6, *[1] * 6 + [0] * 6)
+    assert 0.9 < risk[0] < 1
+    assert 0 < risk[6] < 0.1
+    # The first step of a plain Newton's method leads far uphill here.
+    risk = rising([1, 1] + [0] * 100, *[1] * 5 + [0] * 97)
+    np.testing.assert_allclose(risk[2:], 0.03, atol=0.001)
+    assert (risk[:2] > 0.99).all()
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (status_of(1, 0, 0), r"status has shape \(3,\), expected \(2,\)"),
+        (status_of(1, 2), "status must be 1, 0 or -1"),
+    ],
+)
+def test_a_status_that_does_not_fit_is_refused(status, told):
+    with pytest.raises(DataError, match=told):
+        positive_share(by_hand(2, [[0, 1]]), status)
+
+
+def test_graded_methods_rank_by_their_figure():
+    traces, known = town.traces(), town.known()
+    last = np.where(known.status == 1, traces.slots, -1).tolist()
+    slots, total = encounters_by_loop(traces, last, 0)
+    share = positive_share(Incidence.of(traces), known.status)
+    for cls, figure in ((DurationDct, slots), (SoftDct, total), (SoftDctRatio, share)):
+        scores = cls().fit(traces, known).scores
+        order = np.argsort(figure, kind="stable")
+        step = np.diff(np.array(figure)[order]) > 1e-12
+        assert (np.diff(scores.risk[order])[step] > 0).all()
+        assert np.allclose(np.diff(scores.risk[order])[~step], 0)
+        assert scores.masked.tolist() == np.flatnonzero(known.tested).tolist()
+        np.testing.assert_array_equal(scores.masked_risk, scores.risk[scores.masked])

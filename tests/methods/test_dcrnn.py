@@ -1,0 +1,97 @@
+import copy
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.methods.dcrnn import (
+    DcrnnNetwork,
+    DcrnnOfPeopleSettings,
+)
+from epifalcon.methods.networks import ContactGraphs
+from epifalcon.mobility.clock import Clock
+from tests.oracles.cities import cities, random_traces
+from tests.oracles.contacts_loop import contacts_by_loop
+
+
+def convolved(walk, rows, weight):
+    """The sum over k of W^k rows Theta_k, with every power written out.
+
+    ``weight`` (outputs, (1 + K) inputs) has Theta_0 to Theta_K side by side.
+    """
+    inputs = rows.shape[1]
+    return sum(
+        torch.linalg.matrix_power(walk, k)
+        @ rows
+        @ weight[:, k * inputs :][:, :inputs].T
+        for k in range(weight.shape[1] // inputs)
+    )
+
+
+def dense_state(cell, walk, x, state):
+    """The paper's cell, with one convolution for each gate and each of its inputs."""
+    width = state.shape[1]
+    reset_x, update_x, candidate_x = (
+        convolved(walk, x, cell.of_input.weight[place : place + width])
+        + cell.of_input.bias[place : place + width]
+        for place in range(0, 3 * width, width)
+    )
+    reset_h, update_h = (
+        convolved(walk, state, cell.of_state.weight[place : place + width])
+        for place in (0, width)
+    )
+    reset, update = (reset_x + reset_h).sigmoid(), (update_x + update_h).sigmoid()
+    kept = convolved(walk, reset * state, cell.of_kept.weight)
+    return update * state + (1 - update) * (candidate_x + kept).tanh()
+
+
+def dense_odds(network, traces, x):
+    """The whole network, day by day and layer by layer."""
+    people, days, _ = x.shape
+    states = [x.new_zeros(people, cell.of_kept.out_features) for cell in network.cells]
+    for day in range(days):
+        contacts = torch.from_numpy(contacts_by_loop(traces, day))
+        walk = contacts / contacts.sum(1, keepdim=True).clamp(min=1)
+        rows = x[:, day]
+        for number, cell in enumerate(network.cells):
+            rows = states[number] = dense_state(cell, walk, rows, states[number])
+    return network.readout(rows)[:, 0]
+
+
+def network_of(traces, **more):
+    torch.manual_seed(0)
+    given_ = DcrnnOfPeopleSettings(**{"width": 4, **more})
+    return DcrnnNetwork(3, ContactGraphs(traces).daily, given_).double().eval()
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(cities(), st.integers(1, 2), st.integers(0, 3))
+def test_the_network_is_the_papers_equation_on_dense_walks(city, layers, steps):
+    network = network_of(city, layers=layers, diffusion_steps=steps)
+    shape = city.people, city.clock.days, 3
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    found = network(x, torch.zeros(city.people))
+    wanted = dense_odds(network, city, x)
+    assert torch.allclose(found, wanted)
+    weights = [x, *network.parameters()]
+    upstream = torch.randn(city.people, dtype=torch.float64)
+    mine = torch.autograd.grad(found, weights, upstream, allow_unused=True)
+    theirs = torch.autograd.grad(
+        wanted, weights, upstream, allow_unused=True, materialize_grads=True
+    )
+    for one, two in zip(mine, theirs, strict=True):
+        assert torch.allclose(torch.zeros_like(two) if one is None else one, two)
+
+
+def test_what_is_kept_of_an_input_is_that_inputs_own():
+    traces = random_traces(4, 12, 3, Clock(8.0, 3))
+    network, status = network_of(traces), torch.zeros(12)
+    inputs = [torch.randn(12, 3, 3).double() for _ in range(3)]
+    first = [network(x, status) for x in inputs]
+    for x, found in zip(inputs, first, strict=True):
+        assert torch.equal(network(x, status), found)
+        assert torch.allclose(found, dense_odds(network, traces, x))
+    again = copy.deepcopy(network)
+    del inputs[0], x
+    fresh = torch.randn(12, 3, 3).double()
+    assert torch.allclose(again(fresh, status), dense_odds(again, traces, fresh))

@@ -1,0 +1,83 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.epidemic.known import Known
+from epifalcon.methods.epignn import Epignn, days_in_state
+from epifalcon.mobility.clock import Clock
+from tests.methods import tiny
+
+TESTS = st.lists(
+    st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 23)), max_size=12
+)
+
+
+def known_of(tests):
+    columns = zip(*tests, strict=True) if tests else ([], [], [])
+    person, positive, slot = columns
+    return Known.from_tests(
+        4,
+        np.array(person, np.int32),
+        np.array(positive, np.bool_),
+        np.array(slot, np.int32),
+    )
+
+
+def day_by_day(tests, person, clock, recent_days):
+    """The states of a person by day, told one by one."""
+    own = [
+        (slot // clock.slots_per_day, positive)
+        for who, positive, slot in tests
+        if who == person
+    ]
+    counts = [0, 0]
+    first = min((day for day, positive in own if positive), default=None)
+    for day in range(max(clock.days - recent_days, 0), clock.days):
+        negative_later = any(
+            not positive and when >= day and (first is None or when < first)
+            for when, positive in own
+        )
+        recovered = any(
+            not positive and first is not None and first < when <= day
+            for when, positive in own
+        )
+        counts[0] += negative_later
+        counts[1] += first is not None and day >= first and not recovered
+    return counts
+
+
+@settings(deadline=None, derandomize=True)
+@given(TESTS, st.integers(1, 9))
+def test_days_in_each_state_are_counted_as_by_hand(tests, recent_days):
+    clock = Clock(6.0, 6)
+    found = days_in_state(known_of(tests), clock, recent_days)
+    by_hand = [day_by_day(tests, person, clock, recent_days) for person in range(4)]
+    assert found.tolist() == by_hand
+
+
+def features(tests, days=6, **more):
+    city = tiny.city(np.zeros((4 * days, 4)), Clock(6.0, days), 1)
+    return Epignn(**more).features(city, known_of(tests))
+
+
+def test_features_are_scaled_by_the_known_people():
+    tests = [(0, False, 23), (1, False, 11), (2, True, 15)]
+    # Susceptible on 6, 3 and 0 days, infected on 0, 0 and 3; nobody knows the last.
+    expected = [[1, 0], [0.5, 0], [0, 1], [0, 0]]
+    assert features(tests)[:, 0].tolist() == expected
+
+
+def test_the_same_for_all_known_people_is_told_from_nothing_known():
+    tests = [(0, False, 23), (1, False, 23)]
+    assert features(tests)[:, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
+    assert features([])[:, 0].tolist() == [[0, 0]] * 4
+
+
+def test_only_recent_days_count():
+    tests = [(0, False, 23), (1, False, 15), (2, True, 23)]
+    assert features(tests, recent_days=2)[:, 0].tolist() == [
+        [1, 0],
+        [0, 0],
+        [0, 1],
+        [0, 0],
+    ]

@@ -1,0 +1,206 @@
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from epifalcon.belief_propagation import calibration
+from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
+from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.errors import SettingsError
+from epifalcon.federation.field import course
+from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.methods import falcon_field
+from epifalcon.methods.falcon_field import (
+    LEDGER,
+    FalconField,
+    HeldOut,
+    Recalibration,
+    with_late_test,
+)
+from epifalcon.mobility.clock import Clock
+from epifalcon.privacy.ledger import Ledger
+from tests.methods.encounters import known_of
+from tests.methods.test_hbp import judged, town_scene, world
+from tests.oracles.cities import random_traces
+from tests.scenes import Scene, placed
+from tests.studies import town
+
+QUICK = FieldSettings(
+    sweeps=5, folds=2, region=TransmissionSettings(from_sweep=2, choosing_sweeps=3)
+)
+
+
+def fitted(known, scene=None, **more):
+    wishes = FieldWishes(**{"field": QUICK, **more})
+    return placed(FalconField, scene or town_scene(), wishes).fit(known)
+
+
+def test_nobody_s_own_result_moves_its_own_risk_by_a_bit():
+    """Nor does it have a part in the law of transmission by which it is told."""
+    known = town.known()
+    before = fitted(known).predict_proba()
+    for person in known.person[::11]:
+        after = fitted(town.flipped(known, [person])).predict_proba()
+        assert after[person] == before[person]
+        assert (after != before).any()
+
+
+def test_nor_does_it_move_what_the_risk_is_bent_by(monkeypatch):
+    """Bent whether or not it helps: a town of 80 would hardly ever show."""
+    monkeypatch.setattr(falcon_field, "choose_scaling", calibration.fit_scaling)
+    monkeypatch.setattr(calibration, "LEAST_PEOPLE", 3)
+    one = TransmissionSettings(law="scaled", from_sweep=2, choosing_sweeps=3)
+    field = FieldSettings(sweeps=4, folds=3, region=one)
+    known, plain = town.known(), dataclasses.replace(field, calibration="none")
+    bent = fitted(known, field=field)
+    before, risk = bent.predict_proba(), fitted(known, field=plain).predict_proba()
+    assert bent.scores.diagnostics["offset"] != 0
+    assert (before != risk).all()
+    np.testing.assert_array_equal(bent.scores.masked_risk, before[bent.scores.masked])
+    for person in known.person[::11]:
+        after = fitted(town.flipped(known, [person]), field=field).predict_proba()
+        assert after[person] == before[person]
+        assert (after != before).any()
+
+
+def test_the_masked_are_the_tested():
+    known = town.known()
+    found = fitted(known).scores
+    assert sorted(found.masked) == sorted(known.person)
+    assert found.diagnostics["law"] in TransmissionSettings().among
+
+
+def regional(seed=0):
+    words = ["city.people=3000", "city.regions=60", "outbreak.seed_count=60"]
+    scene, labels = world("larger-sars", *words, "outbreak.regional_sigma=2", seed=seed)
+    rule = dataclasses.replace(scene.rule, regional_sigma=0.0)
+    return Scene(scene.traces, seed, scene.pathogen, rule), labels
+
+
+def test_where_regions_differ_they_are_told_apart():
+    scene, labels = regional()
+    auc, laws = {}, {}
+    for law in ("one", "auto"):
+        region = TransmissionSettings(law=law, choosing_sweeps=6)
+        field = FieldSettings(sweeps=10, folds=2, region=region)
+        method = fitted(labels.known, scene, field=field)
+        auc[law] = judged(method.predict_proba(), labels).auc
+        laws[law] = method.scores.diagnostics["law"]
+    assert laws["one"] == "one"
+    assert laws["auto"] in ("mild", "apart")
+    assert auc["auto"] > auc["one"] + 0.01
+
+
+@pytest.mark.parametrize("mode", ["sums", "local"])
+def test_a_private_run_leaves_a_ledger_and_goes_on_after_a_break(mode, tmp_path):
+    scene = dataclasses.replace(town_scene(), folder=tmp_path / "field")
+    privacy = FieldPrivacySettings(mode=mode, epsilon=4.0, sweeps=2)
+    first, again = (
+        fitted(town.known(), scene, privacy=privacy).scores for _ in range(2)
+    )
+    np.testing.assert_array_equal(first.risk, again.risk)
+    assert first.diagnostics["spent"]["epsilon"]["person"] == pytest.approx(4.0)
+    ledger = Ledger.open(tmp_path / "field" / LEDGER)
+    assert ledger.spent().total["person"].epsilon == pytest.approx(4.0)
+    assert first.masked is None
+    bare = {one["channel"] for one in first.diagnostics["spent"]["unprotected"]}
+    assert bare == ({"places"} if mode == "local" else set())
+
+
+def test_little_noise_changes_little_and_much_noise_tells_everybody_the_same():
+    known, scene = town.known(), town_scene()
+    plain = FieldSettings(sweeps=2, folds=0, region=TransmissionSettings(law="one"))
+    clear = fitted(known, scene, field=plain).predict_proba()
+    spread = {}
+    for epsilon in (1e7, 0.01):
+        privacy = FieldPrivacySettings(
+            mode="sums", epsilon=epsilon, sweeps=1, cells="slot", bound=4.0
+        )
+        spread[epsilon] = fitted(known, scene, privacy=privacy).predict_proba()
+    # Of the tested, own messages stay in the sums behind noise.
+    hidden = ~known.tested
+    assert np.corrcoef(clear[hidden], spread[1e7][hidden])[0, 1] > 0.9
+    assert np.corrcoef(clear[hidden], spread[0.01][hidden])[0, 1] < 0.5
+
+
+def test_a_private_run_knows_contacts_from_noised_counts_only(monkeypatch):
+    """Neither the true crowd nor the true share of others reaches the model."""
+    privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
+    before = fitted(town.known(), privacy=privacy).predict_proba()
+    monkeypatch.setattr(course.Course, "_share_of_others", lambda _: 0.99)
+    after = fitted(town.known(), privacy=privacy).predict_proba()
+    np.testing.assert_array_equal(before, after)
+
+
+def test_only_people_tested_on_the_last_day_judge_the_final_risk():
+    traces = random_traces(0, 4, 3, Clock(slot_hours=6, days=3))
+    known = known_of(4, [(0, 7, 1), (1, 8, 0), (2, 3, 0), (2, 11, 1)])
+    assert with_late_test(known, traces).tolist() == [False, True, True, False]
+
+
+PEOPLE, TESTED = 3000, 1200
+
+
+def told_too_low(seed=0):
+    """Risks, and tests of people whose odds are higher by 1."""
+    rng = np.random.default_rng(seed)
+    odds = rng.normal(-1.5, 0.7, PEOPLE)
+    infected = rng.random(PEOPLE) < expit(odds + 1)
+    person = np.arange(TESTED, dtype=np.int32)
+    known = Known(PEOPLE, person, infected[:TESTED], np.zeros(TESTED, np.int32))
+    return expit(odds), infected, known
+
+
+def recalibrated(risk, held, known):
+    return Recalibration.fit(risk, held, known, TestErrors())
+
+
+def test_what_held_out_people_show_is_put_on_everybody():
+    risk, infected, known = told_too_low()
+    found = recalibrated(risk, [HeldOut(risk, known.tested)], known)
+    assert found.line(risk)[TESTED:].mean() == pytest.approx(
+        infected[TESTED:].mean(), abs=0.03
+    )
+    assert found.line.offset == pytest.approx(1, abs=0.15)
+    assert found.uncertainty[1, 1] == pytest.approx(1 / (TESTED * 0.22), rel=0.2)
+
+
+def test_a_run_that_is_shyer_as_a_whole_gets_the_mean_of_those_held_out():
+    risk, _, known = told_too_low()
+    held = [HeldOut(risk, known.tested)]
+    alike = recalibrated(risk, held, known)
+    shy = expit(np.log(risk / (1 - risk)) - 0.6)
+    found = recalibrated(shy, held, known).line(shy)[TESTED:]
+    assert found.mean() == pytest.approx(alike.line(risk)[TESTED:].mean())
+
+
+def test_nobody_held_out_changes_nothing():
+    risk, _, known = told_too_low()
+    nobody = [HeldOut(risk, np.zeros(PEOPLE, np.bool_))]
+    for held in ([], nobody):
+        found = recalibrated(risk, held, known).line(risk)
+        np.testing.assert_array_equal(found, risk)
+
+
+def test_a_run_tells_an_interval_where_one_is_wished_for():
+    one = TransmissionSettings(law="one", choosing_sweeps=3)
+    field = FieldSettings(sweeps=4, folds=3, region=one, ensemble=3)
+    found = (
+        placed(FalconField, town_scene(), FieldWishes(field=field))
+        .fit(town.known())
+        .scores
+    )
+    plain = dataclasses.replace(field, ensemble=0)
+    without = placed(FalconField, town_scene(), FieldWishes(field=plain)).fit(
+        town.known()
+    )
+    np.testing.assert_array_equal(found.risk, without.scores.risk)
+    assert without.scores.low is None
+    assert (found.low < found.risk).all()
+    assert (found.risk < found.high).all()
+    width = found.diagnostics["interval_width"]
+    assert width == pytest.approx((found.high - found.low).mean())
+    with pytest.raises(SettingsError, match="ensemble=1"):
+        FieldSettings(ensemble=1)

@@ -1,0 +1,109 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.hypergraph.contacts import contacts_of
+from epifalcon.methods.stgcn import (
+    ChebyshevConv,
+    GatedConv,
+    StgcnNetwork,
+    StgcnSettings,
+    kernel_for,
+    side_by_side,
+)
+from epifalcon.mobility.clock import Clock
+from tests.oracles import pyg
+from tests.oracles.cities import cities, random_traces
+from tests.oracles.contacts_loop import contacts_by_loop
+
+
+@settings(deadline=None, derandomize=True, max_examples=15)
+@given(cities(), st.integers(1, 4))
+def test_the_graph_convolution_is_that_of_pyg_day_by_day(city, terms):
+    torch.manual_seed(0)
+    layer = ChebyshevConv(3, 2, terms, contacts_of(city))
+    layer.bias.data.normal_()
+    theirs = pyg.layer("ChebConv")(3, 2, terms)
+    for number, one in enumerate(theirs.lins):
+        one.weight.data = layer.theta.weight.data.view(terms, 2, 3)[number].clone()
+    theirs.bias.data = layer.bias.data.clone()
+    dense = torch.from_numpy(contacts_by_loop(city)).float()
+    edges = dense.nonzero().T
+    mine = torch.randn(city.people, 3, 3, requires_grad=True)
+    their = mine.detach().clone().requires_grad_()
+    one = layer(mine)
+    two = torch.stack(
+        [theirs(day, edges, dense[tuple(edges)]) for day in their.unbind(1)], dim=1
+    )
+    assert torch.allclose(one, two, atol=1e-5)
+    upstream = torch.randn(one.shape)
+    one.backward(upstream)
+    two.backward(upstream)
+    assert torch.allclose(mine.grad, their.grad, atol=1e-5)
+
+
+@settings(deadline=None, derandomize=True, max_examples=25)
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3))
+def test_windows_stand_side_by_side(kernel, dilation, more):
+    torch.manual_seed(0)
+    days = 1 + (kernel - 1) * dilation + more
+    x = torch.randn(2, days, 3, dtype=torch.float64, requires_grad=True)
+    found = side_by_side(x, kernel, dilation)
+    for day in range(more + 1):
+        wanted = torch.cat([x[:, day + k * dilation] for k in range(kernel)], 1)
+        assert torch.equal(found[:, day], wanted)
+    assert found.shape[1] == more + 1
+    assert torch.autograd.gradcheck(lambda y: side_by_side(y, kernel, dilation), x)
+
+
+@pytest.mark.parametrize("inputs", [2, 3, 5])
+@pytest.mark.parametrize("kernel", [1, 2, 4])
+def test_a_gated_convolution_is_its_equation(inputs, kernel):
+    torch.manual_seed(0)
+    layer, x = GatedConv(inputs, 3, kernel), torch.randn(2, 4, inputs)
+    weight = layer.both.weight.view(2, 3, kernel, inputs)
+    bias = layer.both.bias.view(2, 3)
+    found = layer(x)
+    for day in range(4 - kernel + 1):
+        seen = x[:, day : day + kernel]
+        p, q = (
+            torch.einsum("pkc,ekc->pe", seen, weight[half]) + bias[half]
+            for half in (0, 1)
+        )
+        if inputs <= 3:
+            p[:, :inputs] += x[:, day + kernel - 1]
+        assert torch.allclose(found[:, day], p * q.sigmoid(), atol=1e-6)
+    assert found.shape == (2, 4 - kernel + 1, 3)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 90), st.integers(1, 5), st.integers(1, 6))
+def test_kernels_leave_a_day_and_are_as_long_as_they_may(days, blocks, most):
+    kernel = kernel_for(days, blocks, most)
+    assert 1 <= kernel <= most
+    assert days - 2 * blocks * (kernel - 1) >= 1
+    assert kernel == most or days - 2 * blocks * kernel < 1
+
+
+def network_of(days, **more):
+    traces = random_traces(4, 12, 3, Clock(8.0, days))
+    torch.manual_seed(0)
+    given = StgcnSettings(width=6, bottleneck=3, **more)
+    return StgcnNetwork(4, days, contacts_of(traces), given).eval(), traces
+
+
+def test_nobody_matters_whom_nobody_met():
+    # A norm over people would let everybody count.
+    network, traces = network_of(5, chebyshev_terms=2, blocks=1)
+    met = torch.from_numpy(contacts_by_loop(traces)) > 0
+    x, status = torch.randn(12, 5, 4), torch.zeros(12)
+    before = network(x, status)
+    for person in range(12):
+        other = x.clone()
+        other[person] += 1
+        moved = (network(other, status) - before).abs() > 1e-5
+        near = met[person].clone()
+        near[person] = True
+        assert moved[person]
+        assert not (moved & ~near).any()

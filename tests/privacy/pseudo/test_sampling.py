@@ -1,0 +1,307 @@
+"""The distributions that pseudo places are drawn from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+from scipy import stats
+
+from epifalcon.mobility.synthetic import CitySettings, build_city
+from epifalcon.privacy.pseudo import sampling
+from epifalcon.privacy.pseudo.domains import (
+    Domains,
+    DomainSettings,
+    epidemic_domains,
+)
+from epifalcon.privacy.pseudo.generators import GENERATORS, generate
+from epifalcon.privacy.pseudo.record import PseudoSettings
+from tests.oracles.cities import cities
+from tests.oracles.pseudo_loop import next_shares, place_shares
+from tests.oracles.recurrence_attack import recurrence_error
+from tests.privacy.pseudo.goodness import p_value
+from tests.privacy.pseudo.worlds import twins, wish, world_of
+
+CASES = settings(max_examples=40, deadline=None, derandomize=True)
+
+DOMAINS = Domains(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2], dtype=np.int32))
+WALKED = {0: -1, 1: 0, 2: 1, 4: 2, 5: 4, 6: 5, 7: 6}
+"""Each observed slot of the twins and the observed one before it."""
+
+
+def walks(domains, world, copies, seed=2):
+    rng = np.random.default_rng(seed)
+    walk = GENERATORS["walk"]
+    return walk.within(domains, world.traces, world.model, copies, rng)
+
+
+def free_regions(domain: np.ndarray, true: int, *taken: int) -> np.ndarray:
+    free = domain == domain[true]
+    free[[true, *[region for region in taken if region >= 0]]] = False
+    return free
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-8, 0.02])
+def test_each_step_is_the_aggregate_model_within_the_domain(epsilon):
+    world = twins(epsilon)
+    made = walks(DOMAINS, world, 2, seed=1)
+    true = world.traces.by_slot[:, 0]
+    conditions, drawn = [], []
+    for slot, before in WALKED.items():
+        for copy in range(2):
+            last = np.full(world.traces.people, -1)
+            if before >= 0:
+                last = made.pseudo[copy, before]
+            other = made.pseudo[0, slot] if copy else np.full(last.size, -1)
+            conditions.append(np.stack([np.full(last.size, slot), last, other], 1))
+            drawn.append(made.pseudo[copy, slot])
+
+    def shares(condition):
+        slot, last, other = condition
+        free = free_regions(DOMAINS.of_region, true[slot], other)
+        return next_shares(world.model, slot, last, free)
+
+    assert p_value(np.concatenate(conditions), np.concatenate(drawn), shares) > 1e-3
+
+
+def test_every_pseudo_place_lies_in_the_domain_of_the_true_one():
+    world = twins(1e-3, people=50)
+    made = walks(DOMAINS, world, 3)
+    seen = made.pseudo >= 0
+    true = np.broadcast_to(world.traces.by_slot, made.pseudo.shape)
+    domain = DOMAINS.of_region
+    assert (domain[made.pseudo[seen]] == domain[true[seen]]).all()
+
+
+def test_a_domain_without_a_free_region_leaves_a_copy_out():
+    world = twins(1e-3, people=50)
+    pairs = Domains((np.arange(11, dtype=np.int32) // 2).astype(np.int32))
+    made = walks(pairs, world, 2)
+    true = world.traces.by_slot
+    # Every domain but the last has two regions: the true one and one other.
+    assert (made.pseudo[0][true >= 0] == (true[true >= 0] ^ 1)).all()
+    assert (made.pseudo[1] == -1).all()
+    assert made.missing == np.count_nonzero(true >= 0)
+
+
+def test_the_cases_shape_the_domains():
+    world = twins(1e-3, people=2000)
+    hot = np.zeros((11, 2))
+    hot[[2, 4, 6, 8]] = 50
+    chosen = wish("plausible", copies=1, count=2)
+    made = generate(world.traces, world.model, hot, chosen, np.random.default_rng(0))
+    beside_hot = made.pseudo[0][world.traces.by_slot == 2]
+    assert set(beside_hot.tolist()) <= {4, 6, 8}
+
+
+@pytest.fixture(scope="module")
+def village():
+    city = CitySettings(people=300, regions=300, days=7)
+    return world_of(build_city(city, np.random.default_rng(0)), epsilon=1e-8)
+
+
+def lives_in(world, copies=2, seed=0, least=60):
+    domains = DomainSettings(count=4, least_regions=least)
+    chosen = PseudoSettings(method="recurring", pseudo_copies=copies, domains=domains)
+    rng = np.random.default_rng(seed)
+    return generate(world.traces, world.model, world.cases, chosen, rng)
+
+
+def lives_of_twins(world, candidates):
+    everywhere = Domains.single(len(world.traces.regions))
+    rng = np.random.default_rng(9)
+    recurring = replace(GENERATORS["recurring"], option=candidates)
+    made = recurring.within(everywhere, world.traces, world.model, 1, rng)
+    return made.pseudo[0], world.traces.by_slot[:, 0]
+
+
+def test_a_pseudo_life_recurs_exactly_when_the_true_one_does(village):
+    made = lives_in(village)
+    true = village.traces.by_person
+    for pseudo in made.pseudo:
+        for person, (real, made_up) in enumerate(zip(true, pseudo.T, strict=True)):
+            pairs = {*zip(real.tolist(), made_up.tolist(), strict=True)}
+            assert len(pairs) == len(np.unique(real)) == len(np.unique(made_up)), person
+
+
+def test_a_pseudo_life_shares_no_place_with_the_true_one_or_another_copy(village):
+    made = lives_in(village)
+    for person in range(village.traces.people):
+        lives = [village.traces.by_slot[:, person], *made.pseudo[:, :, person]]
+        sets = [{*life.tolist()} - {-1} for life in lives]
+        assert len(set.union(*sets)) == sum(len(one) for one in sets)
+
+
+def test_a_pseudo_life_meets_the_epidemic_domains_of_the_true_one(village):
+    made = lives_in(village, seed=5)
+    rng = np.random.default_rng(5)
+    chosen = DomainSettings(count=4, least_regions=60)
+    domain = epidemic_domains(
+        village.traces.regions, village.cases, chosen, rng
+    ).of_region
+    assert len(np.unique(domain)) > 1
+    for pseudo in made.pseudo:
+        np.testing.assert_array_equal(domain[pseudo], domain[village.traces.by_slot])
+
+
+@CASES
+@given(cities(), st.integers(1, 3))
+def test_one_true_region_has_one_pseudo_region_however_small_the_city(traces, copies):
+    world = world_of(traces)
+    chosen = wish("recurring", copies)
+    rng = np.random.default_rng(0)
+    made = generate(traces, world.model, world.cases, chosen, rng)
+    for pseudo in made.pseudo:
+        for real, made_up in zip(traces.by_person, pseudo.T, strict=True):
+            pairs = {*zip(real.tolist(), made_up.tolist(), strict=True)}
+            assert len(pairs) == len(np.unique(real))
+
+
+def test_new_places_are_steps_of_the_walk():
+    world = twins(0.02)
+    pseudo, true = lives_of_twins(world, candidates=1)
+    # The twins meet 2, 7, 3, 1 in slots 0, 2, 5, 7, coming from slots -, 1, 4, 6.
+    conditions, drawn = [], []
+    for slot, before in ((0, -1), (2, 1), (5, 4), (7, 6)):
+        count = pseudo.shape[1]
+        last = pseudo[before] if before >= 0 else np.full(count, -1)
+        had = [pseudo[s] if s < slot else np.full(count, -1) for s in (0, 2, 5)]
+        conditions.append(np.stack([np.full(count, slot), last, *had], axis=1))
+        drawn.append(pseudo[slot])
+
+    def shares(condition):
+        slot, last, *had = condition
+        free = np.ones(len(world.traces.regions), dtype=bool)
+        free[[*true[true >= 0], *[region for region in had if region >= 0]]] = False
+        return next_shares(world.model, slot, last, free)
+
+    assert p_value(np.concatenate(conditions), np.concatenate(drawn), shares) > 1e-3
+
+
+def test_among_many_candidates_the_moves_decide():
+    world = twins(0.02, people=3000)
+    pseudo, true = lives_of_twins(world, candidates=400)
+    free = np.ones(len(world.traces.regions), dtype=bool)
+    free[true[true >= 0]] = False
+
+    def move(slot, here, there):
+        return world.model.transition(slot, here, there, normalised=True)
+
+    def shares(condition):
+        # 7 is met in slot 2, after 2 in slots 0 and 1, and only slots 1 to 2 join
+        # them; 3 is met in slot 5, and joins 2 before it and 7 after it.
+        slot, home, work = condition
+        there = np.arange(free.size)
+        weight = np.where(free, move(slot - 1, home, there), 0)
+        weight[home] = 0
+        if work >= 0:
+            weight *= move(slot, there, work)
+            weight[work] = 0
+        return weight / weight.sum()
+
+    nobody = np.full(pseudo.shape[1], -1)
+    conditions = [
+        np.stack([nobody + 3, pseudo[0], nobody], axis=1),
+        np.stack([nobody + 6, pseudo[0], pseudo[2]], axis=1),
+    ]
+    drawn = np.concatenate([pseudo[2], pseudo[5]])
+    assert p_value(np.concatenate(conditions), drawn, shares) > 1e-3
+
+
+def test_recurrence_finds_walkers_but_not_pseudo_lives(village):
+    error = {}
+    for method in ("plausible", "recurring"):
+        rng = np.random.default_rng(1)
+        chosen = PseudoSettings(method=method)
+        made = generate(village.traces, village.model, village.cases, chosen, rng)
+        error[method] = recurrence_error(made, rng)
+    assert error["plausible"] < 0.3
+    assert error["recurring"] == pytest.approx(2 / 3, abs=0.03)
+
+
+def drawn_by(method, world, copies=2):
+    rng = np.random.default_rng(4)
+    settings = wish(method, copies)
+    return generate(world.traces, world.model, world.cases, settings, rng).pseudo
+
+
+def fit(world, pseudo, shares):
+    """p-value of every draw, given slot, last place and the first copy's place."""
+    people = world.traces.people
+    conditions, drawn = [], []
+    for copy in range(len(pseudo)):
+        last = np.full(people, -1)
+        for slot in np.flatnonzero(world.traces.by_slot[:, 0] >= 0):
+            other = pseudo[0, slot] if copy else np.full(people, -1)
+            conditions.append(np.stack([np.full(people, slot), last, other], 1))
+            last = pseudo[copy, slot]
+            drawn.append(last)
+    true = world.traces.by_slot[:, 0]
+
+    def shares_of(condition):
+        slot, last, other = condition
+        free = np.ones(len(world.traces.regions), dtype=bool)
+        free[[true[slot], *([other] if other >= 0 else [])]] = False
+        return shares(slot, last, free)
+
+    return p_value(np.concatenate(conditions), np.concatenate(drawn), shares_of)
+
+
+def test_uniform_draws_every_free_region_alike_and_anew():
+    world = twins(1e-3)
+    pseudo = drawn_by("uniform", world)
+    p = fit(world, pseudo, lambda _slot, _last, free: free / free.sum())
+    assert p > 1e-3
+
+
+def test_aggregate_draws_by_the_visits_of_the_slot_and_anew():
+    world = twins(1e-3)
+    visits = world.model.visits
+    pseudo = drawn_by("aggregate", world)
+    p = fit(
+        world,
+        pseudo,
+        lambda slot, _last, free: place_shares(visits[slot % len(visits)], free),
+    )
+    assert p > 1e-3
+
+
+def test_walk_steps_by_the_aggregate_model_over_all_regions():
+    world = twins(1e-3)
+    pseudo = drawn_by("walk", world)
+    p = fit(
+        world,
+        pseudo,
+        lambda slot, last, free: next_shares(world.model, slot, last, free),
+    )
+    assert p > 1e-3
+
+
+@njit
+def draws(tables, slot, domain, taken, seed, made):
+    state = np.zeros(1, np.uint64)
+    for number in range(len(made)):
+        sampling.start(state, np.uint64(seed), number)
+        made[number] = sampling._draw_place(tables, slot, domain, taken, state)
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_free_regions_of_little_weight_are_drawn_by_it_too(alike):
+    """Nearly all weight lies on a taken region, so that trials fail."""
+    model = twins(1e-3, people=2).model
+    weight = model.visits + 0.01 * (1 - alike)
+    weight[:, 4] = 1e6
+    if alike:
+        weight[:, [0, 1, 2, 3]] = 0
+    domains = Domains((np.arange(11) > 4).astype(np.int32))
+    tables = sampling.make_tables(model, domains, weight)
+    taken = np.isin(np.arange(11), [1, 4])
+    made = np.empty(4000, np.int64)
+    draws(tables, 2, 0, taken, 3, made)
+    free = ~taken & (np.arange(11) < 4)
+    shares = place_shares(weight[2], free)[free]
+    seen = np.bincount(made, minlength=11)
+    assert seen[~free].sum() == 0
+    assert stats.chisquare(seen[free], shares * 4000).pvalue > 1e-3

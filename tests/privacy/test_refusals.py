@@ -1,0 +1,92 @@
+"""Values that settings, mechanisms and receipts must refuse, in one table."""
+
+import math
+from functools import partial
+
+import pytest
+
+from epifalcon.errors import SettingsError
+from epifalcon.evaluation.audit.releases import AuditSettings
+from epifalcon.evaluation.metrics import MetricSettings, evaluate
+from epifalcon.privacy.calculator import Uploads
+from epifalcon.privacy.dpsgd import GradientMechanism
+from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
+from epifalcon.privacy.ledger import Budget
+from epifalcon.privacy.perturb import UploadMechanism
+from epifalcon.privacy.pseudo.domains import DomainSettings
+from epifalcon.privacy.pseudo.record import PseudoSettings
+
+
+def uploads(**given):
+    return Uploads(**given).sensitivity
+
+
+TABLE = [
+    (MetricSettings, {"budget": [0, 1.5], "bins": [0]}),
+    (partial(evaluate, [0.5, 0.1], [1, 0]), {"extinction_recall": [-0.1, math.nan]}),
+    (DomainSettings, {"count": [0, 2.5], "gamma": [-1.0], "least_regions": [0]}),
+    (
+        PseudoSettings,
+        {
+            "method": ["plausibel"],
+            "pseudo_copies": [-1, 1.5, 20],
+            "people_share": [0.0, -0.5, 1.01, math.nan],
+        },
+    ),
+    (
+        AuditSettings,
+        {
+            "canaries": [1],
+            "rounds": [0],
+            "confidence": [1.0],
+            "strengths": [(), ("run", "run"), ("whole",)],
+            "guess_share": [0.0],
+        },
+    ),
+    (Budget, {"person": [-1.0], "day": [math.nan], "delta": [0.0, 1.0]}),
+    (
+        uploads,
+        {
+            "clip": [0.0],
+            "rounds": [0],
+            "slots": [0],
+            "slots_per_day": [0],
+            "delta": [1.0],
+            "paper_delta": [0.0],
+            "relation": ["add-remove", "none"],
+        },
+    ),
+    (partial(UploadMechanism, sigma=1.0), {"clip": [0.0, math.inf]}),
+    (partial(UploadMechanism, 1.0), {"sigma": [-1.0]}),
+    (partial(GradientMechanism, sigma=1.0), {"clip": [0.0]}),
+    (partial(GradientMechanism, 1.0), {"sigma": [-1.0]}),
+    (partial(Releases, day=1, person=1), {"visit": [0]}),
+    (partial(Releases, visit=1, person=12), {"day": [13]}),
+    (
+        partial(Terms, releases=ONE_VECTOR),
+        {"channel": [" "]},
+    ),
+    (
+        partial(Terms, channel="x", releases=ONE_VECTOR),
+        {"round": [-1], "relation": ["similar"], "adversary": ["nobody"]},
+    ),
+    (
+        partial(
+            GaussianRelease, terms=Terms(channel="x", releases=ONE_VECTOR), clip=1.0
+        ),
+        {"sigma": [-1.0, math.nan, math.inf]},
+    ),
+    (ONE_VECTOR.of, {"unit": ["week"]}),
+]
+CASES = [
+    pytest.param(make, name, value, id=f"{name}={value}")
+    for make, wrong in TABLE
+    for name, values in wrong.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value"), CASES)
+def test_refused_by_name(make, name, value):
+    with pytest.raises(SettingsError, match=name.removesuffix("s")):
+        make(**{name: value})

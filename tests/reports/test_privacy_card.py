@@ -1,0 +1,191 @@
+import math
+from dataclasses import replace
+
+import pytest
+
+from epifalcon.evaluation.audit.neighbours import OtherPromises
+from epifalcon.evaluation.audit.noise_checks import NoiseFound
+from epifalcon.evaluation.audit.releases import AuditRow
+from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
+
+SPENT = {
+    "mode": "local",
+    "epsilon": {"visit": 0.5, "day": 2.0, "person": 8.0},
+    "delta": 1e-6,
+    "channels": {"upload/0": {"visit": 0.4, "day": 1.9, "person": 7.0}},
+    "relation": "zero-out",
+    "adversary": "each-upload",
+    "unprotected": [{"channel": "places", "what": "places in clear", "rounds": 1}],
+}
+NOISE = NoiseFound(repeats=0, correlation=0.5, along="rounds", sigma=1.0, shortfall=0.0)
+
+
+def attack(name, error, random=0.9, spread=0.1):
+    low, high = (None, None) if error is None else (error - spread, error + spread)
+    return Attack(
+        name=name, title=name, what="w", error=error, low=low, high=high, random=random
+    )
+
+
+def row(bound, strength="run", channel="upload/0", longest=1.0):
+    return AuditRow(
+        channel=channel,
+        unit="visit",
+        way="each upload",
+        strength=strength,
+        sigma=1.0,
+        rounds=(0, 1, 28, 29),
+        delta=1e-6,
+        claimed=2.0,
+        lower_bound=bound,
+        one_run_bound=bound / 2,
+        confidence=0.95,
+        canaries=100,
+        guesses=50,
+        correct=30,
+        noise=NOISE,
+        without_receipt=0,
+        longest=longest,
+        allowed=1.001 if strength == "bare" else math.inf,
+    )
+
+
+OTHER = OtherPromises(test=8.91, replace=18.65)
+
+
+def guarantee(other=OTHER, trained=True, **spent):
+    return Guarantee(spent={**SPENT, **spent}, rounds=30, other=other, trained=trained)
+
+
+NORM, ROW = attack("norm", 0.88), row(1.0)
+
+
+def card(attacks=(NORM,), releases=(ROW,), **spent):
+    return PrivacyCard(
+        run="run",
+        method="falcon",
+        seed=0,
+        people=10,
+        guarantee=guarantee(**spent),
+        attacks=tuple(attacks),
+        releases=tuple(releases),
+        settings_toml="",
+    )
+
+
+def person(epsilon):
+    return {**SPENT["epsilon"], "person": epsilon}
+
+
+def test_the_card_looks_as_stored(stored_page):
+    page = card(releases=[row(1.0), row(1.9, "test"), row(0.5, channel="upload/1")])
+    text = page.page("epifalcon audit '<b>'").to_html()
+    assert "&lt;b&gt;" in text
+    assert "<b>'" not in text
+    stored_page(text, "privacy-card")
+
+
+def test_a_bound_is_quoted_with_all_that_it_needs_to_mean_something():
+    said = card().sentence()
+    for word in ("epsilon 8", "delta 1e-06", "a server that sees every upload"):
+        assert word in said
+    assert "the odds of a guess may grow 2,981 times, a weak bound" in said
+    assert "epsilon is 8.91" in said
+    assert "2 things leave without any bound" in said
+
+
+def test_results_that_leave_without_noise_are_named():
+    domains = {"channel": "pseudo domains", "what": "cases", "rounds": 1}
+    bare = card(unprotected=[domains])
+    assert "results leave without noise" in bare.sentence()
+    assert "results leave" not in card().sentence()
+    assert any("pseudo domains" in one for one in bare.figures()["caveats"])
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "words", "odds"),
+    [
+        (0.5, "the odds of a guess may grow 1.65 times", math.exp(0.5)),
+        (8.0, "the odds of a guess may grow 2,981 times, a weak bound", math.exp(8)),
+        (10.5, "nothing that matters is ruled out", math.exp(10.5)),
+        (12345.6, "nothing that matters is ruled out", None),
+    ],
+)
+def test_what_an_epsilon_means_is_said_in_words(epsilon, words, odds):
+    found = card(epsilon=person(epsilon))
+    assert dict(found.tables()[0].rows)["for a person this means"] == words
+    assert found.figures()["odds"] == (None if odds is None else pytest.approx(odds))
+    assert ("too large to rule anything out" in found.sentence()) == (epsilon > 10)
+
+
+@pytest.mark.parametrize("mode", ["off", "paper"])
+def test_without_noise_no_epsilon_is_named(mode):
+    none = dict.fromkeys(("visit", "day", "person"))
+    found = card(releases=(), mode=mode, epsilon=none, other=None)
+    assert found.figures()["epsilon_claimed"] is None
+    assert found.figures()["epsilon_lower_bound"] is None
+    assert "8" not in found.sentence().partition(".")[0]
+
+
+def test_the_strongest_attack_is_the_one_that_gains_most_over_a_blind_guess():
+    attacks = [
+        attack("places", 0.5, 0.9),
+        attack("results", 0.2, 0.5),
+        attack("untold", None),
+        attack("of three people", 0.4, 0.9, spread=0.5),
+    ]
+    found = card(attacks)
+    assert "strongest attack tried, places, was wrong in 50.0%" in found.sentence()
+    assert "of three people" in dict(found.tables()[-1].rows)["few people"]
+    assert found.tables()[2].rows[3][2] == "-10.0% to 90.0%, too few"
+    open_places = card([attack("norm", 0.0, 0.0)], (), mode="off")
+    assert open_places.tables()[2].rows[0][1:4] == ["0.0%", "-", "0.0%"]
+
+
+def test_the_lower_bound_stands_beside_the_claim_of_the_same_rounds():
+    run = [row(1.0), row(0.5, channel="upload/1")]
+    found = card(releases=[*run, row(1.9, "test"), row(9.0, "bare")])
+    figures = found.figures()
+    assert figures["epsilon_claimed"] == 8.0
+    assert figures["epsilon_lower_bound"] == 1.0
+    assert figures["epsilon_claimed_there"] == 2.0
+    assert figures["epsilon_lower_bound_of"] == {
+        "channel": "upload/0",
+        "way": "each upload",
+        "unit": "visit",
+        "rounds": [0, 1, 28, 29],
+    }
+    assert (figures["epsilon_test"], figures["epsilon_replace"]) == (8.91, 18.65)
+    endless = card(other=OtherPromises(test=math.inf, replace=math.inf)).figures()
+    assert endless["epsilon_test"] is None
+
+
+def test_canaries_have_a_line_for_each_channel_and_contradictions_are_named():
+    found = [row(1.0), row(1.9, "test"), row(0.0, "bare", longest=1.3)]
+    (line,) = card(releases=found).tables()[3].rows
+    assert line[:4] == ["upload/0", "each upload", "visit", "4"]
+    assert line[4:9] == ["2", "1", "2", "1.9", "1.300"]
+    assert line[9] == "bare: a value 1.3 clips long left, the clip allows 1"
+    (finding,) = card(releases=[row(3.0)]).findings
+    assert finding == (
+        "upload/0, run strength, each upload: epsilon is 3 or more, claimed 2"
+    )
+
+
+def test_tables_of_channels_leave_nothing_out():
+    bare = [*SPENT["unprotected"], {"channel": "upload/0", "what": "rows", "rounds": 1}]
+    held = guarantee(unprotected=bare)
+    assert [one[0] for one in held.noised_rows()] == ["all noised channels"]
+    assert held.bare_rows() == [
+        ["places", "none: places in clear", *["no bound"] * 3],
+        ["upload/0", "none: rows", "0.4", "1.9", "7"],
+        [
+            "downloads",
+            "none: the places requested are those claimed",
+            *["no bound"] * 3,
+        ],
+    ]
+    field = replace(held, trained=False)
+    assert [one[0] for one in field.unprotected] == ["places", "upload/0"]
+    both = guarantee(relation="replace and zero-out", adversary="each-upload and sums")
+    assert "only sums over people" in dict(both.epsilon_table().rows)["from"]

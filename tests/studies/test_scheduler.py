@@ -1,0 +1,258 @@
+"""Runs of several comparisons: shared cores, stored failures, resuming."""
+
+import contextlib
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from epifalcon import store
+from epifalcon.errors import DataError, WriteError
+from epifalcon.experiments.measurements import Failed, Followed, Measured
+from epifalcon.locks import alone
+from epifalcon.methods import registry
+from epifalcon.progress import silent
+from epifalcon.studies import scheduler
+from epifalcon.studies.scheduler import (
+    FollowUpTask,
+    Scheduler,
+    run_comparisons,
+    run_follow_ups,
+)
+from epifalcon.studies.worker_pool import Ended, Running, Workers
+from tests.studies import town
+from tests.studies.measured_figures import measured, plan
+
+ORIGIN = store.Origin({}, 0)
+ONE = Workers(jobs=1)
+OWN = Path(town.__file__).with_name("own_methods.py")
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """A scheduler of plans whose folders need not exist, with its jobs."""
+    monkeypatch.setattr(scheduler, "begin_folder", lambda *_: 1)
+    monkeypatch.setattr(scheduler, "is_begun", lambda *_: True)
+
+    def call(*plans, workers=ONE):
+        made = Scheduler(workers)
+        with contextlib.ExitStack() as held:
+            for one in plans:
+                made.open(one, held)
+        (jobs,) = made.batches()
+        return made, {job.name: job for job in jobs}
+
+    return call
+
+
+def order(made, jobs):
+    return sorted(jobs, key=lambda name: made.priority(jobs[name]))
+
+
+def test_jobs_go_seed_by_seed_and_the_longest_of_a_seed_first(opened, tmp_path):
+    made, jobs = opened(plan(tmp_path / "a", ["gcn", "dct", "hbp"], [0, 1]))
+    assert order(made, jobs) == [
+        f"{name} (seed {seed})" for seed in (0, 1) for name in ("gcn", "dct", "hbp")
+    ]
+    for method, seconds in (("gcn", 5.0), ("dct", 60.0)):
+        made.note(Ended(jobs.pop(f"{method} (seed 0)"), 0, "", seconds))
+    # Nothing is known of HBP: it may take longer than any other.
+    assert [name[:3] for name in order(made, jobs)] == ["hbp", "hbp", "dct", "gcn"]
+
+
+def test_cost_of_earlier_runs_is_known_to_all_comparisons(opened, tmp_path):
+    plans = [
+        replace(plan(tmp_path / name, ["gcn", "dct"], [0, 1]), label=name)
+        for name in ("one", "two")
+    ]
+    measured(30).save(plans[0].place(0, "dct"), ORIGIN)
+    made, jobs = opened(*plans)
+    assert len(jobs) == 7
+    assert made.needed_mb(jobs["dct, two (seed 0)"]) == pytest.approx(1.2 * 330)
+    # 80 people, 60 slots: little beside what every process needs.
+    assert 500 < made.needed_mb(jobs["gcn, one (seed 0)"]) < 520
+
+
+def test_a_killed_job_is_retried_alone(opened, tmp_path):
+    one = plan(tmp_path / "a", ["hbp"], [0, 1])
+    made, jobs = opened(one)
+    made.note(Ended(jobs["hbp (seed 0)"], -9, "", 1.0))
+    failed = Failed.load(one.place(0, "hbp"))
+    assert failed.killed
+    assert failed.message.startswith("killed by SIGKILL")
+    assert list(opened(one)[1]) == ["hbp (seed 1)"]
+    made, jobs = opened(one, workers=Workers(retry=True))
+    assert made.needed_mb(jobs["hbp (seed 0)"]) == float("inf")
+    assert made.needed_mb(jobs["hbp (seed 1)"]) < 1000
+
+
+def test_a_full_disk_ends_the_work(opened, tmp_path):
+    one = plan(tmp_path / "a", ["gcn"], [0])
+    made, jobs = opened(one)
+    with pytest.raises(WriteError, match="no space"):
+        made.note(Ended(jobs["gcn (seed 0)"], 6, "warning\nout: no space\n", 1.0))
+    assert Failed.load(one.place(0, "gcn")) is None
+
+
+def test_progress_shows_workers_and_the_time_left(opened, tmp_path):
+    one = plan(tmp_path / "a", ["gcn", "dct", "hbp"], [0, 1])
+    made, jobs = opened(one)
+    said = []
+
+    def report(*running):
+        made.report(lambda *words: said.append(words), running)
+        return said[-1]
+
+    assert report(Running(jobs["gcn (seed 0)"], 1.0, "gcn: steps 3 of 600")) == (
+        "methods and seeds", 0, 6, "gcn (seed 0) steps 3 of 600",
+    )  # fmt: skip
+    measured(0).save(one.place(0, "gcn"), ORIGIN)
+    made.note(Ended(jobs.pop("gcn (seed 0)"), 0, "", 60.0))
+    # Five left, each as long as the one that has ended, 20 s done, two at once.
+    two = [Running(jobs[f"{name} (seed 0)"], 10.0, "") for name in ("dct", "hbp")]
+    assert report(*two)[1:] == (
+        1, 6, "about 2 min left; dct (seed 0); hbp (seed 0)",
+    )  # fmt: skip
+    told = report(*(Running(job, 1.0, "") for job in jobs.values()))[3]
+    assert told.startswith("about ")
+    assert told.endswith("; 2 more")
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\x00\xff", b""])
+def test_a_damaged_record_is_measured_again(opened, tmp_path, damage):
+    begun = plan(tmp_path / "a", ["gcn", "dct"], [0])
+    for method in begun.methods:
+        measured(0).save(begun.place(0, method), ORIGIN)
+    place = begun.place(0, "gcn") / "measured"
+    (place / store.MANIFEST).write_bytes(damage)
+    assert list(opened(begun)[1]) == ["gcn (seed 0)"]
+    assert not place.exists()
+
+
+@pytest.fixture
+def plans(tmp_path, monkeypatch):
+    """Two comparisons of a user's methods on one town."""
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    (tmp_path / "mine").mkdir()
+    own = Path(shutil.copy(OWN, tmp_path / "mine" / "own_methods.py"))
+    registry.load_file(own)
+    made = [
+        replace(plan(tmp_path / name, ["fine", "broken"], [0]), sources=(own,))
+        for name in ("one", "two")
+    ]
+    return [replace(each, label=each.folder.name) for each in made]
+
+
+def calls(plans):
+    path = plans[0].sources[0].parent / "calls"
+    return [line.split()[0] for line in path.read_text().splitlines()]
+
+
+def test_failures_stay_in_their_place_and_results_are_not_repeated(plans):
+    found = run_comparisons(plans, Workers(jobs=2), silent)
+    for one in found:
+        assert isinstance(one["fine"][0], Measured)
+        assert one["broken"][0].message.startswith("RuntimeError: boom")
+    assert sorted(calls(plans)) == ["broken", "broken", "fine", "fine"]
+    shutil.rmtree(plans[1].place(0, "fine"))
+    again = run_comparisons(plans, Workers(jobs=2), silent)
+    assert calls(plans)[4:] == ["fine"]
+    assert again[1]["fine"][0].metrics == found[1]["fine"][0].metrics
+
+
+def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
+    made, begin_run = [], scheduler.begin_run
+
+    def begin(plan, seed, *more):
+        made.append(f"{plan.label} {seed}")
+        if (plan.label, seed) == ("two", 1):
+            raise DataError("no such town")
+        begin_run(plan, seed, *more)
+
+    labels = replace(plans[0].experiment.labels, label_share=1.0)
+    experiment = replace(plans[0].experiment, labels=labels)
+    impossible = replace(plans[0], folder=plans[0].folder / "no", experiment=experiment)
+    monkeypatch.setattr(scheduler, "begin_run", begin)
+    several = [replace(one, seeds=(0, 1), methods=("fine",)) for one in plans]
+    with monkeypatch.context() as patch:
+        seen = []
+        patch.setattr(
+            Scheduler, "report", lambda _self, _progress, running: seen.append(
+                ([one.job.name for one in running], list(made))
+            ),
+        )  # fmt: skip
+        first, second, third = run_comparisons(
+            [*several, impossible], Workers(jobs=2), silent
+        )
+    assert seen[0] == (["fine, one (seed 0)", "fine, two (seed 0)"], [])
+    assert made == ["one 1", "two 1"]
+    assert all(isinstance(one, Measured) for one in first["fine"].values())
+    # A city that cannot be made fails alone.
+    assert isinstance(second["fine"][0], Measured)
+    assert second["fine"][1].message == "no such town"
+    assert "everybody is tested" in third["fine"][0].message
+
+
+def test_nobody_else_may_work_there_meanwhile(plans):
+    with alone(plans[1].folder), pytest.raises(WriteError, match="another process"):
+        run_comparisons(plans, ONE, silent)
+
+
+def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
+    two = replace(plans[0], seeds=(0, 1), methods=("fine",))
+    (first,) = run_comparisons([two], ONE, silent)
+    (two.run_folder(1) / "city" / "by_slot.npy").write_bytes(b"half")
+    manifest = two.place(0, "fine") / "prediction" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    (again,) = run_comparisons([two], ONE, silent)
+    assert "made again" in caplog.text
+    assert "measured again" in caplog.text
+    assert calls(plans) == ["fine", "fine", "fine"]
+    for seed in (0, 1):
+        assert again["fine"][seed].metrics == first["fine"][seed].metrics
+        store.verify(two.run_folder(seed))
+    assert sorted(one.name for one in two.folder.iterdir()) == [
+        *("manifest.json", "seed-0", "seed-1", "settings.toml"),
+    ]
+    (two.folder / "settings.toml").write_text("damaged")
+    (found,) = run_comparisons([two], ONE, silent)
+    assert f"delete {two.folder} to measure it again" in found["fine"][0].message
+
+
+@pytest.fixture
+def task(copied):
+    return FollowUpTask(copied("off").folder, "falcon", "sizes", "sizes of falcon")
+
+
+def test_only_missing_follow_ups_are_run(task):
+    said = []
+    run_follow_ups([task], ONE, lambda *words: said.append(words))
+    assert isinstance(task.result, Followed)
+    assert said[-1][:3] == ("attacks and sizes", 1, 1)
+    kept = (task.place / "found.json").read_text()
+    (task.place / "found.json").write_text(kept.replace("{", "{ "))
+    run_follow_ups([task], ONE, silent)
+    assert (task.place / "found.json").read_text().startswith("{ ")
+    (task.place / "found.json").write_text('{"other": 1}')
+    assert Followed.load(task.place) is None
+
+
+def test_a_failed_follow_up_is_retried_on_request(task, monkeypatch):
+    def end(code, output=""):
+        def run_jobs(batches, *_rest):
+            return [Ended(job, code, output, 1.0) for jobs in batches for job in jobs]
+
+        monkeypatch.setattr(scheduler, "run_jobs", run_jobs)
+
+    end(-9)
+    run_follow_ups([task], ONE, silent)
+    end(1, "never called")
+    run_follow_ups([task], ONE, silent)
+    assert task.result.message.startswith("killed by SIGKILL")
+    run_follow_ups([task], Workers(retry=True), silent)
+    assert task.result.message == "never called"
+    end(6, "out: no space\n")
+    with pytest.raises(WriteError, match="no space"):
+        run_follow_ups([task], Workers(retry=True), silent)

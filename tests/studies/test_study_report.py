@@ -1,0 +1,266 @@
+"""The folder of a study, its page and the page of all studies."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError, WriteError
+from epifalcon.studies import study_list
+from epifalcon.studies.study import Drawn
+from epifalcon.studies.study_findings import ends, findings, mean
+from epifalcon.studies.study_list import find_study
+from epifalcon.studies.study_report import (
+    finished_studies,
+    keep_study,
+    require_free,
+    write_report,
+)
+from epifalcon.studies.study_rows import study_result
+from tests.browser import chromium, look
+from tests.studies.study_results import failed, made_up, nothing, tiny_study
+
+PHONE, DESK = 390, 1280
+
+
+def square(_result):
+    figure = Figure(figsize=(4, 4))
+    figure.add_subplot().plot([0, 1])
+    return {"square": Drawn(figure, "A line & <more>, with a caption that is long.")}
+
+
+@pytest.fixture
+def ran(tmp_path):
+    study = tiny_study("hamlet", ("hbp", "dct"), square, metrics=("auc", "dep"))
+    return made_up(study, tmp_path / "work", seeds=3)
+
+
+@pytest.fixture
+def kept(ran, tmp_path):
+    out = tmp_path / "results" / "tiny"
+    keep_study(out, ran.planned, study_result(ran))
+    return out
+
+
+@pytest.fixture
+def known(monkeypatch, ran):
+    studies = {**study_list._STUDIES, "tiny": ran.planned.study}
+    monkeypatch.setattr(study_list, "_STUDIES", studies)
+
+
+def test_every_file_is_there_and_the_page_as_stored(kept, ran, stored_page):
+    there = {path.relative_to(kept).as_posix() for path in kept.rglob("*")}
+    assert there == {
+        *("table.csv", "table.json", "table.md", "command.txt", "report.html"),
+        *("manifest.json", "figures", "figures/square.png", "figures/square.svg"),
+    }
+    command, _, hours, _ = (kept / "command.txt").read_text().splitlines()
+    assert command == "epifalcon study run tiny --scale hamlet --seeds 3"
+    assert float(hours.removeprefix("CPU-hours ")) == pytest.approx(
+        ran.cpu_hours, abs=0.01
+    )
+    page = (kept / "report.html").read_text()
+    assert "A line &amp; &lt;more&gt;" in page
+    assert "http" not in page
+    stored_page(page, "study")
+
+
+def test_csv_and_json_have_the_same_figures_and_the_same_again_the_same_bytes(
+    kept, ran
+):
+    rows = json.loads((kept / "table.json").read_text())["rows"]
+    with (kept / "table.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert len(rows) == 4
+    for row, line in zip(rows, lines, strict=True):
+        assert (line["cell"], line["method"]) == (row["cell"], row["method"])
+        assert float(line["auc_mean"]) == row["metrics"]["auc"]["mean"]
+        assert float(line["dep_low"]) == row["metrics"]["dep"]["low"]
+        assert float(line["seconds_mean"]) == row["figures"]["seconds"]["mean"]
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    keep_study(kept, ran.planned, study_result(ran))
+    after = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_failure_is_named(ran, tmp_path):
+    out = tmp_path / "out"
+    broken = failed(ran, "whole", "dct", 1, "no memory | left")
+    keep_study(out, broken.planned, study_result(broken))
+    text = (out / "table.md").read_text()
+    assert "(in part)" in text
+    assert "seed 1: no memory \\| left" in text
+    assert "no memory | left" in (out / "report.html").read_text()
+    assert "Runs of 1 row failed" in text
+
+
+def test_another_scale_or_study_or_file_is_not_replaced(kept, ran, tmp_path):
+    require_free(kept, ran.planned)
+    full = made_up(ran.planned.study, tmp_path / "w", scale="full")
+    for refuse in (
+        lambda: require_free(kept, full.planned),
+        lambda: keep_study(kept, full.planned, study_result(full)),
+    ):
+        with pytest.raises(WriteError, match="at scale hamlet, not tiny at full"):
+            refuse()
+    (kept / "mine.txt").write_text("notes")
+    with pytest.raises(WriteError, match=r"mine\.txt"):
+        require_free(kept, ran.planned)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mine").write_text("x")
+    with pytest.raises(WriteError, match="not made by epifalcon"):
+        require_free(other, ran.planned)
+    (other / "mine").unlink()
+    store.write_manifest(other, "city", meta={}, origin=store.Origin())
+    with pytest.raises(WriteError, match="holds 'city', not a study"):
+        require_free(other, ran.planned)
+
+
+def test_many_seeds_at_full_size_are_not_replaced_by_few(ran, tmp_path):
+    study = ran.planned.study
+    for scale in ("full", "hamlet"):
+        many, few = (made_up(study, tmp_path / "w", scale, seeds) for seeds in (3, 2))
+        keep_study(tmp_path / scale, many.planned, study_result(many))
+        require_free(tmp_path / scale, many.planned)
+        if scale == "full":
+            with pytest.raises(WriteError, match="holds 3 seeds, 2 are asked for"):
+                require_free(tmp_path / scale, few.planned)
+        else:
+            require_free(tmp_path / scale, few.planned)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_runs(ran, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match="cannot be written: Not a directory"):
+        require_free(tmp_path / "file" / "results", ran.planned)
+    with pytest.raises(WriteError, match="cannot be written"):
+        require_free(Path("/proc/nothing/here"), ran.planned)
+    before = sorted(tmp_path.iterdir())
+    require_free(tmp_path / "new" / "deep" / "results", ran.planned)
+    # The trial leaves nothing behind.
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.usefixtures("known")
+def test_the_page_of_all_studies(kept, tmp_path):
+    results, out = kept.parent, tmp_path / "pages" / "all.html"
+    stages = made_up(find_study("stages"), tmp_path / "w", methods=("hbp", "hgnn"))
+    keep_study(results / "stages", stages.planned, study_result(stages))
+    (results / "notes").mkdir()
+    (results / "notes" / "table.json").write_text("{}")
+    assert [one["study"] for one in write_report(results, out)] == ["stages", "tiny"]
+    page = out.read_text()
+    assert '<a href="../results/stages/report.html">' in page
+    drawn = list(results.glob("*/figures/*.png"))
+    with chromium() as browser:
+        for place, width in (
+            *((out, PHONE), (out, DESK)),
+            *((results / "stages" / "report.html", one) for one in (PHONE, DESK)),
+        ):
+            seen = look(browser, place, width)
+            assert seen.complaints == []
+            assert seen.asked == [place.resolve().as_uri()]
+            assert len(seen.images) == (len(drawn) if place == out else 1)
+            assert all(image["shown"] > 300 for image in seen.images)
+            assert all(len(image["alt"]) > 40 for image in seen.images)
+            assert seen.width <= width
+    write_report(results, out)
+    out.write_text("my own page")
+    with pytest.raises(WriteError, match="no page of studies"):
+        write_report(results, out)
+    with pytest.raises(WriteError, match="is a folder, expected a file"):
+        write_report(results, tmp_path / "pages")
+    with pytest.raises(WriteError, match="cannot be written"):
+        write_report(results, Path("/proc/all.html"))
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["all.html"]
+
+
+@pytest.mark.usefixtures("known")
+def test_a_changed_study_is_not_reported(kept, tmp_path):
+    (kept / "table.csv").write_text("changed")
+    with pytest.raises(CorruptFileError, match=r"table\.csv"):
+        finished_studies(kept.parent)
+    with pytest.raises(DataError, match="holds no finished study"):
+        write_report(tmp_path / "nowhere", tmp_path / "x.html")
+
+
+CEILING = {"kind": "ceiling", "protocol": "truth of others"}
+
+
+def spread(value):
+    return {"mean": value, "low": value - 0.02, "high": value + 0.02}
+
+
+def gap(value, p_holm):
+    return {"hgnn": {"auc": {**spread(value), "p_holm": p_holm}}}
+
+
+def row(title, auc, **more):
+    held = {
+        "cell": "town", "group": "", "facts": {}, "method": title.lower(),
+        "title": title, "kind": "rival", "protocol": "reported", "figures": {},
+        "metrics": {"auc": spread(auc)}, "published": None, "differences": {},
+        "seeds": [0, 1, 2, 3, 4], "failed": None,
+    }  # fmt: skip
+    return {**held, **more}
+
+
+def said(*rows, read=None):
+    study = tiny_study("hamlet", draw=nothing, **({"read": read} if read else {}))
+    return findings(study, {"rows": list(rows)})
+
+
+def test_the_best_is_a_method_that_saw_tested_people_alone():
+    rows = (row("HBP", 0.71), row("HGNN", 0.69), row("DCT", 0.54))
+    leak, ceiling = row("Falcon", 0.74, protocol="all cases"), row("O", 0.75, **CEILING)
+    first, *_ = said(*rows, leak, ceiling)
+    assert first.startswith("Best by AUC: HBP, 0.710, then HGNN, 0.690; last DCT")
+    assert "The ceiling, O, which knows what no method may, reaches 0.750" in first
+    own = said(*rows, read=lambda _result: ["Mine."])
+    assert own[0] == "Mine."
+    assert not any("Best by AUC" in one for one in own)
+
+
+def test_only_what_is_larger_than_chance_is_called_so():
+    rows = [
+        row("HGNN", 0.69),
+        row("HBP", 0.71, differences=gap(0.02, 0.01)),
+        row("DCT", 0.54, differences=gap(-0.15, 0.001)),
+        row("GCN", 0.685, differences=gap(-0.005, 0.6)),
+        row("GAT", 0.68, differences=gap(-0.01, None)),
+    ]
+    text = " ".join(said(*rows))
+    assert "2 of 4 differ in AUC from “HGNN” by more than chance" in text
+    assert "chance: HBP +0.020, DCT -0.150." in text
+    assert "0 of 2 differ" in " ".join(said(rows[0], *rows[3:]))
+    unsure = [row(one, 0.6, differences=gap(0.1, None)) for one in "AB"]
+    assert "chance" not in " ".join(said(rows[0], *unsure)), "of one seed nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [(1, "nothing can be claimed"), (2, "before five seeds"), (9, "over 9 cities")],
+)
+def test_how_sure_it_is_goes_by_the_seeds(seeds, words):
+    done = list(range(seeds))
+    assert words in said(row("HBP", 0.7, seeds=done), row("DCT", 0.5, seeds=[0]))[-1]
+    basic = row("HBP", 0.8, group="Basic", seeds=[0])
+    assert said(row("HBP", 0.7, group="Larger"), basic)[-1] == "Basic has 1 seed only."
+    assert said(row("DCT", 0.5, seeds=[], failed="seed 0: no memory")) == []
+
+
+def test_a_sweep_calls_no_ceiling_the_best():
+    def at(share, *rows):
+        return [{**one, "facts": {"label_share": share}} for one in rows]
+
+    rows = at(0.6, row("HBP", 0.7), row("DCT", 0.5), row("Oracle", 0.8, **CEILING))
+    rows += at(0.1, row("HBP", 0.6), row("DCT", 0.55), row("Oracle", 0.3, **CEILING))
+    text = " ".join(find_study("label-share").read({"rows": rows}))
+    assert "Best with 60% of people tested: HBP, AUC 0.700." in text
+    assert "by -0.100 (HBP) to +0.050 (DCT)." in text
+    found = ends(rows, "label_share", lambda one: mean(one, "metrics", "auc"))
+    assert found["HBP"] == (0.7, 0.6)

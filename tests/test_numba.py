@@ -1,0 +1,74 @@
+import subprocess
+import sys
+import threading
+
+import numba
+import pytest
+
+from epifalcon._numba import each_part
+
+PLENTY = 10**9
+
+
+@pytest.fixture(params=[1, 2, 5])
+def _threads(request, monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", request.param)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_every_part_is_done_once():
+    done = []
+    each_part(done.append, 16, PLENTY)
+    assert sorted(done) == list(range(16))
+
+
+@pytest.mark.usefixtures("_threads")
+def test_an_error_in_any_part_reaches_the_caller():
+    def work(part: int) -> None:
+        if part == 7:
+            raise ValueError("part 7")
+
+    with pytest.raises(ValueError, match="part 7"):
+        each_part(work, 16, PLENTY)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_little_work_stays_on_the_calling_thread():
+    seen = set()
+    each_part(lambda _: seen.add(threading.get_ident()), 16, 10)
+    assert seen == {threading.get_ident()}
+
+
+def test_cached_code_is_compiled_again_when_an_imported_file_changes(tmp_path):
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    inner, outer = package / "inner.py", package / "outer.py"
+    kernel = "from epifalcon._numba import njit\n{}\n@njit\ndef {}(x):\n    return {}\n"
+    outer.write_text(
+        kernel.format(
+            "from kernels import inner\nadd = inner.add", "twice", "2 * add(x)"
+        )
+    )
+    program = (
+        "from kernels.outer import twice\n"
+        "print(twice(3), sum(twice.stats.cache_hits.values()))"
+    )
+
+    def run():
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return ran.stdout.split()
+
+    inner.write_text(kernel.format("", "add", "x + 1"))
+    assert run() == ["8", "0"]
+    assert run() == ["8", "1"]
+    outer.touch()
+    assert run() == ["8", "1"]
+    inner.write_text(kernel.format("", "add", "x + 2"))
+    assert run() == ["10", "0"]
