@@ -22,7 +22,11 @@ from epifalcon.types import Plain
 
 @dataclass(frozen=True)
 class Entry:
-    """A method's name, class and properties."""
+    """A method's name, class and properties.
+
+    Callers ask for the property they depend on; none compares names. Falcon itself is
+    the entry with ``trains_in_rounds`` and ``takes_privacy``.
+    """
 
     name: str
     title: str
@@ -35,6 +39,8 @@ class Entry:
     """Whether ``federate`` can run it over sites."""
     trains_in_rounds: bool = False
     """Whether the Falcon engine trains it, round by round."""
+    runs_in_sweeps: bool = False
+    """Whether the Falcon Field engine runs it, sweep by sweep."""
     settings_tables: tuple[str, ...] = ()
     """Tables of an experiment with its settings; ``rivals.NAME`` if empty."""
     privacy_table: str | None = None
@@ -43,6 +49,16 @@ class Entry:
     """Whether a fit stores messages, for explanations, newcomers and daily updates."""
     uses_pathogen: bool = False
     """Whether it is given the rates of the disease."""
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether it sees the ground truth."""
+        return self.kind == "ceiling"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a user registered it."""
+        return self.kind == "own"
 
     @property
     def takes_privacy(self) -> bool:
@@ -110,6 +126,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
     "hbp-true-factors": {"uses_pathogen": True},
     "falcon-field": {
         "is_federated": True,
+        "runs_in_sweeps": True,
         "settings_tables": ("field", "field_privacy"),
         "privacy_table": "field_privacy",
         "stores_state": True,
@@ -144,6 +161,11 @@ _OWN: dict[str, type[Method]] = {}
 def names() -> list[str]:
     """Return every method's name, in the order of the list."""
     return list(_ENTRIES)
+
+
+def entries() -> list[Entry]:
+    """Return every method's entry, in the order of the list."""
+    return list(_ENTRIES.values())
 
 
 def entry(name: str) -> Entry:
