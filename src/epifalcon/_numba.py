@@ -60,6 +60,15 @@ def compiled(function: F) -> F:
     return njit(nogil=True, error_model="numpy")(function)
 
 
+def inner(function: F) -> F:
+    """Compile a function that only compiled code calls.
+
+    It has no wrapper for calls from Python, whose compilation takes longer than
+    that of the function where arguments are records of many arrays.
+    """
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
 def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     """Call ``work(part)`` for every part, on as many threads as numba may use.
 

@@ -236,14 +236,13 @@ def _measure_people(
     sample: _Sample, values: dict[str, float], curves: list[Curve]
 ) -> None:
     """Measure reach, distinct places over time, ranks, entropy, predictability."""
-    centre = np.ascontiguousarray(sample.regions.centre_km)
-    radius, entropy = np.full((2, len(sample.by_person)), np.nan)
-    distinct, ranks = np.zeros(sample.clock.slots), np.zeros(_RANKS)
-    _walk(sample.by_person, centre, radius, entropy, distinct, ranks)
+    radius, entropy, distinct, ranks = _count_visits(
+        sample.by_person, sample.regions.centre_km
+    )
     slots = min(sample.by_person.shape[1], _ORDER_SLOTS)
     most = min(_ORDER_PEOPLE, max(50, _ORDER_WORK // slots**2))
     chosen = _evenly(len(sample.by_person), most)
-    order = _predictability(np.ascontiguousarray(sample.by_person[chosen, :slots]))
+    order = _predictability(sample.by_person[chosen, :slots])
 
     per_day = sample.clock.slots_per_day
     daily = distinct[per_day - 1 :: per_day]
@@ -260,7 +259,7 @@ def _measure_people(
     share = ranks[:_ZIPF_RANKS][ranks[:_ZIPF_RANKS] > 0]
     values["zipf_exponent"] = -_log_slope(np.arange(1, len(share) + 1), share)
     values["entropy"] = _mean(entropy[np.isfinite(entropy)])
-    values["predictability"] = _mean(order[np.isfinite(order)])
+    values["predictability"] = _mean(order)
 
     used = np.flatnonzero(ranks > 0)
     rank = np.asarray(used + 1, dtype=np.float64)
@@ -274,71 +273,57 @@ def _measure_people(
     ]
 
 
-@njit
-def _walk(
-    by_person: RegionIds,
-    centre: Floats,
-    radius: Floats,
-    entropy: Floats,
-    distinct: Floats,
-    ranks: Floats,
-) -> None:
-    """Fill per person ``radius`` (km) and ``entropy`` (bits), NaN if never seen.
+class _Visits(NamedTuple):
+    """Per person: radius of gyration (km) and entropy (bits), NaN if never seen.
 
-    ``distinct`` (slots,) becomes the mean number of distinct regions seen up to
-    each slot; ``ranks`` the mean share of time in a person's most, second most,
-    ... frequent region.
+    ``distinct`` (slots,) is the mean number of distinct regions seen up to each
+    slot; ``ranks`` the mean share of time in a person's most, second most, ...
+    frequent region.
     """
+
+    radius: Floats
+    entropy: Floats
+    distinct: Floats
+    ranks: Floats
+
+
+def _count_visits(by_person: RegionIds, centre: Floats) -> _Visits:
     people, slots = by_person.shape
-    tally = np.zeros(centre.shape[0], np.int64)
-    found = np.empty(min(slots, centre.shape[0]), np.int32)
-    alive = 0
-    for person in range(people):
-        count, seen = 0, 0
-        for slot in range(slots):
-            place = by_person[person, slot]
-            if place != UNKNOWN:
-                seen += 1
-                if tally[place] == 0:
-                    found[count] = place
-                    count += 1
-                tally[place] += 1
-            distinct[slot] += count
-        if seen > 0:
-            alive += 1
-            places = found[:count]
-            radius[person] = _gyration(places, tally, seen, centre)
-            share = np.sort(tally[places] / seen)[::-1]
-            ranks[: min(_RANKS, count)] += share[:_RANKS]
-            entropy[person] = max(0.0, -np.sum(share * np.log2(share)))
-            tally[places] = 0
-    distinct /= max(alive, 1)
-    ranks /= max(alive, 1)
+    seen, slot = np.nonzero(by_person != UNKNOWN)
+    key = seen * len(centre) + by_person[seen, slot]
+    key, earliest, count = np.unique(key, return_index=True, return_counts=True)
+    person, place = np.divmod(key, len(centre))
+    observed = np.bincount(seen, minlength=people)
+    share = count / observed[person]
+
+    def total(value: Floats) -> Floats:
+        sums = np.bincount(person, value, people)
+        return np.where(observed > 0, sums, np.nan)
+
+    mean_km = np.stack([total(share * axis) for axis in centre[place].T], axis=1)
+    square = ((centre[place] - mean_km[person]) ** 2).sum(axis=1)
+    alive = max(int((observed > 0).sum()), 1)
+    order = np.lexsort((-share, person))
+    rank = np.arange(len(person)) - np.searchsorted(person, person)
+    ranks = np.bincount(rank, share[order], _RANKS)[:_RANKS]
+    return _Visits(
+        np.sqrt(total(share * square)),
+        np.maximum(total(-share * np.log2(share)), 0),
+        np.cumsum(np.bincount(slot[earliest], minlength=slots)) / alive,
+        ranks / alive,
+    )
 
 
-@njit
-def _gyration(places: RegionIds, tally: Counts, seen: int, centre: Floats) -> float:
-    """Compute the root mean square distance from the mean place, weighted by slots."""
-    x, y, square = 0.0, 0.0, 0.0
-    for place in places:
-        x += tally[place] * centre[place, 0] / seen
-        y += tally[place] * centre[place, 1] / seen
-    for place in places:
-        east, north = centre[place, 0] - x, centre[place, 1] - y
-        square += tally[place] * (east * east + north * north) / seen
-    return math.sqrt(square)
-
-
-@njit
 def _predictability(by_person: RegionIds) -> Floats:
-    """Compute each person's predictability, NaN where too little was observed."""
-    result = np.full(by_person.shape[0], np.nan)
-    for person in range(by_person.shape[0]):
-        row = by_person[person]
-        row = row[row != UNKNOWN]
-        if row.size >= _ORDER_LEAST:
-            result[person] = fano(entropy_rate(row), np.unique(row).size)
-    return result
+    """Compute the predictability of people of whom enough was observed."""
+    rows = (row[row != UNKNOWN] for row in by_person)
+    return np.array(
+        [
+            fano(entropy_rate(row), len(np.unique(row)))
+            for row in rows
+            if len(row) >= _ORDER_LEAST
+        ]
+    )
 
 
 @njit
@@ -361,7 +346,6 @@ def entropy_rate(row: RegionIds) -> float:
     return row.size * math.log2(row.size) / total
 
 
-@njit
 def fano(bits: float, places: int) -> float:
     """Solve bits = H(p) + (1 - p) log2(places - 1) for p."""
     if places < 2 or bits <= 0.0:

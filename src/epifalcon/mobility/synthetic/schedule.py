@@ -7,22 +7,23 @@ of human mobility", Nature Physics 2010).
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import njit
+from epifalcon._numba import inner, njit
 from epifalcon._random import State, normal, start, uniform
 from epifalcon.mobility.synthetic.gravity import Destinations, distance, draw, search
 from epifalcon.types import UNKNOWN, Floats, RegionIds
 
-DAY = 1440
+# Constants in calls are NumPy's: numba compiles a function again for each Python int.
+DAY = cast(int, np.int64(1440))
 _REST = 30
 _SHORTEST = 10
 _NO_REGION = -1
 # The purposes in World.destinations.
-_WORK, _VISIT, _EXCURSION = 0, 1, 2
+_WORK, _VISIT, _EXCURSION = cast(list[int], np.arange(3))
 _NEW_TRIALS = 8
 # What Memory.size holds.
 _KNOWN, _STAYS, _CARRY_PLACE, _CARRY_MINUTES, _MOVES, _CHOICES = 0, 1, 2, 3, 4, 5
@@ -104,8 +105,20 @@ class Memory(NamedTuple):
     stay_place: RegionIds
     size: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, days: int) -> "Memory":
+        """Allocate what a person needs for ``days``."""
+        places, stays = 16 + 8 * days, DAY // _SHORTEST + 8
+        return cls(
+            np.zeros(1, np.uint64),
+            np.empty(places, np.int32),
+            np.empty(places, np.int32),
+            np.empty(stays, np.int64),
+            np.empty(stays, np.int32),
+            np.zeros(6, np.int64),
+        )
 
-@njit(nogil=True)
+
 def simulate_people(
     world: World,
     coverage: Coverage,
@@ -116,21 +129,27 @@ def simulate_people(
     by_slot: RegionIds,
 ) -> None:
     """Fill columns ``begin`` to ``end`` of ``by_slot`` (slots, people)."""
-    per_day = DAY // slot_minutes
-    days = by_slot.shape[0] // per_day
     # People are written row by row and transposed at the end: a column at a time
     # would touch a new cache line for every slot.
-    rows = np.empty((end - begin, by_slot.shape[0]), np.int32)
-    places, stays = 16 + 8 * days, DAY // _SHORTEST + 8
-    memory = Memory(
-        np.zeros(1, np.uint64),
-        np.empty(places, np.int32),
-        np.empty(places, np.int32),
-        np.empty(stays, np.int64),
-        np.empty(stays, np.int32),
-        np.zeros(6, np.int64),
-    )
-    for number in range(begin, end):
+    rows = np.empty((end - begin, len(by_slot)), np.int32)
+    memory = Memory.of(len(by_slot) * slot_minutes // DAY)
+    _simulate_people(world, coverage, memory, seed, begin, slot_minutes, rows)
+    by_slot[:, begin:end] = rows.T
+
+
+@njit(nogil=True)
+def _simulate_people(
+    world: World,
+    coverage: Coverage,
+    memory: Memory,
+    seed: np.uint64,
+    begin: int,
+    slot_minutes: int,
+    rows: RegionIds,
+) -> None:
+    per_day = DAY // slot_minutes
+    days = rows.shape[1] // per_day
+    for number in range(begin, begin + len(rows)):
         row = rows[number - begin]
         person = _sample_person(world, memory, seed, number)
         for day in range(days):
@@ -140,10 +159,9 @@ def simulate_people(
             _cut_gaps(coverage, memory.state, seed, number, row)
         if coverage.filled:
             _fill_gaps(row)
-    by_slot[:, begin:end] = rows.T
 
 
-@njit
+@inner
 def _sample_person(
     world: World, memory: Memory, seed: np.uint64, number: int
 ) -> Person:
@@ -175,7 +193,7 @@ def _sample_person(
     return Person(home, work, 60.0 * hours, max(180.0, minutes), activity, excursion)
 
 
-@njit
+@inner
 def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> None:
     """Fill ``memory`` with the stays of one day."""
     memory.size[_STAYS] = 0
@@ -204,7 +222,7 @@ def _simulate_day(world: World, memory: Memory, person: Person, day: int) -> Non
         _after_work(world, memory, person, end, off)
 
 
-@njit
+@inner
 def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
     """Work from ``begin``, perhaps with a break elsewhere; return its end."""
     state = memory.state
@@ -218,7 +236,7 @@ def _work(world: World, memory: Memory, person: Person, begin: int) -> int:
     return end
 
 
-@njit
+@inner
 def _after_work(
     world: World, memory: Memory, person: Person, clock: int, off: int
 ) -> None:
@@ -229,7 +247,7 @@ def _after_work(
         _free_time(world, memory, person, clock, DAY, off)
 
 
-@njit
+@inner
 def _excursion(world: World, memory: Memory, person: Person, clock: int) -> None:
     """Spend a day far away, perhaps with the night that follows."""
     state = memory.state
@@ -246,7 +264,7 @@ def _excursion(world: World, memory: Memory, person: Person, clock: int) -> None
     _until(memory, person.home, DAY)
 
 
-@njit
+@inner
 def _free_time(
     world: World, memory: Memory, person: Person, clock: int, limit: int, off: int
 ) -> None:
@@ -261,7 +279,7 @@ def _free_time(
         clock = _outing(world, memory, person, person.home, leave, limit)
 
 
-@njit
+@inner
 def _next_departure(
     world: World, memory: Memory, person: Person, clock: int, off: int
 ) -> int:
@@ -279,7 +297,7 @@ def _next_departure(
     return DAY
 
 
-@njit
+@inner
 def _outing(
     world: World, memory: Memory, person: Person, here: int, clock: int, limit: int
 ) -> int:
@@ -297,7 +315,7 @@ def _outing(
             return clock
 
 
-@njit
+@inner
 def _stay_minutes(behaviour: Behaviour, state: State) -> float:
     """Draw from a bounded power law by inverting its distribution."""
     power = 1.0 - behaviour.stay_exponent
@@ -306,7 +324,7 @@ def _stay_minutes(behaviour: Behaviour, state: State) -> float:
     return float((low + uniform(state) * (high - low)) ** (1.0 / power))
 
 
-@njit
+@inner
 def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
     """Choose the next stop: a new place near ``here``, or a known one.
 
@@ -331,7 +349,7 @@ def _choose(world: World, memory: Memory, person: Person, here: int) -> int:
     return place
 
 
-@njit
+@inner
 def _index(memory: Memory, place: int) -> int:
     """Find ``place`` among the known places; -1 if it is new."""
     for index in range(memory.size[_KNOWN]):
@@ -340,7 +358,7 @@ def _index(memory: Memory, place: int) -> int:
     return -1
 
 
-@njit
+@inner
 def _return(world: World, memory: Memory, person: Person, here: int) -> int:
     """Draw a known place by visits and nearness; -1 if there is none."""
     total = 0.0
@@ -362,7 +380,7 @@ def _return(world: World, memory: Memory, person: Person, here: int) -> int:
     return _NO_REGION
 
 
-@njit
+@inner
 def _remember(memory: Memory, place: int) -> None:
     index, known = _index(memory, place), memory.size[_KNOWN]
     if index >= 0:
@@ -373,7 +391,7 @@ def _remember(memory: Memory, place: int) -> None:
         memory.size[_KNOWN] = known + 1
 
 
-@njit
+@inner
 def _until(memory: Memory, place: int, minute: int) -> None:
     """Stay at ``place`` up to ``minute``; carry over what is beyond midnight."""
     if minute > DAY:
@@ -382,7 +400,7 @@ def _until(memory: Memory, place: int, minute: int) -> None:
     _stay(memory, place, min(minute, DAY))
 
 
-@njit
+@inner
 def _stay(memory: Memory, place: int, minute: int) -> None:
     stays = memory.size[_STAYS]
     if stays > 0:
@@ -399,7 +417,7 @@ def _stay(memory: Memory, place: int, minute: int) -> None:
     memory.size[_STAYS] = stays + 1
 
 
-@njit
+@inner
 def _record_day(memory: Memory, slot_minutes: int, slots: RegionIds) -> None:
     """Write the region of most minutes into each of a day's ``slots``.
 
@@ -413,7 +431,7 @@ def _record_day(memory: Memory, slot_minutes: int, slots: RegionIds) -> None:
         slots[slot] = _dominant(memory, stay, begin, end)
 
 
-@njit
+@inner
 def _dominant(memory: Memory, first: int, begin: int, end: int) -> int:
     if memory.stay_end[first] >= end:
         return int(memory.stay_place[first])
@@ -432,7 +450,7 @@ def _dominant(memory: Memory, first: int, begin: int, end: int) -> int:
     return best
 
 
-@njit
+@inner
 def _cut_gaps(
     coverage: Coverage, state: State, seed: np.uint64, number: int, slots: RegionIds
 ) -> None:
@@ -448,7 +466,7 @@ def _cut_gaps(
             slots[slot] = UNKNOWN
 
 
-@njit
+@inner
 def _fill_gaps(slots: RegionIds) -> None:
     """Replace each -1 in (slots,) by the last region before it, or else the first."""
     last = UNKNOWN
