@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
 from benchmarks.rounds import bare_engine, full_engine
-from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces

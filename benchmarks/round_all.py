@@ -36,9 +36,8 @@ from benchmarks.rounds import PygModel, bare_engine, full_engine
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.federation import client, server
-from epifalcon.federation.engine import predict
+from epifalcon.federation.engine import VectorisedEngine, predict
 from epifalcon.federation.plan import Clipped
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.fused import FusedOperator
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.settings import FalconSettings

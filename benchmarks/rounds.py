@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.settings import FalconSettings

@@ -117,7 +117,7 @@ def cut(run_town, cut_runs, tmp_path, monkeypatch):
     base, made = cut_runs
 
     def interrupt(*words):
-        from epifalcon.federation.vectorised import VectorisedEngine
+        from epifalcon.federation.engine import VectorisedEngine
 
         step = VectorisedEngine.step
 

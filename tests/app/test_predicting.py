@@ -12,7 +12,7 @@ import pytest
 
 from epifalcon.errors import WriteError
 from epifalcon.experiments.risks import Risks
-from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.mobility.traces import Traces
 from epifalcon.store import Origin
 from tests.app.conftest import TINY

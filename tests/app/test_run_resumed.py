@@ -44,7 +44,7 @@ def test_a_run_stopped_before_its_first_round_is_gone_on_with(run_town, monkeypa
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(cut, run_town, monkeypatch):
-    from epifalcon.federation.vectorised import VectorisedEngine
+    from epifalcon.federation.engine import VectorisedEngine
 
     seen, step, begun_with = [], VectorisedEngine.step, torch.get_num_threads()
     cut("--mode", "paper", "--seed", 3)

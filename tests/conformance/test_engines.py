@@ -6,11 +6,10 @@ import torch
 from scipy import stats
 
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.engine import Engine, predict, train
+from epifalcon.federation.engine import Engine, VectorisedEngine, predict, train
 from epifalcon.federation.messages import PresenceUpload
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from tests.federation.small_world import city, plan_of, settings_of, statuses

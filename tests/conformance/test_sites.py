@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.federation.engine import predict, train
+from epifalcon.federation.engine import VectorisedEngine, predict, train
 from epifalcon.federation.messages import unpack
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.vectorised import VectorisedEngine
 from tests.federation.local_sites import sites_of
 from tests.federation.small_world import city, plan_of, settings_of
 from tests.oracles.cohort_engine import CohortEngine

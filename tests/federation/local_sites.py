@@ -8,7 +8,7 @@ from epifalcon.federation.client import Cohort
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.engine import Census, SitesEngine
-from epifalcon.federation.sites.rounds import SiteRounds, Watched
+from epifalcon.federation.sites.run import SiteRounds, Watched
 from epifalcon.federation.sites.session import Answering
 from epifalcon.federation.sites.switchboard import Switchboard
 from epifalcon.models.settings import FalconSettings

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces

@@ -8,10 +8,9 @@ import torch
 
 from epifalcon.errors import SettingsError
 from epifalcon.federation import client, server
-from epifalcon.federation.engine import train
+from epifalcon.federation.engine import Passage, train
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.federation.sites.run import require_federable
-from epifalcon.federation.vectorised import Passage
 from epifalcon.models.micro import Exchange, Moments
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from epifalcon.privacy.gaussian import NoiseKey

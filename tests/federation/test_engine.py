@@ -83,7 +83,7 @@ def test_the_budget_ends_a_run_before_anything_leaves(monkeypatch):
 
 def test_a_ledger_of_the_callers_own_is_used():
     settings = settings_of()
-    from epifalcon.federation.vectorised import VectorisedEngine
+    from epifalcon.federation.engine import VectorisedEngine
 
     ledger = Ledger(Budget(refuse_unprotected=True))
     engine = VectorisedEngine(city(), settings, plan_of(settings), 1, ledger)
@@ -101,7 +101,7 @@ def test_after_a_crash_rounds_are_repeated_without_being_paid_twice():
     train(crashed, 3)
     kept = crashed.state()
     train(crashed, 6)
-    from epifalcon.federation.vectorised import VectorisedEngine
+    from epifalcon.federation.engine import VectorisedEngine
 
     ledger = Ledger.from_lines(
         crashed.ledger.to_lines(), head=kept.ledger_head, replay_from=3
@@ -176,7 +176,7 @@ def test_a_kept_state_does_not_move_with_the_engine():
 
 def test_a_plan_for_another_model_or_people_is_refused():
     settings = settings_of()
-    from epifalcon.federation.vectorised import VectorisedEngine
+    from epifalcon.federation.engine import VectorisedEngine
 
     with pytest.raises(SettingsError, match="layers"):
         VectorisedEngine(city(), settings_of(layers=3), plan_of(settings), 1)

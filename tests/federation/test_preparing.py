@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon.epidemic.cases import reported_cases
-from epifalcon.federation import tallies
+from epifalcon.federation import preparing
 from epifalcon.federation.preparing import (
     StateMoments,
     StateScaling,
@@ -71,8 +71,11 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     private = PrivacySettings(mode="paper")
     settings = replace(SETTINGS, privacy=private)
     parts = homes(sites)
-    total = tallies.total(
-        [tallies.count(home, divide(home, settings, 4), settings) for home in parts]
+    total = preparing.total(
+        [
+            preparing.count_tally(home, divide(home, settings, 4), settings)
+            for home in parts
+        ]
     )
     (whole,) = homes(1)
     division = divide(whole, settings, 4)
@@ -80,7 +83,7 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     assert (total.flows.between != flows.between).nnz == 0
     assert (total.flows.stays == flows.stays).all()
     wanted = settings.region.cases
-    made = tallies.histories(total, whole.traces.clock, wanted)
+    made = preparing.histories(total, whole.traces.clock, wanted)
     for number, history in enumerate(made):
         others = (division.fold >= 0) & (division.fold != number - 1)
         some = division.training.of_people(others)
@@ -97,10 +100,10 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
 def test_tallies_travel():
     settings = replace(SETTINGS, privacy=PrivacySettings(mode="paper"))
     (home,) = homes(1)
-    made = tallies.count(home, divide(home, settings, 4), settings)
+    made = preparing.count_tally(home, divide(home, settings, 4), settings)
     clock, regions = home.traces.clock, len(home.traces.regions)
     folds = settings.region.folds
-    back = tallies.unpack(tallies.pack(made), regions, clock, folds)
+    back = preparing.unpack_tally(preparing.pack_tally(made), regions, clock, folds)
     assert (back.flows.between != made.flows.between).nnz == 0
     for one, other in zip(back.cases, made.cases, strict=True):
         assert (one.cases == other.cases).all()

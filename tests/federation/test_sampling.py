@@ -6,9 +6,8 @@ import torch
 
 from epifalcon.evaluation.attacks.upload_notes import Notes, PublicTerms
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
-from epifalcon.federation.engine import train
+from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.federation.view import Crowd
 from tests.evaluation.attacks.test_upload_recorder import same
 from tests.federation.small_world import city, plan_of, settings_of

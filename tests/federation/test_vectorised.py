@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from epifalcon.errors import DataError
-from epifalcon.federation.engine import predict, train
-from epifalcon.federation.vectorised import Passage
+from epifalcon.federation.engine import Passage, predict, train
 from epifalcon.models.micro import Exchange
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import client, server, tallies
+from epifalcon.federation import client, preparing, server
 from epifalcon.federation.client import Cohort, Home, Surroundings
 from epifalcon.federation.engine import (
     EngineState,
@@ -343,14 +343,14 @@ def cohorts_of_sites(
     clock, regions = homes[0].traces.clock, homes[0].traces.regions
     divisions = [divide(home, settings, seed) for home in homes]
     both = list(zip(homes, divisions, strict=True))
-    tally = tallies.total([tallies.count(*one, settings) for one in both])
+    tally = preparing.total([preparing.count_tally(*one, settings) for one in both])
     mobility = None
     if tally.mobility is not None:
         mobility = tally.mobility.model(regions, settings.pseudo.mobility.epsilon)
     cases = None if tally.reported is None else tally.reported.cases
     around = Surrounding(mobility, cases)
     if settings.uses_region_model:
-        states = tallies.fit_region_states(tally, clock, settings, seed).states
+        states = preparing.fit_region_states(tally, clock, settings, seed).states
         moments = [
             StateMoments.of(
                 raw_state(home, part, hypergraph(home.traces, settings), states)

@@ -12,8 +12,8 @@ from epifalcon.experiments.newcomers import Newcomers
 from epifalcon.experiments.predicting import score
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation import training
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.preparing import hypergraph
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.locks import alone
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces

@@ -23,12 +23,12 @@ from epifalcon.experiments.explaining import load_field
 from epifalcon.experiments.newcomers import Newcomers
 from epifalcon.experiments.risks import Risks, Scored
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun
-from epifalcon.federation import tallies
+from epifalcon.federation import preparing
+from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.engine import EngineState
+from epifalcon.federation.engine import EngineState, VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import Division, Household, cohort_of
-from epifalcon.federation.spending import spent_figures
 from epifalcon.federation.training import (
     FEATURES,
     REGION,
@@ -37,7 +37,6 @@ from epifalcon.federation.training import (
     best_model,
     surrounding,
 )
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
@@ -166,9 +165,9 @@ def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohor
         features = RegionFeatures.load(run.place / FEATURES)
         model = region_store.load(run.place / FEATURES / REGION, traces.regions)
         cases = settings.region.cases
-        tally = tallies.count(home, division, settings)
+        tally = preparing.count_tally(home, division, settings)
         states = [
-            model.states(one) for one in tallies.histories(tally, traces.clock, cases)
+            model.states(one) for one in preparing.histories(tally, traces.clock, cases)
         ]
         around = replace(around, states=np.stack(states), scaling=features.scaling)
     rng = RunSeeds(run.seed).pseudo(0)

@@ -1,8 +1,8 @@
-"""Checkpoints: a training's whole state on disk, so that it can go on bit by bit.
+"""Checkpoints: the whole state of a training on disk, to resume it bit by bit.
 
 A checkpoint is a folder with one safetensors file and a manifest that holds its
-SHA-256, since safetensors itself does not notice a changed bit. Folders appear
-whole or not at all and are numbered by round; the newest two are kept.
+SHA-256, since safetensors itself does not notice a changed bit. Folders appear whole or
+not at all and are numbered by round; the newest two are stored.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from epifalcon import store
@@ -190,3 +191,33 @@ def _advice(place: Path, older: list[Path]) -> Iterator[None]:
             else f"delete {place} to begin the training again"
         )
         raise CorruptFileError(f"{error}; {way}") from None
+
+
+def spent_figures(mode: str, ledger: Ledger) -> dict[str, Any]:
+    """What was spent, for JSON: epsilon by unit, None where nothing bounds it.
+
+    In mode ``off`` a channel may be noised, but never all that leaves.
+    """
+    spent, off = ledger.spent(), mode == "off"
+
+    def bounded(value: float) -> float | None:
+        return value if np.isfinite(value) else None
+
+    total = {
+        unit: None if off else bounded(value) for unit, value in spent.epsilon().items()
+    }
+    return {
+        "mode": mode,
+        "epsilon": total,
+        "delta": ledger.budget.delta,
+        "channels": {
+            channel: {unit: bounded(one.epsilon) for unit, one in units.items()}
+            for channel, units in spent.channels.items()
+        },
+        "relation": spent.total["person"].relation,
+        "adversary": spent.total["person"].adversary,
+        "unprotected": [
+            {"channel": one.channel, "what": one.what, "rounds": one.rounds}
+            for one in spent.unprotected
+        ],
+    }

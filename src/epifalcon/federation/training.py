@@ -34,8 +34,8 @@ from epifalcon import store
 from epifalcon.epidemic.cases import COUNTS, tally_cases
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation import checkpoints, tallies
-from epifalcon.federation.checkpoints import Checkpoint
+from epifalcon.federation import checkpoints, preparing
+from epifalcon.federation.checkpoints import Checkpoint, spent_figures
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.early_stopping import (
     EarlyStopping,
@@ -43,7 +43,13 @@ from epifalcon.federation.early_stopping import (
     Watch,
     running_log_odds,
 )
-from epifalcon.federation.engine import Engine, RoundReport, predict, train
+from epifalcon.federation.engine import (
+    Engine,
+    RoundReport,
+    VectorisedEngine,
+    predict,
+    train,
+)
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import (
     Division,
@@ -60,8 +66,6 @@ from epifalcon.federation.preparing import (
     unprotected_receipts,
 )
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.spending import spent_figures
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.federation.view import ServerView
 from epifalcon.machine import pages_reused
 from epifalcon.mobility.markov import MobilityModel, tally_mobility
@@ -581,9 +585,9 @@ def region_features(task: Task, progress: Progress = silent) -> RegionFeatures |
     if not settings.uses_region_model:
         return None
     home, division = task.home, task.division
-    tally = tallies.count(home, division, settings, progress)
+    tally = preparing.count_tally(home, division, settings, progress)
     cases = task.all_cases if settings.macro_cases == "all" else None
-    fitted = tallies.fit_region_states(
+    fitted = preparing.fit_region_states(
         tally, task.traces.clock, settings, task.seed, progress, cases
     )
     incidence = hypergraph(task.traces, settings)

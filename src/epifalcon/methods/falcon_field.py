@@ -30,12 +30,12 @@ from epifalcon.belief_propagation.saved_state import Messages, PublishedField
 from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.field.course import Course, run_in_process
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import budget_of
 from epifalcon.federation.field.settings import METHOD, FieldTask, FieldWishes
 from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.spending import spent_figures
 from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger

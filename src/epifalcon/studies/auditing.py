@@ -15,10 +15,10 @@ from epifalcon.evaluation.attacks.upload_recorder import read_notes
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.evaluation.audit.releases import AuditRow, audit_releases
 from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
-from epifalcon.federation.spending import spent_figures
 from epifalcon.federation.training import finished_ledger, public_mobility
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.ledger import Ledger

@@ -19,10 +19,10 @@ from epifalcon.evaluation.attacks.field_messages import (
 from epifalcon.evaluation.audit.field_canaries import audit_field_releases
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.field.plan import PRESENCE, TESTS, opening_receipts
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.spending import spent_figures
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Budget, Ledger

@@ -12,10 +12,9 @@ from epifalcon.evaluation.attacks.upload_recorder import (
     shown_chances,
 )
 from epifalcon.federation.client import masked_status
-from epifalcon.federation.engine import train
+from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import Broadcast
 from epifalcon.federation.plan import Draw, RunSeeds
-from epifalcon.federation.vectorised import VectorisedEngine
 from epifalcon.models.micro import kept
 from epifalcon.privacy.clipping import clip_rows
 from tests.evaluation.attacks.curious import StatusPeople, taken_of_statuses, terms_of

@@ -16,8 +16,7 @@ from epifalcon.evaluation.attacks.label_inference import (
 )
 from epifalcon.evaluation.attacks.upload_notes import PublicTerms
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
-from epifalcon.federation.engine import train
-from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.federation.engine import VectorisedEngine, train
 from tests.evaluation.attacks.curious import (
     StatusPeople,
     taken,

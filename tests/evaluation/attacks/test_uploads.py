@@ -10,8 +10,7 @@ from epifalcon.evaluation.attacks.claims import localisation_error, name_best
 from epifalcon.evaluation.attacks.upload_notes import PublicTerms
 from epifalcon.evaluation.attacks.upload_recorder import NoteSettings, NoteTaker
 from epifalcon.evaluation.attacks.uploads import ATTACKS, claims_of
-from epifalcon.federation.engine import train
-from epifalcon.federation.vectorised import VectorisedEngine
+from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.mobility.clock import Clock
 from tests.evaluation.attacks.curious import taken, terms_of
 from tests.federation.small_world import city, plan_of, settings_of

@@ -15,8 +15,8 @@ from epifalcon.evaluation.audit.releases import (
 )
 from epifalcon.federation import client, vectorised
 from epifalcon.federation import plan as plans
+from epifalcon.federation.engine import Passage
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.vectorised import Passage
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy import dpsgd, gaussian, perturb
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows

@@ -11,11 +11,9 @@ from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.field.coordinating import FIELD
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.messages import Heading, Packet, pack, unpack
-from epifalcon.federation.sites.files import SITE_FILE
-from epifalcon.federation.sites.promises import PROMISES
+from epifalcon.federation.sites.files import PROMISES, REPLAYED, SITE_FILE
 from epifalcon.federation.sites.server_run import SUMMARY
 from epifalcon.federation.sites.session import LEDGER, NOTED, RISKS
-from epifalcon.federation.sites.trail import REPLAYED
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from tests.federation.field.field_sites import (

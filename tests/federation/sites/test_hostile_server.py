@@ -8,15 +8,13 @@ import torch
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import BudgetExceededError, CorruptFileError, SettingsError
-from epifalcon.federation import tallies
+from epifalcon.federation import preparing
 from epifalcon.federation.messages import SECONDS, Heading, Packet, pack, unpack
 from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites.files import SITE_FILE, SiteFiles, SitePolicy
-from epifalcon.federation.sites.rounds import usable
-from epifalcon.federation.sites.run import FalconOrder, SiteRun
+from epifalcon.federation.sites.files import REPLAYED, SITE_FILE, SiteFiles, SitePolicy
+from epifalcon.federation.sites.run import FalconOrder, SiteRun, usable
 from epifalcon.federation.sites.session import NOTED
-from epifalcon.federation.sites.trail import REPLAYED
 from epifalcon.settings import as_plain
 from tests.federation.sites.test_coordinating import (
     Transport,
@@ -279,7 +277,7 @@ def test_an_error_that_nobody_foresaw_leaves_as_a_kind(place, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("person 7 is infected")
 
-    monkeypatch.setattr(tallies, "count", broken)
+    monkeypatch.setattr(preparing, "count_tally", broken)
     answer = say(site, "count", first=0)
     assert answer.values == {"error": "it failed; its own log says why"}
     for told in ({"seed": []}, {"rules": 3}, {}):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import BudgetExceededError, CorruptFileError
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.federation.sites.promises import Bound, Promise, admit
+from epifalcon.federation.sites.files import Bound, Promise, admit
 from epifalcon.privacy.accounting import epsilon_of, mu_for
 from epifalcon.privacy.chain import Journal
 from epifalcon.privacy.events import Releases

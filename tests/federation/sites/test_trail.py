@@ -15,16 +15,17 @@ from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, TooFewSitesError
 from epifalcon.federation.messages import Packet, pack, unpack
-from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
-from epifalcon.federation.sites.run import SiteRun
-from epifalcon.federation.sites.session import NOTED
-from epifalcon.federation.sites.trail import (
+from epifalcon.federation.sites.files import (
     REPLAYED,
+    SITE_FILE,
     Noted,
     ReplayError,
+    SiteFiles,
     Trail,
     digest,
 )
+from epifalcon.federation.sites.run import SiteRun
+from epifalcon.federation.sites.session import NOTED
 from epifalcon.mobility.traces import Traces
 from tests.federation.sites.test_coordinating import (
     Transport,

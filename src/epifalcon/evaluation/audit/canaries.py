@@ -29,8 +29,8 @@ from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
 from epifalcon.federation import client
 from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import Passage
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.vectorised import Passage
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions

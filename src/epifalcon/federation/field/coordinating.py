@@ -47,7 +47,7 @@ from epifalcon.federation.messages import (
     Record,
     Scores,
 )
-from epifalcon.federation.sites.gathering import Gathered, Met, meet
+from epifalcon.federation.sites.coordinating import Gathered, Met, meet
 from epifalcon.federation.sites.server_run import Conduct, ServerRun
 from epifalcon.federation.sites.switchboard import Switchboard, Transport
 from epifalcon.models.tensor_files import write_tensors

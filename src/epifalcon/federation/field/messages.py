@@ -28,7 +28,7 @@ from epifalcon.federation.field.home import (
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.messages import Heading, Record
-from epifalcon.federation.sites.trail import digest
+from epifalcon.federation.sites.files import digest
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats
 

@@ -29,9 +29,8 @@ from epifalcon.federation.field.plan import (
 )
 from epifalcon.federation.field.settings import METHOD, FieldTask
 from epifalcon.federation.messages import Count, Done, Finish, Record, Scores
-from epifalcon.federation.sites.files import PolicyError, SitePolicy
+from epifalcon.federation.sites.files import PolicyError, SitePolicy, digest
 from epifalcon.federation.sites.session import LEDGER, Handler, Order, SiteSession
-from epifalcon.federation.sites.trail import digest
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger

@@ -1,23 +1,44 @@
-"""A site's own files: what it holds, what it allows, its secret, and each run's.
+"""A site's own files: data, policy, secret, spent budget, and requests answered.
 
-Nothing here is ever set by a server. The secret is made once, kept with rights for
-its owner alone, and every run draws its noise from a key of its own made of it.
+Nothing here is ever set by a server. The secret is made once, readable by its owner
+alone, and every run draws its noise from a key of its own made of it.
+
+A site adds up the privacy cost of all runs: mu^2 of Gaussian releases adds up exactly,
+and a server may submit as many runs as it likes under new names. A run counts whole
+from its first call and can be resumed under its name at no further cost. Epsilon is
+that at the site's own delta and relation, whatever the runs use.
+
+Noise is fixed by secret, run, person, round and purpose, so a repeated round sends the
+same bits. A server that sends other values the second time would get other values under
+the same noise, and their difference without any. So a site stores, before an answer
+leaves, a digest of all requests that lead to each release, and refuses a request for
+the same release with another digest. Digests are of requests and of the site's files,
+never of what rounds compute, so a refusal reveals nothing about people.
 """
 
 import hashlib
+import json
+import math
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from epifalcon.checks import one_of, positive, whole
 from epifalcon.epidemic.known import Known
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import (
+    BudgetExceededError,
+    CorruptFileError,
+    DataError,
+    SettingsError,
+)
 from epifalcon.federation.preparing import Division, Household
 from epifalcon.federation.settings import (
     Mode,
@@ -25,10 +46,13 @@ from epifalcon.federation.settings import (
     PrivacySettings,
     SiteRules,
 )
+from epifalcon.locks import FileLock
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.accounting import DELTA
-from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation
+from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
+from epifalcon.privacy.chain import Journal
+from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Release, Releases
 from epifalcon.settings import build, read_toml
+from epifalcon.types import Floats, Mask
 
 SITE_FILE = "site.toml"
 TEMPLATE = """\
@@ -252,3 +276,203 @@ def risks_text(scores: Mapping[int, float]) -> str:
     """A table of people's positions and probabilities."""
     lines = [f"{person},{score:.6g}" for person, score in scores.items()]
     return "\n".join(["person,probability", *lines]) + "\n"
+
+
+PROMISES = "promises.jsonl"
+_ROUNDING = 1e-9
+_LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
+"""What mu^2 is multiplied with where a row is compared with any other row."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What one run may show of a person."""
+
+    run: str
+    squared_mu: float
+    """For rows against zero, which every relation can be told from."""
+
+    @classmethod
+    def of(cls, run: str, wish: PrivacySettings, releases: Releases) -> "Promise":
+        """Of a ``local`` run.
+
+        What is promised of a visit or a day holds of a person so many times as it
+        has visits or days.
+        """
+        times = releases.person / releases.of(wish.unit)
+        squared_mu = times * mu_for(wish.epsilon, wish.delta) ** 2
+        return cls(run, squared_mu / _LONGER[wish.relation])
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What all promises together may come to."""
+
+    most_epsilon: float | None
+    """None: every promise is written down, for the day when there is a bound."""
+    delta: float = DELTA
+    relation: Relation = "zero-out"
+
+    def epsilon(self, squared_mu: float) -> float:
+        """Of a person, at this delta and for this relation."""
+        return epsilon_of(math.sqrt(_LONGER[self.relation] * squared_mu), self.delta)
+
+
+def admit(path: Path, new: Promise, bound: Bound) -> None:
+    """Write ``new`` down, or refuse it where all together pass the bound.
+
+    Two processes of a site take turns.
+    """
+    with FileLock(path.with_suffix(".lock"), wait=True):
+        _admit(Journal(path), new, bound)
+
+
+def _admit(journal: Journal, new: Promise, bound: Bound) -> None:
+    known = {one.run: one for one in map(_parse_promise, journal.read().splitlines())}
+    before, most = known.get(new.run), bound.most_epsilon
+    if before is not None and new.squared_mu <= before.squared_mu * (1 + _ROUNDING):
+        return
+    others = sum(one.squared_mu for one in known.values() if one.run != new.run)
+    together = bound.epsilon(others + new.squared_mu)
+    if most is not None and together > most * (1 + _ROUNDING):
+        raise BudgetExceededError(
+            f"run {new.run}: with {len(known)} runs before it, a person would have an "
+            f"epsilon of {together:.4g}; most_epsilon is {most:g}"
+        )
+    journal.append([json.dumps([new.run, new.squared_mu])])
+
+
+def _parse_promise(line: str) -> Promise:
+    try:
+        run, squared_mu = json.loads(line)
+        return Promise(str(run), float(squared_mu))
+    except (ValueError, TypeError):
+        raise CorruptFileError(
+            f"{PROMISES}: holds a line that was not written there"
+        ) from None
+
+
+REPLAYED = "it answered this before upon other values"
+"""What a server is told of a ``ReplayError``."""
+_NOTHING = ""
+
+
+class ReplayError(BudgetExceededError):
+    """A release was asked for again upon other values: nothing was released."""
+
+
+def digest(
+    *values: object,
+    tensors: Mapping[str, Tensor] | None = None,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> str:
+    """SHA-256 of JSON values, and of tensors and arrays with name, type and shape."""
+    given = {name: one.numpy() for name, one in (tensors or {}).items()}
+    named = sorted({**given, **(arrays or {})}.items())
+    shapes = [[name, str(one.dtype), list(one.shape)] for name, one in named]
+    found = hashlib.sha256(json.dumps([values, shapes], sort_keys=True).encode())
+    for _, one in named:
+        found.update(np.ascontiguousarray(one).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+class Noted:
+    """Digests by release, each on the disk before ``require`` returns.
+
+    Without ``path`` they are kept in memory only.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._journal = None if path is None else Journal(path)
+        self._known: dict[tuple[int, str], str] = {}
+        text = "" if self._journal is None else self._journal.read()
+        for line in text.splitlines():
+            number, phase, found = _parse_note(line, path)
+            self._known[number, phase] = found
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, release: object) -> bool:
+        return release in self._known
+
+    def require(self, number: int, phase: str, found: str) -> None:
+        """Note ``found`` for this release, or refuse it where another is known."""
+        self.refuse_other(number, phase, found)
+        if (number, phase) not in self._known:
+            if self._journal is not None:
+                self._journal.append([json.dumps([number, phase, found])])
+            self._known[number, phase] = found
+
+    def refuse_other(self, number: int, phase: str, found: str) -> None:
+        """Refuse this release where another digest of it is known; note nothing."""
+        if self._known.get((number, phase), found) != found:
+            raise ReplayError(
+                f"round {number}, {phase}: was released before upon other values"
+            )
+
+
+class Trail:
+    """What a cohort was told on the way to each release of one run.
+
+    ``prepared`` stands for everything before the rounds. The embeddings at home
+    follow from the rounds that were closed, each with its calls: ``home`` stands
+    for those and must be kept wherever the embeddings are.
+    """
+
+    def __init__(self, noted: Noted, prepared: str, home: str = _NOTHING) -> None:
+        self.home = home
+        self._noted, self._prepared = noted, prepared
+        self._settled = self._pass = self._trained = _NOTHING
+        self._training = False
+
+    def require_notes_of(self, releases: Iterable[Release]) -> None:
+        """Refuse a ledger of rounds whose notes are lost: they might be done anew."""
+        for one in releases:
+            channel, number = one.terms.channel, one.terms.round
+            phase = {"upload/0": "begin", "scoring/0": "begin scoring"}.get(channel)
+            if phase is not None and (number, phase) not in self._noted:
+                raise CorruptFileError(
+                    f"the notes of round {number} are missing; begin a new run"
+                )
+
+    def announce(self) -> None:
+        """Places and counts, which are the same whenever they are asked for."""
+        self._noted.require(0, "announce", digest(self._prepared))
+
+    def settle(self, counts: Floats, shared: Mask) -> None:
+        """The counts that the next rounds use."""
+        self._settled = digest("settle", arrays={"counts": counts, "shared": shared})
+
+    def begin(
+        self, number: int, parameters: Mapping[str, Tensor], training: bool
+    ) -> None:
+        """The first upload of a pass."""
+        phase = "begin" if training else "begin scoring"
+        before = self._prepared, self._settled, self.home
+        found = digest(number, phase, before, tensors=parameters)
+        self._noted.require(number, phase, found)
+        self._training, self._pass = training, found
+
+    def reply(self, number: int, channel: str, sums: Tensor) -> None:
+        """What follows from the reply to an upload: the next one, or gradients."""
+        found = digest(channel, self._pass, tensors={"sums": sums})
+        self._noted.require(number, f"reply {channel}", found)
+        self._pass = found
+        if self._training:
+            self._trained = found
+
+    def close(self, number: int, scale: float) -> None:
+        """The step at home that ends a round."""
+        self.home = digest(self.home, self._trained, number, scale.hex())
+
+
+def _parse_note(line: str, path: Path | None) -> tuple[int, str, str]:
+    try:
+        found: Any = json.loads(line)
+        number, phase, value = found
+        if isinstance(number, int) and isinstance(phase, str) and len(value) == 64:
+            return number, phase, str(value)
+    except (ValueError, TypeError):
+        pass
+    raise CorruptFileError(f"{path}: holds a line that was not written there")

@@ -1,32 +1,63 @@
 """A site's part in a run of Falcon, from the first call to the scores of its people.
 
 Before the rounds: ``hello`` (may we?), ``count`` (tallies), ``states`` (sums of region
-states), ``prepare`` (make the cohort). Then the rounds, ``keep`` for checkpoints, and
-``finish``. Everything stays in the site's own folder, so a site that is restarted
-finds its people's embeddings. Every request before the rounds is noted before its
-answer leaves, and must be the same when the run is resumed.
+states), ``prepare`` (make the cohort). Then the rounds, one request at a time, ``keep``
+for checkpoints, and ``finish``. Everything stays in the site's own folder, so a site
+that is restarted finds its people's embeddings. Receipts and digests of requests are
+stored before an answer leaves, and a resumed run must send the same requests.
+
+Sums at places that no other site claims are never sent: the reply would be what was
+sent.
 """
 
-from dataclasses import dataclass
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import checkpoints, tallies
+from epifalcon.federation import checkpoints, client, preparing
+from epifalcon.federation.checkpoints import Checkpoint, record_once
+from epifalcon.federation.client import Cohort, Home, Surroundings
+from epifalcon.federation.early_stopping import running_log_odds
+from epifalcon.federation.engine import (
+    EngineState,
+    advance,
+    class_weights,
+    probabilities,
+)
 from epifalcon.federation.messages import (
+    Announce,
+    Begin,
+    BeginScoring,
+    Closing,
     Count,
     Counted,
     Done,
+    EdgeReply,
     Finish,
+    GradientUpload,
     Keep,
+    LocationUpload,
+    Look,
     Prepare,
+    PresenceUpload,
     Record,
+    Reply,
+    RoundRequest,
     Scores,
+    Settle,
     States,
     StateSums,
+    ValidationScores,
+    all_finite,
 )
-from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.preparing import (
     Division,
     Household,
@@ -40,10 +71,9 @@ from epifalcon.federation.preparing import (
     raw_state,
     unprotected_receipts,
 )
+from epifalcon.federation.server import Model
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.sites.files import SitePolicy
-from epifalcon.federation.sites.promises import Promise
-from epifalcon.federation.sites.rounds import SiteRounds, Watched
+from epifalcon.federation.sites.files import Noted, Promise, SitePolicy, Trail, digest
 from epifalcon.federation.sites.session import (
     LEDGER,
     Admitted,
@@ -51,10 +81,379 @@ from epifalcon.federation.sites.session import (
     Order,
     SiteSession,
 )
-from epifalcon.federation.sites.trail import Trail, digest
+from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import MobilityModelSettings
+from epifalcon.models.micro import (
+    Exchange,
+    LinearUse,
+    Moments,
+    PassResult,
+    scoring_pass,
+    training_pass,
+)
+from epifalcon.models.settings import FalconSettings
+from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.events import UnprotectedRelease
+from epifalcon.privacy.gaussian import NoiseKey
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.types import Floats, Mask, PersonIds, Probabilities
+
+_BEYOND = 1e15
+"""Its squares, and sums of them, are still finite in any precision."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """The validation people of a site and their test results."""
+
+    people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Positions in the cohort."""
+    infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+@dataclass(frozen=True, eq=False)
+class _Places:
+    """What the server sent about the places that the cohort claims."""
+
+    keys: EdgeKeys
+    """(keys,) as announced."""
+    counts: Floats
+    """(keys,) number of people taken to be there."""
+    shared: Mask
+    """(keys,) whether other sites claim the place too."""
+    around: Surroundings
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """A pass that waits for the reply to ``upload``."""
+
+    number: int
+    scoring: bool
+    work: Generator[Exchange, Tensor, Any]
+    entry: LinearUse | None
+    exchange: Exchange
+    upload: LocationUpload | None = None
+
+    @property
+    def channel(self) -> str:
+        """Channel of the upload."""
+        kind = "scoring" if self.scoring else self.exchange.kind
+        return f"{kind}/{self.exchange.layer}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """A training pass that has ended and waits for the close of its round."""
+
+    number: int
+    result: PassResult
+
+
+class SiteRounds:
+    """Answers the requests of the rounds for one cohort."""
+
+    best: Probabilities | None
+    """(people,) scores of the round that the server found best."""
+    best_round: int | None
+    held: Floats | None
+    """(people,) running mean of the log odds that people received, with memory."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seeds: RunSeeds,
+        ledger: Ledger,
+        *,
+        sends_rows: bool = False,
+        watched: Watched | None = None,
+        score_memory: float = 0.0,
+        trail: Trail | None = None,
+    ) -> None:
+        self.cohort, self.settings, self.plan = cohort, settings, plan
+        self.ledger, self.seeds = ledger, seeds
+        self.trail = trail or Trail(Noted(), "")
+        self.watched = watched or Watched()
+        self.home = client.first_home(cohort, settings, seeds)
+        self.best = self.best_round = self.held = None
+        self._protected = plan.mode != "off"
+        self._memory, self._sends_rows = score_memory, sends_rows
+        self._presence: PresenceUpload | None = None
+        self._places: _Places | None = None
+        self._pass: _Pass | None = None
+        self._trained: _Trained | None = None
+        self._scored: Tensor | None = None
+        self._model: Model | None = None
+        self._looked: tuple[int, Probabilities] | None = None
+
+    @property
+    def handlers(self) -> dict[type[Record], Handler]:
+        """What answers each request of the rounds."""
+        return {
+            Announce: self._announce,
+            Settle: self._settle,
+            Begin: self._begin,
+            BeginScoring: self._begin,
+            Reply: self._continue,
+            Look: self._look,
+        }
+
+    def close(self, call: RoundRequest) -> None:
+        """Take parameters, the end of the previous round, and the best round."""
+        if call.parameters:
+            self._model = Model(call.parameters, {})
+        if call.closed_round is not None and call.closing_scale is not None:
+            closing, trained = (
+                Closing(call.closed_round, call.closing_scale),
+                self._trained,
+            )
+            if trained is None or trained.number != closing.round:
+                raise DataError(f"no pass of round {closing.round} waits for its close")
+            self.home = client.close_round(
+                self.cohort,
+                self.home,
+                trained.result,
+                closing,
+                self.settings,
+                self.seeds,
+                self.plan.way.exchanged,
+            )
+            self._trained = None
+            if self._protected:
+                self.trail.close(closing.round, closing.scale)
+                self._remember()
+        if self._looked is not None and call.best == self._looked[0]:
+            self.best_round, self.best = self._looked
+
+    def scores(self, *, fresh: bool) -> Probabilities:
+        """Probability of infection of the cohort, (people,), by the last parameters.
+
+        From the scoring pass that has just ended if ``fresh``, otherwise from the
+        last closed round, averaged over rounds with memory.
+        """
+        if self.held is not None:
+            return np.asarray(expit(self.held))
+        return self._scores(self._scored if fresh else self.home.received)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        """The people's embeddings after ``number`` rounds, and what belongs to them."""
+        home, tensors = self.home, dict[str, Tensor]()
+        if home.rows is not None and home.moments is not None:
+            tensors["rows"] = home.rows
+            tensors["first"] = home.moments.first
+            tensors["second"] = home.moments.second
+        if home.received is not None:
+            tensors["received"] = home.received
+        named = {f"home/{name}": one for name, one in tensors.items()}
+        others = {
+            name: torch.from_numpy(one)
+            for name, one in (("best", self.best), ("held", self.held))
+            if one is not None
+        }
+        state = EngineState(number, named, self.ledger.head)
+        return Checkpoint(
+            state, others, {"best": self.best_round, "trail": self.trail.home}
+        )
+
+    def restore(self, found: Checkpoint) -> None:
+        """Continue from a ``checkpoint``."""
+        tensors = tensors_under(found.engine.tensors, "home/")
+        moments = None
+        if "rows" in tensors:
+            moments = Moments(tensors["first"], tensors["second"])
+        self.home = Home(tensors.get("rows"), moments, tensors.get("received"))
+        others = {name: one.numpy() for name, one in found.tensors.items()}
+        self.best, self.held = others.get("best"), others.get("held")
+        self.best_round = found.remembered["best"]
+        self.trail.home = found.remembered["trail"]
+
+    def _announce(self, call: Announce, number: int) -> PresenceUpload:
+        """Return the places claimed and the number of people at each."""
+        del call, number
+        if self._protected:
+            self.trail.announce()
+        record_once(self.ledger, self.plan.opening())
+        self._presence = client.announce(self.cohort, self.plan, self.seeds)
+        return self._presence
+
+    def _settle(self, call: Settle, number: int) -> Done:
+        """Take the server's counts at the announced places, in their order."""
+        del number
+        if self._presence is None:
+            raise DataError("nothing was announced yet")
+        keys, counts, shared = self._presence.keys, call.counts, call.shared
+        if len(counts) != len(keys) or len(shared) != len(keys):
+            raise DataError(
+                f"counts of {len(counts)} and marks of {len(shared)} places, "
+                f"{len(keys)} were announced"
+            )
+        if not (np.isfinite(counts).all() and (counts >= 1).all()):
+            raise DataError("a count of people is less than 1 or no number")
+        inc = self.cohort.incidence
+        around = client.settle(inc, counts[inc.places_in(keys)], self.settings)
+        self._places = _Places(keys, counts, shared, around)
+        if self._protected:
+            self.trail.settle(counts, shared)
+        return Done()
+
+    def _begin(self, call: Begin | BeginScoring, number: int) -> LocationUpload:
+        """Begin a pass, dropping one that was not closed; record it first."""
+        self.close(call)
+        training = isinstance(call, Begin)
+        if self._protected:
+            self.trail.begin(number, call.parameters, training=training)
+        if training:
+            self.ledger.record(*self.plan.round_receipts(number))
+        elif self._protected:
+            self.ledger.record(*self.plan.scoring_receipts(number))
+        self._pass = self._trained = None
+        around, entry = self._settled.around, None
+        work: Generator[Exchange, Tensor, Any]
+        if training:
+            inputs, entry = client.training_inputs(
+                self.cohort,
+                self.home,
+                around,
+                call.parameters,
+                self.settings,
+                self.seeds,
+                number,
+            )
+            weights = class_weights(self.settings)
+            work = training_pass(call.parameters, inputs, self.plan.way, weights)
+        else:
+            self._scored = None
+            inputs = client.scoring_inputs(
+                self.cohort, self.home, around, self.settings, call.parameters
+            )
+            work = scoring_pass(call.parameters, inputs, self.plan.way)
+        exchange, _ = advance(work, None)
+        if exchange is None:
+            raise DataError("a pass without any exchange")
+        return self._send(_Pass(number, not training, work, entry, exchange))
+
+    def _continue(self, call: Reply, number: int) -> Record:
+        """Continue with a reply: the next upload, gradients, or the end of scoring."""
+        del number
+        waiting = self._pass
+        if waiting is None:
+            raise DataError("no pass waits for a reply")
+        if self._protected:
+            # By what waits here, whatever the call says that it replies to.
+            self.trail.reply(waiting.number, waiting.channel, call.sums)
+        exchange, result = advance(waiting.work, self._received(waiting, call.sums))
+        if exchange is not None:
+            return self._send(replace(waiting, exchange=exchange))
+        self._pass = None
+        if waiting.scoring:
+            self._scored = result
+            return Done()
+        return self._gradients(waiting, cast(PassResult, result))
+
+    def _gradients(self, waiting: _Pass, result: PassResult) -> GradientUpload:
+        uses = client.all_uses(result, waiting.entry)
+        if self.plan.gradient is not None:
+            uses = tuple(
+                replace(one, inputs=usable(one.inputs), outputs=usable(one.outputs))
+                for one in uses
+            )
+        upload = client.gradient_upload(
+            self.cohort, uses, result.weight, self.plan, self.seeds, waiting.number
+        )
+        self._trained = _Trained(waiting.number, result)
+        if upload.weight is None:
+            return upload
+        return replace(upload, loss=result.loss)
+
+    def _look(self, call: Look, number: int) -> ValidationScores:
+        """Scores and results of the validation people, by score and without names."""
+        self.close(call)
+        scores = self.scores(fresh=call.fresh)
+        self._looked = number, scores
+        mine = scores[self.watched.people]
+        order = np.argsort(mine, kind="stable")
+        return ValidationScores(mine[order], self.watched.infected[order])
+
+    def _send(self, waiting: _Pass) -> LocationUpload:
+        """Clip, noise and upload rows: sums at shared places, or a row per claim."""
+        exchange, places = waiting.exchange, self._settled
+        if self.plan.upload is not None:
+            # Whether an answer comes must not depend on anybody's numbers.
+            exchange = replace(exchange, rows=usable(exchange.rows))
+        terms = self.plan.terms(waiting.channel, waiting.number)
+        key = NoiseKey(self.seeds.noise, terms)
+        upload = client.location_upload(
+            self.cohort, exchange, self.plan, key, self._sends_rows
+        )
+        self._pass = replace(waiting, exchange=exchange, upload=upload)
+        if upload.person is not None:
+            return upload
+        keys, rows = upload.keys[places.shared], upload.rows[_at(places.shared)]
+        return replace(upload, keys=keys, rows=rows)
+
+    def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
+        """Return what each person receives, (people, width), from a reply."""
+        upload, places = waiting.upload, self._settled
+        if upload is None:
+            raise DataError("nothing was sent yet")
+        summed = upload.person is None
+        place = _at(places.shared) if summed else torch.arange(len(places.keys))
+        shape = (len(place), upload.rows.shape[1])
+        if tuple(sums.shape) != shape or sums.dtype != upload.rows.dtype:
+            raise DataError(
+                f"a reply of {sums.dtype} and shape {tuple(sums.shape)}, expected "
+                f"{upload.rows.dtype} and {shape}"
+            )
+        if not all_finite(sums):
+            raise DataError("a reply holds NaN or infinity")
+        if summed:
+            whole = upload.rows.clone()
+            whole[place] = sums
+            sums = whole
+        reply = EdgeReply(
+            upload.round, upload.channel, places.keys, sums, places.counts
+        )
+        share = places.around.share
+        return client.receive(self.cohort.incidence, share, waiting.exchange, reply)
+
+    def _remember(self) -> None:
+        """Add what people received in this round to their running mean."""
+        if self._memory == 0:
+            return
+        scores = self._scores(self.home.received)
+        self.held = running_log_odds(self.held, scores, self._memory)
+
+    def _scores(self, received: Tensor | None) -> Probabilities:
+        if self._model is None:
+            raise DataError("no parameters were sent yet")
+        state = self.cohort.state
+        return probabilities(self._model, self.settings, self.plan, received, state)
+
+    @property
+    def _settled(self) -> _Places:
+        if self._places is None:
+            raise DataError("the counts of people were not sent yet")
+        return self._places
+
+
+def usable(rows: Tensor) -> Tensor:
+    """Replace rows with NaN, infinite or enormous numbers by zeros.
+
+    Parameters can be crafted to drive the rows of some people there and not those of
+    others: an error, or a NaN that no noise covers, would reveal who they are.
+    """
+    if not rows.numel() or float(rows.abs().max()) <= _BEYOND:
+        return rows
+    within = (rows.abs() <= _BEYOND).flatten(1).all(dim=1)
+    return torch.where(within.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+
+
+def _at(mask: Mask) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(mask))
+
 
 _MOST_PEOPLE = 2**40
 
@@ -168,7 +567,9 @@ class SiteRun(SiteSession[FalconOrder]):
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
         checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
         self._home, self._division = home, division
-        return Counted(tallies.pack(tallies.count(home, division, settings)))
+        return Counted(
+            preparing.pack_tally(preparing.count_tally(home, division, settings))
+        )
 
     def _take_states(self, call: States, number: int) -> StateSums:
         """Take region states; sum them up over the site's people."""
@@ -262,8 +663,8 @@ def _surrounding(
 ) -> Surrounding:
     """What the site learns of the city: all that the settings need, and no more."""
     settings, traces = run.order.settings, run.home.traces
-    tally = tallies.unpack(call.tally, len(traces.regions), traces.clock, 0)
-    tallies.require_public(tally, settings)
+    tally = preparing.unpack_tally(call.tally, len(traces.regions), traces.clock, 0)
+    preparing.require_public(tally, settings)
     mobility = cases = scaling = None
     if tally.mobility is not None:
         epsilon = MobilityModelSettings().epsilon

@@ -15,7 +15,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.errors import EpifalconError
-from epifalcon.federation.checkpoints import Checkpoint, ledger_of, record_once
+from epifalcon.federation.checkpoints import (
+    Checkpoint,
+    ledger_of,
+    record_once,
+    spent_figures,
+)
 from epifalcon.federation.sites.session import LEDGER, Order
 from epifalcon.federation.sites.switchboard import (
     TROUBLES,
@@ -23,7 +28,6 @@ from epifalcon.federation.sites.switchboard import (
     Transport,
     Troubles,
 )
-from epifalcon.federation.spending import spent_figures
 from epifalcon.locks import FileLock
 from epifalcon.privacy.events import Release
 from epifalcon.privacy.ledger import Budget, Ledger

@@ -41,14 +41,20 @@ from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import Household
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.files import (
+    PROMISES,
+    REPLAYED,
+    Bound,
+    Noted,
     PolicyError,
+    Promise,
+    ReplayError,
     SiteFiles,
     SitePolicy,
     SiteSettings,
+    admit,
+    digest,
     risks_text,
 )
-from epifalcon.federation.sites.promises import PROMISES, Bound, Promise, admit
-from epifalcon.federation.sites.trail import REPLAYED, Noted, ReplayError, digest
 from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
 from epifalcon.models.region_store import regions_sha256

@@ -35,7 +35,7 @@ from epifalcon.federation.messages import (
     unpack,
 )
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.trail import REPLAYED
+from epifalcon.federation.sites.files import REPLAYED
 from epifalcon.privacy.chain import Journal
 from epifalcon.settings import build
 
