@@ -1,24 +1,19 @@
 """Forecast errors, worked by hand, of the model and of its rivals."""
 
-import json
-
 import numpy as np
 import pytest
-import torch
 
 from epifalcon.errors import DataError
 from epifalcon.models import forecast
 from epifalcon.models.region_model import RegionHistory
-from epifalcon.models.settings import RegionSettings, TrainingSettings
-from epifalcon.models.states import dcrnn_model
-from tests.models.regions import QUICK, flows_of, small_history
+from epifalcon.models.settings import TrainingSettings
+from tests.models.regions import flows_of, small_history
 
 
 class Clairvoyant:
     """Tells the truth plus a fixed error for each day ahead."""
 
     def __init__(self, errors):
-        self.described = {"name": "clairvoyant"}
         self.errors = np.array(errors, dtype=float)
         self.training = TrainingSettings(horizon=len(errors))
         self.asked = []
@@ -35,9 +30,9 @@ class Clairvoyant:
 def test_each_day_ahead_is_compared_with_its_own_day():
     model = Clairvoyant([0.0, 0.25, 2.0])
     report = forecast.judge(model, small_history(days=15, source="all"))
-    assert report.scores["model"].mae == pytest.approx((0.0, 0.25, 2.0))
-    assert report.scores["model"].rmse == pytest.approx((0.0, 0.25, 2.0))
-    assert report.days == (12, 14)
+    assert report.scores["model"].mae == pytest.approx([0.0, 0.25, 2.0])
+    assert report.scores["model"].rmse == pytest.approx([0.0, 0.25, 2.0])
+    assert report.days == [12, 14]
     assert model.asked == list(range(9, 14))
     assert report.source == "all"
 
@@ -47,9 +42,9 @@ def test_rivals_by_hand():
     flows = flows_of(np.ones((10, 2, 2)) - np.eye(2))
     report = forecast.judge(Clairvoyant([0.0, 0.0]), RegionHistory(flows, cases))
     # Region 0 rises by one a day, region 1 stays: half of the regions are off.
-    assert report.scores["last"].mae == pytest.approx((0.5, 1.0))
-    assert report.scores["last"].rmse == pytest.approx((0.5**0.5, 2**0.5))
-    assert report.scores["line"].mae == pytest.approx((0.0, 0.0), abs=1e-12)
+    assert report.scores["last"].mae == pytest.approx([0.5, 1.0])
+    assert report.scores["last"].rmse == pytest.approx([0.5**0.5, 2**0.5])
+    assert report.scores["line"].mae == pytest.approx([0.0, 0.0], abs=1e-12)
     # Days 8 and 9 against the means of days 0..7 and 0..8: 3.5 and 4.
     assert report.scores["mean"].mae[0] == pytest.approx((4.5 + 5.0) / 4)
     assert report.mean_cases == pytest.approx((8.5 + 4) / 2)
@@ -110,18 +105,6 @@ def test_errors_are_those_of_a_plain_loop():
             assert score.mae[lead - 1] == pytest.approx(np.mean(np.abs(errors)))
             wanted = np.sqrt(np.mean(np.square(errors)))
             assert score.rmse[lead - 1] == pytest.approx(wanted)
-
-
-def test_the_report_is_plain_and_carries_its_source():
-    history = small_history()
-    model = dcrnn_model(RegionSettings(training=QUICK))
-    model.fit(history, torch.Generator().manual_seed(0))
-    plain = forecast.judge(model, history).as_plain()
-    assert json.loads(json.dumps(plain)) == plain
-    assert plain["source"] == "reported"
-    assert plain["measure"] == "count"
-    assert set(plain["scores"]) == {"model", "last", "line", "mean", "city"}
-    assert all(len(score["rmse"]) == 2 for score in plain["scores"].values())
 
 
 def test_a_model_of_another_shape_is_refused():

@@ -7,11 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.mobility.clock import Clock
 from epifalcon.models import micro
 from epifalcon.models.micro import HomeInputs, Way
 from epifalcon.models.settings import FalconSettings
-from tests.hypergraph.hypergraphs import incidences
-from tests.oracles.dense_hypergraph import dense_layer
+from tests.hypergraph.hypergraphs import by_hand, incidences
+from tests.oracles.cities import cities
+from tests.oracles.dense_hypergraph import dense_layer, members_by_loop
 from tests.oracles.dropout_loop import kept_by_loop
 
 F64 = torch.float64
@@ -252,6 +255,40 @@ def test_loss_of_people_who_are_not_asked_is_nothing():
 def test_status_columns():
     rows = micro.status_inputs(np.array([0, 1, -1], np.int8), F64)
     assert torch.equal(rows, torch.eye(3, dtype=F64))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(cities(), st.booleans(), st.sampled_from([1, 3, 11]))
+def test_the_region_state_is_the_mean_over_true_places(traces, by_day, width):
+    window = traces.clock.slots_per_day if by_day else 1
+    inc = Incidence.of(traces, HypergraphSettings(window_slots=window))
+    states = torch.randn(
+        len(traces.regions),
+        traces.clock.days,
+        width,
+        dtype=F64,
+        generator=torch.Generator().manual_seed(1),
+    )
+    expected = np.zeros((traces.people, width))
+    for key, members in members_by_loop(traces, window).items():
+        window_number, region = divmod(key, len(traces.regions))
+        day = traces.clock.day_of_slot(window_number * window)
+        for person in members:
+            expected[person] += states[region, day].numpy()
+    expected /= np.maximum(inc.degree, 1)[:, None]
+    assert np.allclose(micro.state_of_people(states, inc, traces.clock), expected)
+
+
+def test_region_states_of_another_city_are_refused():
+    clock, inc = Clock(8, 2), by_hand(2, [[0, 1]] * 6)
+    good = torch.zeros(1, 2, 3)
+    for other in (torch.zeros(2, 2, 3), torch.zeros(1, 3, 3)):
+        with pytest.raises(DataError, match="another city"):
+            micro.state_of_people(other, inc, clock)
+    with pytest.raises(DataError, match="do not divide"):
+        micro.state_of_people(good, by_hand(2, [[0, 1]] * 4), clock)
+    with pytest.raises(DataError, match="NaN"):
+        micro.state_of_people(good * torch.nan, inc, clock)
 
 
 @pytest.mark.parametrize(

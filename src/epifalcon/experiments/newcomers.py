@@ -13,7 +13,7 @@ from epifalcon.experiments.simulation import REPORTED, city_folder
 from epifalcon.mobility.ingest.visits import read_day_visits
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.region_store import regions_sha256
+from epifalcon.models.region_model import regions_sha256
 from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN, Mask
 

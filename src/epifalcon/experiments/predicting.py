@@ -40,7 +40,7 @@ from epifalcon.federation.training import (
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
-from epifalcon.models import region_store
+from epifalcon.models.region_model import DcrnnRegionModel
 from epifalcon.privacy.events import Release, UnprotectedRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import Progress, silent
@@ -163,7 +163,7 @@ def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohor
     division = Division(np.zeros(0, np.int32), newcomers.known, fold)
     if settings.uses_region_model:
         features = RegionFeatures.load(run.place / FEATURES)
-        model = region_store.load(run.place / FEATURES / REGION, traces.regions)
+        model = DcrnnRegionModel.load(run.place / FEATURES / REGION, traces.regions)
         cases = settings.region.cases
         tally = preparing.count_tally(home, division, settings)
         states = [

@@ -42,7 +42,7 @@ from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.threads import threads
+from epifalcon.models.tensor_files import threads
 from epifalcon.progress import Progress
 from epifalcon.types import PersonIds, Probabilities
 

@@ -61,7 +61,7 @@ class Cohort:
     status: NDArray[np.int8]
     """(people,) 1 tested positive, 0 negative, -1 not tested."""
     state: Tensor | None = None
-    """(people, state width) from ``models.coupling``; None without region model."""
+    """(people, state width) by ``state_of_people``; None without region model."""
     pseudo: tuple[Incidence, ...] = ()
     """Their pseudo places, a record for each copy."""
 

@@ -12,7 +12,7 @@ of its fold.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
 from typing import Any
@@ -36,11 +36,11 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.flows import Flows, count_flows
 from epifalcon.mobility.markov import MobilityModel, MobilityTally, tally_mobility
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.coupling import state_of_people
+from epifalcon.models.forecast import judge
+from epifalcon.models.micro import state_of_people
 from epifalcon.models.region_gru import GruRegionModel
-from epifalcon.models.region_model import NetworkRegionModel, RegionHistory
-from epifalcon.models.states import fit_states, region_model
-from epifalcon.models.threads import threads
+from epifalcon.models.region_model import DcrnnRegionModel, RegionHistory
+from epifalcon.models.tensor_files import threads
 from epifalcon.privacy.events import ONE_VECTOR, Terms, UnprotectedRelease
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.privacy.pseudo.generators import generate
@@ -374,7 +374,7 @@ class RegionFit:
     states: NDArray[np.float32]
     """(1 + folds, regions, days, width): from all cases, then without each fold's."""
     forecast: dict[str, Any]
-    model: NetworkRegionModel | GruRegionModel
+    model: DcrnnRegionModel | GruRegionModel
 
 
 def fit_region_states(
@@ -392,7 +392,8 @@ def fit_region_states(
     """
     if tally.flows is None:
         raise DataError("a region model needs flows and cases")
-    model = region_model(settings.region)
+    is_gru = settings.region.network.kind == "gru"
+    model = (GruRegionModel if is_gru else DcrnnRegionModel)(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
     generator = torch.Generator().manual_seed(seed_of_model)
     if all_cases is not None:
@@ -402,9 +403,10 @@ def fit_region_states(
         whole, *others = histories(tally, clock, settings.region.cases)
     # With one thread torch rounds sums alike on any machine and over any sites.
     with threads(1):
-        fitted = fit_states(model, whole, generator, progress)
-        states = [fitted.states.hidden, *(model.states(other) for other in others)]
-    return RegionFit(np.stack(states), dict(fitted.forecast.as_plain()), model)
+        model.fit(whole, generator, progress)
+        states = np.stack([model.states(one) for one in (whole, *others)])
+        forecast = asdict(judge(model, whole))
+    return RegionFit(states, forecast, model)
 
 
 def histories(

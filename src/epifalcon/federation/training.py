@@ -70,8 +70,7 @@ from epifalcon.federation.view import ServerView
 from epifalcon.machine import pages_reused
 from epifalcon.mobility.markov import MobilityModel, tally_mobility
 from epifalcon.mobility.traces import Traces
-from epifalcon.models import region_store
-from epifalcon.models.region_model import NetworkRegionModel
+from epifalcon.models.region_model import DcrnnRegionModel
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.privacy.accounting import epsilon_of
@@ -220,7 +219,7 @@ class RegionFeatures:
     """(1 + folds, regions, days, width)."""
     scaling: StateScaling
     forecast: dict[str, Any]
-    model: NetworkRegionModel | None = None
+    model: DcrnnRegionModel | None = None
     """For people who come later; not read back by ``load``."""
 
     def save(self, folder: Path, origin: store.Origin) -> None:
@@ -593,7 +592,7 @@ def region_features(task: Task, progress: Progress = silent) -> RegionFeatures |
     incidence = hypergraph(task.traces, settings)
     raw = raw_state(home, division, incidence, fitted.states)
     scaling = StateScaling.of(StateMoments.of(raw), settings)
-    model = fitted.model if isinstance(fitted.model, NetworkRegionModel) else None
+    model = fitted.model if isinstance(fitted.model, DcrnnRegionModel) else None
     return RegionFeatures(fitted.states, scaling, fitted.forecast, model)
 
 
@@ -609,7 +608,7 @@ def _region_features(
         with store.new_directory(place) as scratch:
             if made is not None and made.model is not None:
                 regions = task.traces.regions
-                region_store.save(made.model, regions, scratch / REGION, origin)
+                made.model.save(scratch / REGION, regions, origin)
             if made is not None:
                 made.save(scratch, origin)
     with _advice(f"delete {place} to make it again"):

@@ -41,8 +41,7 @@ from epifalcon.methods.training import (
     train,
 )
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.tensor_files import tensors_under
-from epifalcon.models.threads import threads
+from epifalcon.models.tensor_files import tensors_under, threads
 from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 

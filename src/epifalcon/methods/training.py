@@ -20,8 +20,12 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.machine import pages_reused
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
 from epifalcon.mobility.traces import Traces
-from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
-from epifalcon.models.threads import threads
+from epifalcon.models.tensor_files import (
+    read_tensors,
+    tensors_under,
+    threads,
+    write_tensors,
+)
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams

@@ -26,6 +26,9 @@ from torch.optim.adam import adam
 from epifalcon._numba import compiled, each_part
 from epifalcon._random import GOLDEN, combine, mix
 from epifalcon.errors import DataError
+from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.hypergraph.propagate import edge_to_node
+from epifalcon.mobility.clock import Clock
 from epifalcon.models.settings import FalconSettings
 
 Parameters = Mapping[str, Tensor]
@@ -35,6 +38,7 @@ STATUSES = 3
 CELL_WIDTH = 16
 """Of the LSTM cell."""
 _BLOCK = 256
+_COLUMNS = 8
 _HALF = np.uint64(32)
 _LOW_BITS = np.uint64(0xFFFFFFFF)
 
@@ -255,6 +259,36 @@ def scores(
     """Probability of infection from what the last layer read, (people,)."""
     rows = layer_forward(parameters, layers - 1, beside(received, state), None)
     return torch.softmax(head(parameters, rows), dim=1)[:, 1]
+
+
+def state_of_people(states: Tensor, inc: Incidence, clock: Clock) -> Tensor:
+    """Return the mean region state of each person's true edges, (people, width).
+
+    ``states`` (regions, days, width) come from the region model; an edge has the state
+    of the day in which its window begins. The paper concatenates it to each edge's row
+    before people average over their edges ("Cooperative Coupling", algorithm 2). The
+    mean of concatenated rows is the concatenation of the means, and the state does not
+    change while the person model trains: so it is averaged once, on the person's own
+    device. People without edges get zeros.
+    """
+    if states.ndim != 3 or states.shape[:2] != (inc.regions, clock.days):
+        raise DataError(
+            f"region states have shape {tuple(states.shape)}, expected "
+            f"({inc.regions}, {clock.days}, width): made for another city?"
+        )
+    if clock.slots % inc.windows:
+        raise DataError(
+            f"{inc.windows} windows do not divide the clock's {clock.slots} slots"
+        )
+    if not bool(torch.isfinite(states).all()):
+        raise DataError("region states hold NaN or infinity, expected finite numbers")
+    window_slots = clock.slots // inc.windows
+    day = inc.edge_window.astype(np.int64) * window_slots // clock.slots_per_day
+    place = torch.from_numpy(inc.edge_region * np.int64(clock.days) + day)
+    flat = states.detach().reshape(-1, states.shape[2])
+    # A few columns at a time: all edges at once would take a row for each.
+    parts = [edge_to_node(some[place], inc) for some in torch.split(flat, _COLUMNS, 1)]
+    return torch.cat(parts, dim=1)
 
 
 def beside(received: Tensor, state: Tensor | None) -> Tensor:

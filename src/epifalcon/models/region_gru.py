@@ -4,7 +4,7 @@ The program names a graph network, but with Chebyshev order 1 a region sees itse
 alone. Each day's state is made from zero over a window of three days. The inputs
 are raw numbers, Adam has a learning rate of 0.1, and gradients are never reset, so
 that they add up over all steps. The states saturate: they say little more than
-whether somebody infectious was there. This is kept for comparison with the paper;
+whether somebody infectious was there. It serves for comparison with the paper;
 ``models.dcrnn`` is the network that the paper describes.
 """
 
@@ -21,28 +21,19 @@ from epifalcon.errors import DataError
 from epifalcon.models.region_model import FitRecord, RegionHistory
 from epifalcon.models.settings import RegionSettings, TrainingSettings
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain
-from epifalcon.types import Floats, Plain
+from epifalcon.types import Floats
 
 WINDOW_DAYS: Final = 3
 
 
 class GruRegionModel:
-    """A ``RegionModel`` whose network is a GRU cell and a linear readout."""
+    """A region model whose network is a GRU cell and a linear readout."""
 
     def __init__(self, settings: RegionSettings) -> None:
         self.training: TrainingSettings = settings.training
-        self._network = settings.network
+        self._width = settings.network.hidden_width
         self._cell: nn.GRUCell | None = None
-        self._readout: nn.Linear | None = None
-
-    @property
-    def described(self) -> Plain:
-        """Name and settings of network and training."""
-        return {
-            "network": {"name": "gru", "hidden_width": self._network.hidden_width},
-            "training": as_plain(self.training),
-        }
+        self._readout: nn.Linear
 
     def fit(
         self,
@@ -51,7 +42,7 @@ class GruRegionModel:
         progress: Progress = silent,
     ) -> FitRecord:
         """Train for ``training.steps`` steps on the days before validation."""
-        settings, width = self.training, self._network.hidden_width
+        settings, width = self.training, self._width
         first = settings.first_validation_day(history.days)
         self._cell, self._readout = nn.GRUCell(1, width), nn.Linear(width, 1)
         parameters = [*self._cell.parameters(), *self._readout.parameters()]
@@ -77,8 +68,7 @@ class GruRegionModel:
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
         """Return (regions, days, width); zero on days without a whole window."""
-        width = self._network.hidden_width
-        states = np.zeros((history.regions, history.days, width), np.float32)
+        states = np.zeros((history.regions, history.days, self._width), np.float32)
         inputs = _inputs(history.cases)
         with torch.no_grad():
             for day in range(WINDOW_DAYS - 1, history.days):
@@ -109,8 +99,6 @@ class GruRegionModel:
 
     def _next(self, state: Tensor) -> Tensor:
         """Return the next day's cases (regions, 1)."""
-        if self._readout is None:
-            raise DataError("the region model is not fitted yet: call fit first")
         following: Tensor = self._readout(functional.relu(state))
         return following
 

@@ -1,209 +1,48 @@
-"""The region model as a stage: what it is given, how it is fitted, what it tells.
+"""The region model: cases of the next days from the cases and flows until now.
 
-Paper, section "Macroscopic Model Cooperation", first equation: new cases of the
-next days from the cases and flows of the days until now. Only past days are
-used, and only the cases that are handed in.
+Paper, section "Macroscopic Model Cooperation", first equation. A fitted model returns
+one state per region and day (the paper's E_m), which the person model reads beside the
+hyperedges, and forecasts. Only past days and only the given cases are used. For tested
+people, run the fitted model on a history without their own cases: otherwise their label
+would return to them in the states of the regions that they visited.
 """
 
+import contextlib
 import copy
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from epifalcon import store
 from epifalcon.checks import one_of
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
-from epifalcon.models.dcrnn import FlowGraph
-from epifalcon.models.settings import TrainingSettings
+from epifalcon.mobility.regions import Regions
+from epifalcon.models.dcrnn import Dcrnn, FlowGraph
+from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
+from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain
-from epifalcon.types import Floats, Plain
-
-
-class RegionNetwork(Protocol):
-    """A recurrent network of regions; to put another in DCRNN's place, write this.
-
-    It must be a ``torch.nn.Module`` as well. See ``Dcrnn`` for the promises.
-    """
-
-    width: int
-
-    def encode(
-        self, inputs: Tensor, graphs: Sequence[FlowGraph], state: Tensor | None = None
-    ) -> list[Tensor]: ...
-
-    def decode(
-        self, state: Tensor, last: Tensor, graph: FlowGraph, days: int
-    ) -> Tensor: ...
-
-    def parameters(self) -> Any: ...  # noqa: ANN401
-
-    def state_dict(self) -> Any: ...  # noqa: ANN401
-
-    def load_state_dict(self, state_dict: Any) -> Any: ...  # noqa: ANN401
-
-
-@dataclass(frozen=True)
-class FitRecord:
-    """How training went: one loss per step, on the scale of the network."""
-
-    training: tuple[float, ...]
-    validation: tuple[float, ...]
-    """Error of the parameters that the step began with."""
-
-    @property
-    def best_step(self) -> int:
-        """The step whose parameters were kept."""
-        return int(np.argmin(self.validation))
-
-
-@dataclass(frozen=True, eq=False)
-class Lesson:
-    """The days to learn from, and where validation begins."""
-
-    inputs: Tensor
-    graphs: Sequence[FlowGraph]
-    first_validation_day: int
-    settings: TrainingSettings
-
-    def error(
-        self, network: RegionNetwork, state: Tensor, origin: int, targets: range
-    ) -> Tensor:
-        """Sum over the target days of the mean squared error, told from ``origin``."""
-        ahead = network.decode(
-            state, self.inputs[origin], self.graphs[origin], targets.stop - 1 - origin
-        )
-        truth = self.inputs[:, :, 0][targets.start : targets.stop].T
-        told = ahead[:, targets.start - origin - 1 :]
-        return (told - truth).square().mean(dim=0).sum()
-
-    def targets(self, origin: int, *, validation: bool) -> range:
-        """The days to be told from ``origin``: before or after the border."""
-        border, horizon = self.first_validation_day, self.settings.horizon
-        if validation:
-            last = min(origin + horizon, len(self.inputs) - 1)
-            return range(max(origin + 1, border), last + 1)
-        return range(origin + 1, min(origin + horizon, border - 1) + 1)
-
-    @cached_property
-    def origins(self) -> tuple[int, ...]:
-        """The days to learn from: those with a case on them or ahead of them.
-
-        Days before the first case teach nothing but zero; if there is no case
-        at all, every day is one of them.
-        """
-        border, ahead = self.first_validation_day, self.settings.horizon
-        busy = self.inputs[:border, :, 0].any(dim=1)
-        days = range(border - 1)
-        some = tuple(day for day in days if busy[day : day + 1 + ahead].any())
-        return some or tuple(days)
-
-    def draw(self, generator: torch.Generator) -> list[int]:
-        """Some days to forecast from in one step, in their order."""
-        mixed = torch.randperm(len(self.origins), generator=generator).tolist()
-        return sorted(
-            self.origins[place] for place in mixed[: self.settings.origins_per_step]
-        )
-
-
-def train(
-    network: RegionNetwork,
-    lesson: Lesson,
-    generator: torch.Generator,
-    progress: Progress,
-) -> FitRecord:
-    """Adam until the validation error no longer falls; the best parameters stay."""
-    settings = lesson.settings
-    optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
-    training: list[float] = []
-    validation: list[float] = []
-    best, best_step, kept = math.inf, 0, copy.deepcopy(network.state_dict())
-    for step in range(settings.steps):
-        optimiser.zero_grad()
-        loss, states = _learn(network, lesson, lesson.draw(generator))
-        error = _validate(network, lesson, states)
-        if not (math.isfinite(loss) and math.isfinite(error)):
-            raise SettingsError(
-                f"learning_rate={settings.learning_rate} is too large: the loss of "
-                f"the region model is {loss} at step {step}, {error} in validation"
-            )
-        training.append(loss)
-        validation.append(error)
-        if error < best:
-            best, best_step = error, step
-            kept = copy.deepcopy(network.state_dict())
-        elif step - best_step >= settings.patience:
-            break
-        torch.nn.utils.clip_grad_norm_(network.parameters(), settings.gradient_clip)
-        optimiser.step()
-        progress("region model", step + 1, settings.steps)
-    progress("region model", settings.steps, settings.steps)
-    network.load_state_dict(kept)
-    return FitRecord(tuple(training), tuple(validation))
-
-
-def _learn(
-    network: RegionNetwork, lesson: Lesson, origins: Sequence[int]
-) -> tuple[float, list[Tensor]]:
-    """Put the gradient of the error from ``origins`` into the parameters.
-
-    Returns the error and the states of the days before validation, cut off.
-    """
-    days = lesson.first_validation_day - 1
-    states = network.encode(lesson.inputs[:days], lesson.graphs[:days])
-    # One origin at a time, down to its state: the memory of one decoder, not of all.
-    leaves = {day: states[day].detach().requires_grad_() for day in origins}
-    pairs = sum(len(lesson.targets(day, validation=False)) for day in origins)
-    total = 0.0
-    for day, leaf in leaves.items():
-        targets = lesson.targets(day, validation=False)
-        error = lesson.error(network, leaf, day, targets) / pairs
-        error.backward()  # type: ignore[no-untyped-call]
-        total += error.item()
-    torch.autograd.backward(
-        [states[day] for day in leaves], [leaf.grad for leaf in leaves.values()]
-    )
-    return total, [state.detach() for state in states]
-
-
-def _validate(
-    network: RegionNetwork, lesson: Lesson, states: Sequence[Tensor]
-) -> float:
-    """The error of the validation days, going on from ``states``."""
-    known, days = len(states), len(lesson.inputs) - 1
-    total, pairs = 0.0, 0
-    with torch.no_grad():
-        later = network.encode(
-            lesson.inputs[known:days], lesson.graphs[known:days], states[-1]
-        )
-        for origin, state in enumerate([*states, *later]):
-            targets = lesson.targets(origin, validation=True)
-            if targets:
-                total += lesson.error(network, state, origin, targets).item()
-                pairs += len(targets)
-    return total / pairs
-
+from epifalcon.settings import as_plain, build
+from epifalcon.text_arrays import pack_strings
+from epifalcon.types import Floats
 
 SOURCES = ("reported", "all")
 """Where case counts come from: from test results alone, or from everybody."""
-
 MEASURES = ("count", "share", "presence")
 """What the cases of a region and day are measured in."""
-
-# No region has e^20 cases; without a ceiling a bad step would tell infinity.
+_KIND = "region-model"
+_PARAMETERS = "parameters.safetensors"
 _MOST = 20.0
-
-
-def require_source(source: str) -> None:
-    """Raise unless ``source`` says where cases come from in one of our words."""
-    one_of(SOURCES, source=source)
+"""Bound of log(1 + forecast): no region has e^20 cases."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,15 +51,15 @@ class RegionHistory:
 
     flows: Flows
     cases: Floats
-    """(regions, days), 0 or more; fractions are welcome. Made read-only."""
+    """(regions, days), 0 or more; copied and made read-only."""
     source: str = "reported"
     """"reported" (tested people alone) or "all" (hidden people included)."""
     measure: str = "count"
-    """What a number is: "count" for cases, "share" for cases in 100 visitors,
-    "presence" for slots that cases spent there."""
+    """Unit: "count" for cases, "share" for cases per 100 visitors, "presence" for slots
+    that cases spent there."""
 
     def __post_init__(self) -> None:
-        require_source(self.source)
+        one_of(SOURCES, source=self.source)
         one_of(MEASURES, measure=self.measure)
         wanted = (self.flows.regions, self.flows.days)
         cases = np.array(self.cases, dtype=np.float64)
@@ -245,45 +84,8 @@ class RegionHistory:
 
     @cached_property
     def graphs(self) -> tuple[FlowGraph, ...]:
-        """The flows of each day, ready to walk on; who stayed is left out."""
+        """The flows of each day; people who stayed are left out."""
         return tuple(FlowGraph.of(self.flows.moves(day)) for day in range(self.days))
-
-    def with_cases(self, cases: Floats) -> "RegionHistory":
-        """The same flows with other cases; graphs already made are shared."""
-        other = RegionHistory(self.flows, cases, self.source, self.measure)
-        other.__dict__["graphs"] = self.graphs
-        return other
-
-
-class RegionModel(Protocol):
-    """What the other stages ask of a region model."""
-
-    @property
-    def training(self) -> TrainingSettings:
-        """How it is fitted, and how far it looks ahead."""
-        ...
-
-    @property
-    def described(self) -> Plain:
-        """Name and settings: equal descriptions and data give equal models."""
-        ...
-
-    def fit(
-        self,
-        history: RegionHistory,
-        generator: torch.Generator,
-        progress: Progress = silent,
-    ) -> FitRecord:
-        """Learn from the history; its last days choose when to stop."""
-        ...
-
-    def states(self, history: RegionHistory) -> NDArray[np.float32]:
-        """(regions, days, width): each day's from that day and earlier ones alone."""
-        ...
-
-    def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Cases (origins, regions, horizon) of the days that follow each origin."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -291,13 +93,13 @@ class Scaling:
     """Counts to network inputs and back, fixed by the training days."""
 
     cases: float
-    """Root mean square of log1p of the cases that are not 0."""
+    """Root mean square of log(1 + cases) of the cases that are not 0."""
     visitors: tuple[float, float] | None
-    """Mean and deviation of log1p of visitors; none where they are not looked at."""
+    """Mean and deviation of log(1 + visitors); None if visitors are not used."""
 
     @classmethod
     def of(cls, history: RegionHistory, days: int, visitors: bool) -> "Scaling":
-        """The scaling of the first ``days`` days."""
+        """Return the scaling of the first ``days`` days."""
         logs = np.log1p(history.cases[:, :days])
         size = math.sqrt(float(np.mean(logs[logs > 0] ** 2))) if logs.any() else 1.0
         if not visitors:
@@ -307,7 +109,7 @@ class Scaling:
 
     @property
     def channels(self) -> int:
-        """How many numbers the network sees of each region and day."""
+        """Numbers per region and day that the network reads."""
         return 2 if self.visitors is None else 3
 
     def inputs(self, history: RegionHistory) -> Tensor:
@@ -320,70 +122,170 @@ class Scaling:
             channels.append((np.log1p(history.flows.visitors) - mean) / deviation)
         return torch.from_numpy(np.stack(channels, axis=2).astype(np.float32))
 
-    def counts(self, told: Tensor) -> Floats:
-        """What the network told, as counts of 0 or more."""
-        logs = told.double().mul(self.cases).clamp(0.0, _MOST)
+    def counts(self, outputs: Tensor) -> Floats:
+        """Return the network's outputs as counts of 0 or more."""
+        logs = outputs.double().mul(self.cases).clamp(0.0, _MOST)
         counts: Floats = torch.expm1(logs).numpy()
         return counts
 
 
+@dataclass(frozen=True)
+class FitRecord:
+    """One loss per training step, on the scale of the network."""
+
+    training: tuple[float, ...]
+    validation: tuple[float, ...]
+    """Error of the parameters before the step."""
+
+    @property
+    def best_step(self) -> int:
+        """The step whose parameters are used."""
+        return int(np.argmin(self.validation))
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """The days to learn from, and where validation begins."""
+
+    inputs: Tensor
+    graphs: Sequence[FlowGraph]
+    first_validation_day: int
+    settings: TrainingSettings
+
+    def error(
+        self, network: Dcrnn, state: Tensor, origin: int, targets: range
+    ) -> Tensor:
+        """Sum over the target days of the mean squared error, forecast from a day."""
+        ahead = network.decode(
+            state, self.inputs[origin], self.graphs[origin], targets.stop - 1 - origin
+        )
+        truth = self.inputs[:, :, 0][targets.start : targets.stop].T
+        forecast = ahead[:, targets.start - origin - 1 :]
+        return (forecast - truth).square().mean(dim=0).sum()
+
+    def targets(self, origin: int, *, validation: bool) -> range:
+        """Return the days to forecast from ``origin``: before or after the border."""
+        border, horizon = self.first_validation_day, self.settings.horizon
+        if validation:
+            last = min(origin + horizon, len(self.inputs) - 1)
+            return range(max(origin + 1, border), last + 1)
+        return range(origin + 1, min(origin + horizon, border - 1) + 1)
+
+    @cached_property
+    def origins(self) -> tuple[int, ...]:
+        """Training days with a case on them or within the horizon, or all days.
+
+        From days before the first case only zero can be learnt.
+        """
+        border, ahead = self.first_validation_day, self.settings.horizon
+        busy = self.inputs[:border, :, 0].any(dim=1)
+        days = range(border - 1)
+        some = tuple(day for day in days if busy[day : day + 1 + ahead].any())
+        return some or tuple(days)
+
+    def draw(self, generator: torch.Generator) -> list[int]:
+        """Return the days from which one step forecasts, ascending."""
+        mixed = torch.randperm(len(self.origins), generator=generator).tolist()
+        return sorted(
+            self.origins[place] for place in mixed[: self.settings.origins_per_step]
+        )
+
+
+def train(
+    network: Dcrnn, lesson: Lesson, generator: torch.Generator, progress: Progress
+) -> FitRecord:
+    """Train by Adam with early stopping; the best parameters remain in ``network``."""
+    settings = lesson.settings
+    optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    training: list[float] = []
+    validation: list[float] = []
+    best, best_step, parameters = math.inf, 0, copy.deepcopy(network.state_dict())
+    for step in range(settings.steps):
+        optimiser.zero_grad()
+        loss, states = _learn(network, lesson, lesson.draw(generator))
+        error = _validate(network, lesson, states)
+        if not (math.isfinite(loss) and math.isfinite(error)):
+            raise SettingsError(
+                f"learning_rate={settings.learning_rate} is too large: the loss of "
+                f"the region model is {loss} at step {step}, {error} in validation"
+            )
+        training.append(loss)
+        validation.append(error)
+        if error < best:
+            best, best_step = error, step
+            parameters = copy.deepcopy(network.state_dict())
+        elif step - best_step >= settings.patience:
+            break
+        torch.nn.utils.clip_grad_norm_(network.parameters(), settings.gradient_clip)
+        optimiser.step()
+        progress("region model", step + 1, settings.steps)
+    progress("region model", settings.steps, settings.steps)
+    network.load_state_dict(parameters)
+    return FitRecord(tuple(training), tuple(validation))
+
+
+def _learn(
+    network: Dcrnn, lesson: Lesson, origins: Sequence[int]
+) -> tuple[float, list[Tensor]]:
+    """Add the gradient of the error from ``origins`` to the parameters.
+
+    Returns the error and the detached states of the days before validation.
+    """
+    days = lesson.first_validation_day - 1
+    states = network.encode(lesson.inputs[:days], lesson.graphs[:days])
+    # One origin at a time, down to its state: the memory of one decoder, not of all.
+    leaves = {day: states[day].detach().requires_grad_() for day in origins}
+    pairs = sum(len(lesson.targets(day, validation=False)) for day in origins)
+    total = 0.0
+    for day, leaf in leaves.items():
+        targets = lesson.targets(day, validation=False)
+        error = lesson.error(network, leaf, day, targets) / pairs
+        error.backward()  # type: ignore[no-untyped-call]
+        total += error.item()
+    torch.autograd.backward(
+        [states[day] for day in leaves], [leaf.grad for leaf in leaves.values()]
+    )
+    return total, [state.detach() for state in states]
+
+
+def _validate(network: Dcrnn, lesson: Lesson, states: Sequence[Tensor]) -> float:
+    """Return the error of the validation days, with ``states`` before them."""
+    known, days = len(states), len(lesson.inputs) - 1
+    total, pairs = 0.0, 0
+    with torch.no_grad():
+        later = network.encode(
+            lesson.inputs[known:days], lesson.graphs[known:days], states[-1]
+        )
+        for origin, state in enumerate([*states, *later]):
+            targets = lesson.targets(origin, validation=True)
+            if targets:
+                total += lesson.error(network, state, origin, targets).item()
+                pairs += len(targets)
+    return total / pairs
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What training made, and for which histories it may be asked."""
+    """A trained network and the histories that it can be used on."""
 
-    network: RegionNetwork
+    network: Dcrnn
     scaling: Scaling
     regions: int
     source: str
-    """The cases it was trained on: its parameters are made from them."""
     measure: str
 
-    def require(self, history: RegionHistory) -> None:
-        """Raise ``DataError`` for other regions, or for cases of another kind."""
-        if history.regions != self.regions:
-            raise DataError(
-                f"the region model was fitted to {self.regions} regions and belongs "
-                f"to another city than this history of {history.regions}"
-            )
-        own, given = (self.source, self.measure), (history.source, history.measure)
-        if own != given:
-            raise DataError(
-                f"the region model was fitted to cases {own} (source, measure), "
-                f"this history has {given}: fit it again"
-            )
 
+class DcrnnRegionModel:
+    """The paper's region model, a DCRNN.
 
-class NetworkRegionModel:
-    """A ``RegionModel`` around any ``RegionNetwork``.
-
-    ``build`` makes the network for a number of input channels, its first
-    parameters drawn from the generator; ``named`` tells the network from others.
-    A fitted model may be asked about any history of the same regions and the
-    same source of cases: other people, other days, more of them or fewer.
+    A fitted model can be used on any history of the same regions and the same kind of
+    cases: other people, other days, more of them or fewer.
     """
 
-    def __init__(
-        self,
-        build: Callable[[int, torch.Generator], RegionNetwork],
-        training: TrainingSettings,
-        named: Plain,
-    ) -> None:
-        self._build = build
-        self._named = named
-        self.training = training
+    def __init__(self, settings: RegionSettings) -> None:
+        self._network: DcrnnSettings = settings.network
+        self.training: TrainingSettings = settings.training
         self._fitted: Fitted | None = None
-
-    @property
-    def described(self) -> Plain:
-        """Name and settings of network and training."""
-        return {"network": self._named, "training": as_plain(self.training)}
-
-    @property
-    def fitted(self) -> Fitted:
-        """What training made; ``DataError`` before that."""
-        if self._fitted is None:
-            raise DataError("the region model is not fitted yet: call fit first")
-        return self._fitted
 
     def fit(
         self,
@@ -391,11 +293,11 @@ class NetworkRegionModel:
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> FitRecord:
-        """Train anew on the history; equal generators give equal models."""
+        """Train from new parameters; equal generators give equal models."""
         settings = self.training
         first = settings.first_validation_day(history.days)
         scaling = Scaling.of(history, first, settings.visitors)
-        network = self._build(scaling.channels, generator)
+        network = Dcrnn(scaling.channels, self._network, generator)
         lesson = Lesson(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, lesson, generator, progress)
         self._fitted = Fitted(
@@ -403,66 +305,159 @@ class NetworkRegionModel:
         )
         return record
 
-    def resume(
-        self,
-        parameters: Mapping[str, Tensor],
-        scaling: Scaling,
-        regions: int,
-        source: str,
-        measure: str,
-    ) -> None:
-        """Be fitted as another of the same description was: see ``region_store``.
-
-        Raises ``DataError`` where the parameters are not those of this network.
-        """
-        require_source(source)
-        one_of(MEASURES, measure=measure)
-        network = self._build(scaling.channels, torch.Generator())
-        own = network.state_dict()
-        wrong = sorted(own.keys() ^ parameters.keys()) or [
-            name
-            for name, one in own.items()
-            if (one.shape, one.dtype)
-            != (parameters[name].shape, parameters[name].dtype)
-        ]
-        if wrong:
-            raise DataError(
-                f"parameters of another network: {', '.join(wrong)} do not fit"
-            )
-        network.load_state_dict(dict(parameters))
-        self._fitted = Fitted(network, scaling, regions, source, measure)
-
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
-        """The encoder's rows, (regions, days, width)."""
-        network, scaling = self._asked(history)
+        """Return the encoder's states, (regions, days, width).
+
+        The state of a day depends on that day and earlier ones alone.
+        """
+        fitted = self._fitted_for(history)
         with torch.no_grad():
-            states = network.encode(scaling.inputs(history), history.graphs)
+            states = fitted.network.encode(
+                fitted.scaling.inputs(history), history.graphs
+            )
         rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
         return rows
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Cases (origins, regions, horizon); nothing after an origin is looked at."""
-        network, scaling = self._asked(history)
+        """Return cases (origins, regions, horizon) of the days after each origin.
+
+        No day after an origin is read.
+        """
+        fitted, horizon = self._fitted_for(history), self.training.horizon
         for origin in origins:
             if not 0 <= origin < history.days:
                 raise DataError(
                     f"origin {origin} must lie between 0 and {history.days - 1}"
                 )
         days = max(origins, default=-1) + 1
-        inputs = scaling.inputs(history)[:days]
-        told = np.zeros((len(origins), history.regions, self.training.horizon))
+        inputs = fitted.scaling.inputs(history)[:days]
+        found = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
-            states = network.encode(inputs, history.graphs[:days])
+            states = fitted.network.encode(inputs, history.graphs[:days])
             for place, day in enumerate(origins):
-                ahead = network.decode(
-                    states[day],
-                    inputs[day],
-                    history.graphs[day],
-                    self.training.horizon,
+                ahead = fitted.network.decode(
+                    states[day], inputs[day], history.graphs[day], horizon
                 )
-                told[place] = scaling.counts(ahead)
-        return told
+                found[place] = fitted.scaling.counts(ahead)
+        return found
 
-    def _asked(self, history: RegionHistory) -> tuple[RegionNetwork, Scaling]:
-        self.fitted.require(history)
-        return self.fitted.network, self.fitted.scaling
+    def save(self, folder: Path, regions: Regions, origin: store.Origin) -> None:
+        """Write a model fitted to ``regions`` into ``folder``, the manifest last."""
+        fitted = self._require_fitted()
+        _require_count(fitted.regions, regions)
+        network = as_plain(self._network)
+        described = {
+            "network": {"name": network.pop("kind"), **network},
+            "training": as_plain(self.training),
+        }
+        meta = {
+            "model": described,
+            "scaling": as_plain(fitted.scaling),
+            "regions": fitted.regions,
+            "regions_sha256": regions_sha256(regions),
+            "source": fitted.source,
+            "measure": fitted.measure,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder / _PARAMETERS, fitted.network.state_dict())
+        store.write_manifest(folder, _KIND, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path, regions: Regions) -> "DcrnnRegionModel":
+        """Read what ``save`` wrote.
+
+        Raises ``DataError`` if the folder holds something else, or a model of another
+        city or version, and ``CorruptFileError`` if a file has changed.
+        """
+        meta = store.read(folder, _KIND).meta
+        try:
+            count, own = int(meta["regions"]), meta["regions_sha256"]
+            _require_count(count, regions)
+            if own != regions_sha256(regions):
+                raise DataError(
+                    f"{folder}: this region model belongs to another city, whose "
+                    f"{count} regions lie elsewhere: fit the region model again"
+                )
+            network = dict(meta["model"]["network"])
+            if (name := network.pop("name")) != "dcrnn":
+                raise DataError(f"{folder}: holds a network {name!r}, expected 'dcrnn'")
+            source, measure = str(meta["source"]), str(meta["measure"])
+            with _of_another_version(folder):
+                one_of(SOURCES, source=source)
+                one_of(MEASURES, measure=measure)
+                training = meta["model"]["training"]
+                settings = RegionSettings(
+                    network=build(DcrnnSettings, network, "network"),
+                    training=build(TrainingSettings, training, "training"),
+                )
+            cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
+            scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
+        except (KeyError, TypeError) as error:
+            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        made = Dcrnn(scaling.channels, settings.network, torch.Generator())
+        try:
+            made.load_state_dict(read_tensors(folder / _PARAMETERS))
+        except RuntimeError:
+            raise DataError(f"{folder}: holds parameters of another network") from None
+        model = cls(settings)
+        model._fitted = Fitted(made, scaling, count, source, measure)
+        return model
+
+    def _require_fitted(self) -> Fitted:
+        if self._fitted is None:
+            raise DataError("the region model is not fitted yet: call fit first")
+        return self._fitted
+
+    def _fitted_for(self, history: RegionHistory) -> Fitted:
+        """Return the fit; raise ``DataError`` for other regions or another unit."""
+        fitted = self._require_fitted()
+        if history.regions != fitted.regions:
+            raise DataError(
+                f"the region model was fitted to {fitted.regions} regions and belongs "
+                f"to another city than this history of {history.regions}"
+            )
+        own, given = (fitted.source, fitted.measure), (history.source, history.measure)
+        if own != given:
+            raise DataError(
+                f"the region model was fitted to cases {own} (source, measure), "
+                f"this history has {given}: fit it again"
+            )
+        return fitted
+
+
+def regions_sha256(regions: Regions) -> str:
+    """Return the fingerprint of a city's regions: their number, order and place.
+
+    Degrees count if there are any, plane coordinates otherwise; names only if some
+    place is not known. Who goes there and when does not count.
+    """
+    arrays: list[NDArray[Any]] = [
+        regions.centre_km if regions.lonlat is None else regions.lonlat
+    ]
+    if not regions.placed and regions.names is not None:
+        arrays += pack_strings("name", regions.names).values()
+    digest = hashlib.sha256()
+    for array in arrays:
+        kind = "<i8" if np.issubdtype(array.dtype, np.integer) else "<f8"
+        digest.update(repr(array.shape).encode())
+        digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
+    return digest.hexdigest()
+
+
+def _require_count(fitted: int, regions: Regions) -> None:
+    if fitted != len(regions):
+        raise DataError(
+            f"this region model of {fitted} regions belongs to another city than "
+            f"these {len(regions)} regions: fit the region model again"
+        )
+
+
+@contextlib.contextmanager
+def _of_another_version(folder: Path) -> Iterator[None]:
+    """Turn an error in stored settings into a ``DataError``."""
+    try:
+        yield
+    except SettingsError as error:
+        raise DataError(
+            f"{folder}: written by another version of epifalcon: {error}"
+        ) from None

@@ -57,7 +57,7 @@ from epifalcon.federation.sites.files import (
 )
 from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.region_store import regions_sha256
+from epifalcon.models.region_model import regions_sha256
 from epifalcon.settings import as_plain, build
 from epifalcon.types import Floats, Plain
 

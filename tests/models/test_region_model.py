@@ -1,0 +1,444 @@
+"""Region models: what they may read, how they are trained, how they are stored."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon import store
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.mobility.regions import Regions
+from epifalcon.models.dcrnn import Dcrnn, FlowGraph
+from epifalcon.models.region_gru import GruRegionModel
+from epifalcon.models.region_model import (
+    DcrnnRegionModel,
+    Lesson,
+    RegionHistory,
+    Scaling,
+    regions_sha256,
+    train,
+)
+from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
+from epifalcon.progress import silent
+from tests.models.regions import QUICK, flows_of, seeded, small_history
+
+MODELS = {"dcrnn": DcrnnRegionModel, "gru": GruRegionModel}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+def model_of(name, training=QUICK):
+    network = DcrnnSettings(hidden_width=6)
+    return MODELS[name](RegionSettings(network=network, training=training))
+
+
+def fitted(name="dcrnn", history=None, training=QUICK, seed=0):
+    model = model_of(name, training)
+    model.fit(history or small_history(), seeded(seed))
+    return model
+
+
+def changed_after(history, day):
+    """The history with all cases and flows after ``day`` changed."""
+    cases = np.array(history.cases)
+    cases[:, day + 1 :] = 40 - cases[:, day + 1 :]
+    tables = np.stack([history.flows.moves(d).toarray() for d in range(history.days)])
+    tables[day + 1 :] = tables[day + 1 :, ::-1].transpose(0, 2, 1) + 1
+    return RegionHistory(flows_of(tables), cases, history.source)
+
+
+VISITORS = dataclasses.replace(QUICK, visitors=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "training"), [("dcrnn", QUICK), ("dcrnn", VISITORS), ("gru", QUICK)]
+)
+def test_the_states_of_a_day_hold_nothing_of_later_days(name, training):
+    history = small_history()
+    model = fitted(name, history, training)
+    before = model.states(history)
+    for day in (0, 4, history.days - 2):
+        after = model.states(changed_after(history, day))
+        assert np.array_equal(before[:, : day + 1], after[:, : day + 1])
+        assert not np.array_equal(before[:, day + 1 :], after[:, day + 1 :])
+
+
+@pytest.mark.parametrize("training", [QUICK, VISITORS])
+def test_a_forecast_holds_nothing_of_later_days(training):
+    history = small_history()
+    model = fitted("dcrnn", history, training)
+    before = model.forecast(history, [2, 5])
+    assert (before >= 0).all()
+    assert np.array_equal(before, model.forecast(changed_after(history, 5), [2, 5]))
+    assert not np.array_equal(before, model.forecast(changed_after(history, 4), [2, 5]))
+
+
+@every_model
+def test_training_sees_no_value_of_the_validation_days(name):
+    # Two steps cannot stop early, so validation has nothing to choose.
+    once = dataclasses.replace(QUICK, steps=2, patience=9)
+    history = small_history()
+    first = once.first_validation_day(history.days)
+    losses = [
+        model_of(name, once).fit(given, seeded()).training
+        for given in (history, changed_after(history, first - 1))
+    ]
+    assert losses[0] == losses[1]
+
+
+@every_model
+def test_a_fit_depends_on_data_and_seed_alone(name):
+    history = small_history()
+    one = fitted(name, history, seed=7).states(history)
+    torch.manual_seed(12345)
+    again = fitted(name, small_history(seed=11), seed=3)
+    again.fit(history, seeded(7))
+    assert np.array_equal(one, again.states(history))
+    assert not np.array_equal(one, fitted(name, history, seed=8).states(history))
+
+
+@every_model
+def test_a_city_without_cases_has_finite_states(name):
+    history = small_history()
+    empty = RegionHistory(history.flows, np.zeros_like(history.cases))
+    model = fitted(name, empty)
+    assert np.isfinite(model.states(empty)).all()
+    assert np.isfinite(model.forecast(empty, [5])).all()
+
+
+def test_dcrnn_reads_the_flows_and_the_gru_does_not():
+    history = small_history()
+    tables = [history.flows.moves(day).toarray().T for day in range(history.days)]
+    turned = RegionHistory(flows_of(tables), history.cases)
+    for name in MODELS:
+        model = fitted(name, history)
+        same = np.array_equal(model.states(history), model.states(turned))
+        assert same == (name == "gru")
+
+
+@every_model
+def test_an_unfitted_model_is_refused(name):
+    with pytest.raises(DataError, match="call fit first"):
+        model_of(name).states(small_history())
+    with pytest.raises(DataError, match="call fit first"):
+        model_of(name).forecast(small_history(), [1])
+
+
+def test_a_history_or_origin_that_does_not_fit_is_refused():
+    history = small_history()
+    model = fitted()
+    for other in (
+        RegionHistory(history.flows, history.cases, "all"),
+        RegionHistory(history.flows, history.cases, "reported", "share"),
+    ):
+        with pytest.raises(DataError, match="fit it again"):
+            model.states(other)
+        with pytest.raises(DataError, match="fit it again"):
+            model.forecast(other, [2])
+    with pytest.raises(DataError, match=r"9 regions.*another city.*history of 8"):
+        model.states(small_history(regions=8))
+    for day in (-1, history.days):
+        with pytest.raises(DataError, match=f"origin {day} must lie"):
+            model.forecast(history, [day])
+
+
+@pytest.mark.parametrize("visitors", [False, True])
+def test_inputs_are_scaled_by_the_training_days(visitors):
+    history = small_history()
+    scaling = Scaling.of(history, 8, visitors)
+    assert scaling == Scaling.of(changed_after(history, 7), 8, visitors)
+    inputs = scaling.inputs(history)
+    assert inputs.shape[2] == scaling.channels == 2 + visitors
+    np.testing.assert_allclose(
+        scaling.counts(inputs[:, :, 0]), history.cases.T, rtol=1e-5, atol=1e-6
+    )
+    for day in range(history.days):
+        so_far = inputs[: day + 1, :, 0].mean(dim=0)
+        torch.testing.assert_close(inputs[day, :, 1], so_far)
+    counts = scaling.counts(torch.tensor([-5.0, 0.0, 1e9]))
+    assert counts[0] == counts[1] == 0
+    assert np.isfinite(counts).all()
+
+
+def test_a_history_is_a_checked_copy():
+    history = small_history()
+    cases = np.array(history.cases)
+    given = RegionHistory(history.flows, cases)
+    cases[:] = 0
+    assert given.cases.any()
+    assert not given.cases.flags.writeable
+    for bad in (np.nan, np.inf, -0.5):
+        cases[1, 2] = bad
+        with pytest.raises(DataError, match="0 or more"):
+            RegionHistory(history.flows, cases)
+    with pytest.raises(DataError, match=r"expected \(9, 12\)"):
+        RegionHistory(history.flows, history.cases.T)
+    with pytest.raises(SettingsError, match="source='everything'"):
+        RegionHistory(history.flows, history.cases, "everything")
+    with pytest.raises(SettingsError, match="measure='weight'"):
+        RegionHistory(history.flows, history.cases, "all", "weight")
+
+
+# Training
+
+
+def lesson_of(training, history=None):
+    history = history or small_history()
+    first = training.first_validation_day(history.days)
+    inputs = Scaling.of(history, first, training.visitors).inputs(history)
+    return Lesson(inputs, history.graphs, first, training)
+
+
+def network():
+    return Dcrnn(2, DcrnnSettings(hidden_width=6), seeded())
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.integers(1, 60), st.integers(1, 5), st.sampled_from([0.01, 0.2, 0.5]))
+def test_every_pair_of_days_is_on_one_side_of_the_border(days, horizon, share):
+    training = TrainingSettings(horizon=horizon, validation_share=share)
+    try:
+        first = training.first_validation_day(days)
+    except DataError:
+        assert days - max(1, round(days * share)) <= horizon
+        return
+    lesson = Lesson(torch.zeros(days, 1, 1), (), first, training)
+    for origin in range(days - 1):
+        early = lesson.targets(origin, validation=False)
+        late = lesson.targets(origin, validation=True)
+        assert all(origin < day < first for day in early)
+        assert all(max(origin + 1, first) <= day < days for day in late)
+        wanted = {day for day in range(origin + 1, origin + horizon + 1) if day < days}
+        assert {*early, *late} == wanted
+    # Every length of forecast is trained, and every origin drawn has a target.
+    assert len(lesson.targets(0, validation=False)) == horizon
+    for day in lesson.draw(seeded()):
+        assert lesson.targets(day, validation=False)
+
+
+def test_days_long_before_the_first_case_are_not_learned_from():
+    training = TrainingSettings(horizon=2, origins_per_step=3)
+    inputs = torch.zeros(20, 4, 1)
+    inputs[9, 1] = inputs[14, 0] = 1
+    lesson = Lesson(inputs, (), 16, training)
+    assert lesson.origins == (7, 8, 9, 12, 13, 14)
+    drawn = [lesson.draw(generator) for generator in map(seeded, range(40))]
+    assert {day for days in drawn for day in days} == set(lesson.origins)
+    assert all(len(set(days)) == 3 and days == sorted(days) for days in drawn)
+    assert Lesson(torch.zeros(20, 4, 1), (), 16, training).origins == tuple(range(15))
+
+
+def test_the_gradient_is_that_of_the_whole_error():
+    # Cutting at the states saves memory and must change nothing.
+    training = TrainingSettings(horizon=2, origins_per_step=99, steps=1)
+    lesson = lesson_of(training)
+    model = network().double()
+    graphs = tuple(
+        FlowGraph.of(small_history().flows.moves(day), torch.float64)
+        for day in range(12)
+    )
+    lesson = Lesson(
+        lesson.inputs.double(), graphs, lesson.first_validation_day, training
+    )
+    states = model.encode(lesson.inputs, graphs)
+    border, pieces = lesson.first_validation_day, []
+    for origin in range(border - 1):
+        last = lesson.inputs[origin]
+        ahead = model.decode(states[origin], last, graphs[origin], 2)
+        for lead in range(2):
+            if origin + 1 + lead < border:
+                truth = lesson.inputs[origin + 1 + lead, :, 0]
+                pieces.append((ahead[:, lead] - truth).square().mean())
+    whole = torch.stack(pieces).mean()
+    wanted = torch.autograd.grad(whole, list(model.parameters()))
+    record = train(model, lesson, seeded(), silent)
+    assert record.training[0] == pytest.approx(whole.item(), rel=1e-12)
+    norm = math.sqrt(sum(float(g.square().sum()) for g in wanted))
+    scale = min(1.0, training.gradient_clip / norm)
+    for parameter, grad in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, grad * scale, rtol=1e-5, atol=1e-9)
+
+
+def test_training_learns():
+    training = TrainingSettings(steps=30, horizon=2, patience=30)
+    record = train(network(), lesson_of(training), seeded(), silent)
+    assert min(record.validation) < record.validation[0] / 2
+    assert record.training[-1] < record.training[0] / 2
+
+
+def test_it_stops_early_with_the_parameters_of_the_best_step():
+    training = TrainingSettings(steps=500, horizon=2, learning_rate=0.2, patience=5)
+    lesson, model, calls = lesson_of(training), network(), []
+    record = train(model, lesson, seeded(), lambda *call: calls.append(call))
+    assert len(record.validation) == record.best_step + 6 < 500
+    done = [step for _, step, _ in calls]
+    assert done == sorted(done)
+    assert done[-1] == 500
+    again = TrainingSettings(steps=1, horizon=2)
+    lesson = Lesson(lesson.inputs, lesson.graphs, lesson.first_validation_day, again)
+    after = train(model, lesson, seeded(), silent)
+    assert after.validation[0] == min(record.validation)
+
+
+def test_a_learning_rate_that_blows_up_is_named():
+    training = TrainingSettings(steps=30, horizon=2, learning_rate=1e30)
+    with pytest.raises(SettingsError, match=r"learning_rate=1e\+30 is too large"):
+        train(network(), lesson_of(training), seeded(), silent)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"steps": 0},
+        {"learning_rate": np.nan},
+        {"gradient_clip": -1.0},
+        {"horizon": 0},
+        {"validation_share": 0.0},
+        {"validation_share": 1.5},
+        {"patience": 0},
+        {"origins_per_step": 0},
+    ],
+)
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        TrainingSettings(**wrong)
+
+
+# Storage
+
+
+def regions_of(count=9, seed=0):
+    centre = np.random.default_rng(seed).normal(size=(count, 2))
+    return Regions("area", centre)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+@pytest.fixture
+def folder(tmp_path, model):
+    model.save(tmp_path / "model", regions_of(), store.Origin())
+    return tmp_path / "model"
+
+
+def rewritten(folder, **changes):
+    """The folder with another manifest, its own hash made right."""
+    old = json.loads((folder / store.MANIFEST).read_text())
+    (folder / store.MANIFEST).unlink()
+    store.write_manifest(
+        folder,
+        changes.get("kind", old["kind"]),
+        meta=old["meta"] | changes.get("meta", {}),
+        origin=store.Origin(),
+        schema=changes.get("schema", old["schema"]),
+    )
+    return folder
+
+
+@pytest.mark.parametrize("source", ["reported", "all"])
+@pytest.mark.parametrize("training", [QUICK, VISITORS])
+def test_a_loaded_model_gives_the_same_bits(tmp_path, training, source):
+    model = fitted(history=small_history(source=source), training=training)
+    model.save(tmp_path / "one", regions_of(), store.Origin.now({"a": 1}, 7))
+    back = DcrnnRegionModel.load(tmp_path / "one", regions_of())
+    for days, seed in ((12, 3), (5, 8), (20, 9)):
+        history = small_history(days=days, seed=seed, source=source)
+        assert np.array_equal(back.states(history), model.states(history))
+        found = back.forecast(history, range(days))
+        assert np.array_equal(found, model.forecast(history, range(days)))
+    back.save(tmp_path / "two", regions_of(), store.Origin.now({"a": 1}, 7))
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+def test_another_city_and_an_unfitted_model_are_refused(folder, model):
+    with pytest.raises(DataError, match=r"another city, whose 9 regions lie else"):
+        DcrnnRegionModel.load(folder, regions_of(seed=1))
+    with pytest.raises(DataError, match=r"of 9 regions belongs to another city"):
+        DcrnnRegionModel.load(folder, regions_of(count=8))
+    with pytest.raises(DataError, match="another city"):
+        model.save(folder, regions_of(8), store.Origin())
+    with pytest.raises(DataError, match="call fit first"):
+        model_of("dcrnn").save(folder / "new", regions_of(), store.Origin())
+    assert not (folder / "new").exists()
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_flipped_bit_is_noticed(tmp_path_factory, model, data):
+    folder = tmp_path_factory.mktemp("flip") / "model"
+    model.save(folder, regions_of(), store.Origin())
+    file = data.draw(st.sampled_from(sorted(folder.iterdir())))
+    content = bytearray(file.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    with pytest.raises((CorruptFileError, DataError)) as caught:
+        DcrnnRegionModel.load(folder, regions_of())
+    if file.name != store.MANIFEST:
+        assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("left", [0, 7, -1])
+def test_truncation_is_noticed(folder, left):
+    file = folder / "parameters.safetensors"
+    file.write_bytes(file.read_bytes()[:left])
+    with pytest.raises(CorruptFileError, match="bytes, expected"):
+        DcrnnRegionModel.load(folder, regions_of())
+    with pytest.raises(CorruptFileError, match="not a safetensors file"):
+        DcrnnRegionModel.load(rewritten(folder), regions_of())
+    file.unlink()
+    with pytest.raises(CorruptFileError, match="is missing"):
+        DcrnnRegionModel.load(folder, regions_of())
+    with pytest.raises(CorruptFileError, match="cannot be read"):
+        DcrnnRegionModel.load(rewritten(folder), regions_of())
+
+
+def described(**network):
+    training = {"steps": 4, "horizon": 2}
+    whole = {"name": "dcrnn", "hidden_width": 6, "diffusion_steps": 2} | network
+    return {"meta": {"model": {"network": whole, "training": training}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 2}, "schema 2 of 'region-model', this version reads schema 1"),
+        ({"kind": "flows"}, "holds 'flows', expected 'region-model'"),
+        (described(heads=3), "another version of epifalcon.*heads"),
+        (described(hidden_width=0), "another version of epifalcon.*hidden_width=0"),
+        (described(name="gru"), "holds a network 'gru'"),
+        (described(hidden_width=7), "parameters of another network"),
+        ({"meta": {"scaling": {"cases": 1, "visitors": [0, 1]}}}, "another network"),
+        ({"meta": {"source": "some"}}, "another version of epifalcon.*source='some'"),
+        ({"meta": {"measure": "odds"}}, "another version.*measure='odds'"),
+        ({"meta": {"scaling": None}}, "the record lacks"),
+        ({"meta": {"model": None}}, "the record lacks"),
+        ({"meta": {"regions": None}}, "the record lacks"),
+    ],
+)
+def test_another_record_or_version_is_refused(folder, changes, message):
+    with pytest.raises((DataError, CorruptFileError), match=message):
+        DcrnnRegionModel.load(rewritten(folder, **changes), regions_of())
+
+
+def test_regions_are_identified_by_place_and_by_name_only_without_one():
+    centre = np.arange(6.0).reshape(3, 2)
+    here, lonlat = Regions("area", centre), centre / 10
+    names = ("a", "b", "c")
+    mark = regions_sha256
+    assert mark(here) == mark(Regions("area", centre.copy(), names=names))
+    assert mark(here) != mark(Regions("area", centre[::-1].copy()))
+    # Plane coordinates depend on the projection, degrees do not.
+    placed = [Regions("poi", centre + shift, lonlat) for shift in (0.0, 1.0)]
+    assert mark(placed[0]) == mark(placed[1]) != mark(here)
+    nowhere = np.full((3, 2), np.nan)
+    bare = [Regions("poi", nowhere, names=given) for given in (names, names[::-1])]
+    assert mark(bare[0]) != mark(bare[1])
+    assert mark(bare[0]) == mark(Regions("poi", nowhere.copy(), names=names))
