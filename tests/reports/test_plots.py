@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from epifalcon.experiments.run_plots import risk_maps
 from epifalcon.methods.registry import entry, names
 from epifalcon.mobility.regions import Regions
-from epifalcon.reports import maps, method_plots, plot_style
+from epifalcon.reports import method_plots, plot_style
 from epifalcon.reports.method_plots import Diagram, method_lines
 from epifalcon.reports.study_plots import (
     Panel,
@@ -167,7 +168,7 @@ def regions(outlines):
 def test_maps_share_one_scale_and_leave_empty_regions_out(outlines, people, tmp_path):
     rates = {"risk": np.array([0.1, 0.3, 0.9]), "true": np.array([0.2, 0.5, 0.0])}
     where, residents = regions(outlines), np.array(people, float)
-    figure = maps.risk_maps(where, rates, residents, "risk")
+    figure = risk_maps(where, rates, residents, "risk")
     plot_style.save(figure, tmp_path / "map.png")
     first, second, bar = figure.axes
     shown = [axes.collections[-1] for axes in (first, second)]

@@ -8,7 +8,7 @@ import numpy as np
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.splits import without
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.predicting import Newcomers
 from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish
 from epifalcon.experiments.run_methods import Listeners, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics

@@ -8,7 +8,7 @@ import pytest
 
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
-from epifalcon.experiments.run_methods import Outcome, _task
+from epifalcon.experiments.run_methods import Outcome, context_of
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import Selection, fit, selection, validation_people
 from epifalcon.settings import as_plain
@@ -64,10 +64,12 @@ def selected_on_test(**changes):
 
 
 def test_only_a_run_that_names_it_is_given_test_people(tmp_path):
-    honest = _task(town.begun(tmp_path), "falcon")
+    honest = context_of(town.begun(tmp_path), "falcon")
     assert honest.test_people is None
     assert honest.all_cases is None
-    named = _task(town.begun(tmp_path, stopping=selected_on_test().stopping), "falcon")
+    named = context_of(
+        town.begun(tmp_path, stopping=selected_on_test().stopping), "falcon"
+    )
     truth = town.epidemic().labels.hidden.open("a test")
     np.testing.assert_array_equal(named.test_people.people, truth.person)
     np.testing.assert_array_equal(named.test_people.infected, truth.infected)
@@ -111,7 +113,12 @@ def test_titles_say_what_is_not_honest(method, changed, mark):
         settings = replace(settings, stopping=StoppingSettings(selected_on="test"))
     if method == "hgnn":
         settings = settings.central()
-    outcome = Outcome(method, np.zeros(3), None, 1.0, settings)
+    told = {
+        "macro_cases": settings.macro_cases,
+        "selected_on": settings.stopping.selected_on,
+        "spent": {"mode": settings.privacy.mode},
+    }
+    outcome = Outcome(method=method, probability=np.zeros(3), seconds=1.0, told=told)
     title = {"falcon": "Falcon, off", "hgnn": "HGNN"}[method]
     assert outcome.title == title + mark
 

@@ -11,14 +11,12 @@ import pytest
 from epifalcon import store
 from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.experiments import daily, run_tables
+from epifalcon.experiments import daily, explaining, run_tables
 from epifalcon.experiments.explaining import explain, find_person
-from epifalcon.experiments.newcomers import Newcomers
-from epifalcon.experiments.predicting import score
+from epifalcon.experiments.predicting import Newcomers, score
 from epifalcon.experiments.run_folder import FinishedRun, begin, finish
 from epifalcon.experiments.run_methods import run_method
 from epifalcon.experiments.run_report import keep_results
-from epifalcon.reports import explanation_report
 from tests.studies import town
 from tests.studies.field_runs import LISTENERS, made, write_tests, write_visits
 from tests.studies.finished_runs import chosen_people
@@ -99,7 +97,7 @@ def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
     begun, outcomes = copied(computed[0], f"real-{real}"), computed[1]
     if real == "tests":
         begun = replace(begun, epidemic=None)
-        outcomes = [replace(one, metrics=None) for one in outcomes]
+        outcomes = [replace(one, evaluation=None) for one in outcomes]
     else:
         begun = imported(begun)
     keep_results(begun, outcomes)
@@ -112,15 +110,15 @@ def test_the_report_of_real_people_shows_nobody_s_days(computed, real):
 
 def test_a_page_says_it_and_needs_nothing_else(run, tmp_path, stored_page):
     found = explain(run, "11")
-    explanation_report.write_page(tmp_path / "page", found, "epifalcon explain run 11")
+    explaining.write_page(tmp_path / "page", found, "epifalcon explain run 11")
     page = (tmp_path / "page" / "explanation.html").read_text()
     assert f"{found.risk:.1%}" in page
     assert "http" not in page
-    few = page.replace(explanation_report.exposure_table(found).rows[0][2], "REGION")
+    few = page.replace(explaining.exposure_table(found).rows[0][2], "REGION")
     plain = json.loads((tmp_path / "page" / "explanation.json").read_text())
     assert plain["before"] + sum(plain["by_day"]) == pytest.approx(1)
-    assert len(explanation_report.day_lines(found)) == 1 + run.traces.clock.days
-    untested = explanation_report.sentences(found, tested=False)
+    assert len(explaining.day_lines(found)) == 1 + run.traces.clock.days
+    untested = explaining.sentences(found, tested=False)
     assert "tests" not in untested[0]
     stored_page(few.partition("<tbody>")[0], "explanation")
 
@@ -129,7 +127,7 @@ def test_no_risk_needs_no_explanation(run):
     healthy = np.flatnonzero(run.known.status == 0)[0]
     found = explain(run, str(healthy), tests=True)
     assert found.risk == 0
-    assert "rule it out" in explanation_report.sentences(found)[1]
+    assert "rule it out" in explaining.sentences(found)[1]
 
 
 def test_wrong_people_and_methods_are_refused(run):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
-from epifalcon.experiments.newcomers import Newcomers
+from epifalcon.experiments.predicting import Newcomers
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces

@@ -11,8 +11,7 @@ from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import predicting
-from epifalcon.experiments.newcomers import Newcomers
-from epifalcon.experiments.predicting import require_inductive, score
+from epifalcon.experiments.predicting import Newcomers, require_inductive, score
 from epifalcon.experiments.run_folder import FinishedRun, begin
 from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import (

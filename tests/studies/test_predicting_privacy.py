@@ -8,8 +8,7 @@ import pytest
 from epifalcon import store
 from epifalcon.errors import BudgetExceededError, CorruptFileError, WriteError
 from epifalcon.experiments import predicting
-from epifalcon.experiments.newcomers import Newcomers
-from epifalcon.experiments.predicting import score
+from epifalcon.experiments.predicting import Newcomers, score
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation import training
 from epifalcon.federation.engine import VectorisedEngine

@@ -6,22 +6,21 @@ import pytest
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import run_plots
-from epifalcon.experiments.judged import Judged
-from epifalcon.experiments.run_findings import findings, top_count, who_is_found
+from epifalcon.experiments.run_methods import Evaluation
+from epifalcon.experiments.run_tables import findings, top_count, who_is_found
 
 TRUTH = np.arange(600) < 150
 
 
-def judged(risk, truth, method="hgnn", title="HGNN", left=None):
-    ranked = curve(risk, truth)
-    return Judged(
+def evaluation(risk, truth, method="hgnn", title="HGNN", left=None):
+    return Evaluation(
         method=method,
         title=title,
         metrics=evaluate(risk, truth, 0.8),
         person=np.arange(len(truth), dtype=np.int32),
         risk=risk,
         infected=truth,
-        ranked=dict.fromkeys(("raw", "platt", "isotonic"), ranked),
+        ranked=dict.fromkeys(("raw", "platt", "isotonic"), curve(risk, truth)),
         left_raw=left,
         isotonic=None,
     )
@@ -30,7 +29,7 @@ def judged(risk, truth, method="hgnn", title="HGNN", left=None):
 def noisy(method="falcon", title="Falcon, paper", noise=0.3, left=None):
     rng = np.random.default_rng(len(title))
     risk = np.clip(0.2 + 0.3 * TRUTH + noise * rng.normal(size=len(TRUTH)), 0, 1)
-    return judged(risk, TRUTH, method, title, left)
+    return evaluation(risk, TRUTH, method, title, left)
 
 
 def said(*methods):
@@ -55,27 +54,15 @@ def test_the_best_is_no_ceiling_and_chance_is_called_chance():
     weak, strong = noisy(noise=3), noisy("hgnn", "HGNN", noise=0.1)
     text = said(weak, strong, noisy("oracle", "Oracle (no method)", 0.01))
     assert "HGNN ranks best here" in text
-    assert "is larger than chance among these people" in text
+    assert "larger than chance" in text
     assert "--methods falcon,hgnn,oracle --seeds 5" in text
-    assert "The ceiling: given everybody else's true history" in text
+    assert "Given a part of the truth, AUC of Oracle" in text
     assert "can be chance" in said(weak, noisy("hgnn", "HGNN", noise=3))
-    assert "`--beside hbp`" in said(weak)
-
-
-def drawn(spread, people=2000):
-    """True probabilities around 30 %, and who is infected by them."""
-    chance = np.clip(0.3 + spread * np.linspace(-1, 1, people), 0.01, 0.99)
-    return chance, np.random.default_rng(3).random(people) < chance
-
-
-def test_risks_are_held_against_what_came_true():
-    chance, truth = drawn(0.28)
-    close = said(judged(0.3 + 0.05 * (chance - 0.3), truth))
-    above, below = truth[-200:].mean(), truth[:200].mean()
-    assert "The risks of HGNN lie between 28.6% and 31.4%" in close
-    assert f"highest risks (mean 31.3%), {above:.0%} are infected" in close
-    assert f"lowest (28.7%), {below:.0%}." in close
-    assert "not recalibrated: too few" in said(noisy(left="too few"))
+    assert "`--beside oracle`" in said(weak)
+    table = who_is_found([noisy(), noisy("hgnn", "HGNN", noise=3)])
+    assert [row[0] for row in table.rows] == ["Falcon, paper", "HGNN", "by chance"]
+    assert table.rows[1][-1].startswith("-0.")
+    assert table.rows[2][1] == "25"
 
 
 ROUGH, RANK = "take them as rough probabilities", "use them to rank"
@@ -91,27 +78,21 @@ ROUGH, RANK = "take them as rough probabilities", "use them to rank"
         (2000, lambda c: c + 0.15, RANK),
         (2000, lambda c: np.maximum(c - 0.15, 0.01), RANK),
         (2000, lambda c: 0.6 - 0.2 * c, "nor is it shown that they rank people"),
-        (2000, lambda c: 0 * c + 0.3, "lie between 30.0% and 30.0%"),
     ],
 )
-def test_what_to_do_with_risks(people, change, words):
-    chance, truth = drawn(0.28, people)
-    assert words in said(judged(change(chance), truth))
+def test_risks_are_compared_with_what_came_true(people, change, words):
+    chance = np.clip(0.3 + 0.28 * np.linspace(-1, 1, people), 0.01, 0.99)
+    truth = np.random.default_rng(3).random(people) < chance
+    assert words in said(evaluation(change(chance), truth))
+    assert "Not recalibrated: too few" in said(noisy(left="too few"))
 
 
 @pytest.mark.parametrize("infected", [True, False])
 def test_people_of_one_kind_evaluate_nobody(infected):
-    own = judged(np.linspace(0, 1, 40), np.full(40, infected))
+    own = evaluation(np.linspace(0, 1, 40), np.full(40, infected))
     (only,) = findings([own], "hamlet")
-    assert "no method can be evaluated" in only
+    assert "nothing to rank" in only
     assert findings([], "hamlet") == list(who_is_found([]).rows) == []
-
-
-def test_the_table_has_each_method_and_chance():
-    table = who_is_found([noisy(), noisy("hgnn", "HGNN", noise=3)])
-    assert [row[0] for row in table.rows] == ["Falcon, paper", "HGNN", "by chance"]
-    assert table.rows[1][-1].startswith("-0.")
-    assert table.rows[2][1] == "25"
 
 
 @pytest.fixture
@@ -127,7 +108,7 @@ def _undrawn(monkeypatch):
 def test_equal_groups_show_what_one_bin_would_hide(tmp_path, people, groups):
     rng = np.random.default_rng(1)
     truth = rng.random(people) < np.linspace(0, 0.6, people)
-    one = judged(np.linspace(0.27, 0.29, people), truth)
+    one = evaluation(np.linspace(0.27, 0.29, people), truth)
     picture = run_plots.write_reliability(tmp_path, [one])
     lines = (tmp_path / "reliability.csv").read_text().splitlines()[1:]
     raw = [line.split(",") for line in lines if ",raw," in line]

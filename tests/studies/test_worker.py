@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from epifalcon.experiments.measurements import (
     calibrated_figures,
 )
 from epifalcon.experiments.run_folder import begin
-from epifalcon.experiments.run_methods import Outcome, judge
+from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.methods import registry
 from epifalcon.studies import worker
 from epifalcon.studies.worker import measure_method, training_of
@@ -69,14 +70,17 @@ def test_metrics_are_stored_and_a_finished_fit_is_not_repeated(folder):
     assert again.metrics == found.metrics
 
 
+NOTHING = {"probability": np.zeros(1), "seconds": 1.0}
+
+
 def test_training_that_ended_at_or_before_its_limit_or_names_none():
     told = {"learning_rate": 0.01, "best_step": 4, "step_limit": 6}
     for limit, at_limit in ((6, False), (4, True), (None, None)):
         found = training_of(
-            Outcome("gcn", np.zeros(1), None, 1.0, told=told | {"step_limit": limit})
+            Outcome(**NOTHING, method="gcn", told=told | {"step_limit": limit})
         )
         assert found == Training(learning_rate=0.01, steps=4, at_limit=at_limit)
-    assert training_of(Outcome("hbp", np.zeros(1), None, 1.0)) == Training()
+    assert training_of(Outcome(**NOTHING, method="hbp")) == Training()
 
 
 def test_recalibration_is_fitted_on_masked_people_and_evaluated_on_hidden(tmp_path):
@@ -86,8 +90,13 @@ def test_recalibration_is_fitted_on_masked_people_and_evaluated_on_hidden(tmp_pa
     masked = np.flatnonzero(begun.known.tested).astype(np.int32)
     told = rng.random(len(masked))
     infected = begun.known.status[masked] == 1
-    metrics = judge(begun, risk, "a test")
-    outcome = Outcome("hgnn", risk, metrics, 1.0, masked=masked, masked_risk=told)
+    outcome = Outcome(
+        **NOTHING | {"probability": risk},
+        method="hgnn",
+        masked=masked,
+        masked_risk=told,
+    )
+    outcome = replace(outcome, evaluation=Evaluation.of(begun, outcome))
     found = worker.evaluated(begun, outcome)
     truth = begun.epidemic.labels.hidden.open("test")
     for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):

@@ -10,7 +10,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from epifalcon.reports.explanation_report import Explanation
+    from epifalcon.experiments.explaining import Explanation
 
 
 def explain(
@@ -66,7 +66,7 @@ def explain(
         store.refuse_occupied(out, overwrite=False)
     screen = Screen(json=json, quiet=quiet)
     found, listed = _explained(run, method, person, with_tests)
-    from epifalcon.reports import explanation_report as page
+    from epifalcon.experiments import explaining as page
 
     if out is not None:
         words = f"{' --with-tests' if with_tests else ''} --out {out}"

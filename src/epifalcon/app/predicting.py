@@ -10,7 +10,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
 if TYPE_CHECKING:
-    from epifalcon.experiments.risks import Scored
+    from epifalcon.experiments.predicting import Scored
     from epifalcon.progress import Progress
 
 _SHOWN = 10
@@ -142,14 +142,13 @@ def _score(
     progress: "Progress",
 ) -> "Scored":
     """Read the risks of the run's people, or score new ones."""
-    from epifalcon.experiments.risks import Scored
+    from epifalcon.experiments.predicting import Scored
     from epifalcon.experiments.run_folder import FinishedRun
 
     run = FinishedRun.open(folder, method)
     if city is None and traces is None:
         return Scored(run.method, run.risks(), None)
-    from epifalcon.experiments.newcomers import Newcomers
-    from epifalcon.experiments.predicting import require_inductive, score
+    from epifalcon.experiments.predicting import Newcomers, require_inductive, score
 
     require_inductive(run)
     if city is not None:

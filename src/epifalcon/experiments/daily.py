@@ -1,6 +1,5 @@
 """Falcon Field day by day: a state on disk that takes one new day after the other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.results import NamedTests, read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
 from epifalcon.experiments.explaining import (
+    Explanation,
     find_person,
     load_field,
     one_person,
@@ -22,12 +22,9 @@ from epifalcon.experiments.explaining import (
 from epifalcon.experiments.risks import Risks
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
 from epifalcon.federation.field.settings import METHOD as FIELD
-from epifalcon.federation.field.settings import FieldWishes
 from epifalcon.federation.field.window import FieldWindow, NewDay
-from epifalcon.mobility.clock import Clock
+from epifalcon.methods.registry import entry
 from epifalcon.mobility.ingest.visits import read_day_visits
-from epifalcon.mobility.traces import Traces
-from epifalcon.reports.explanation_report import Explanation
 from epifalcon.types import UNKNOWN
 
 _NO_TESTS = NamedTests((), np.zeros(0, np.int64), np.zeros(0, np.bool_))
@@ -46,7 +43,7 @@ class Updated:
 
 def window_of(run: FinishedRun, wish: WindowSettings) -> FieldWindow:
     """The state to begin with: the days of a finished run of Falcon Field."""
-    if run.method != FIELD:
+    if not entry(run.method).stores_state:
         raise SettingsError(
             f"{run.folder}: {run.method} cannot go on day by day; begin from a run of "
             f"{FIELD}"
@@ -58,16 +55,15 @@ def window_of(run: FinishedRun, wish: WindowSettings) -> FieldWindow:
             f"{run.folder}: was run behind noise (field_privacy.mode), and each day "
             "would be one more release: day by day goes with field_privacy.mode=off"
         )
-    wishes = run.experiment.settings_of(FIELD)
-    assert isinstance(wishes, FieldWishes)
-    traces = _named(run.traces)
+    settings = run.experiment.field
+    # Newcomers have names, so everybody has.
+    names = run.traces.names or tuple(map(str, range(run.traces.people)))
+    traces = replace(run.traces, names=names)
     held = Messages.load(place / MESSAGES_FOLDER)
     people = field.people(traces, run.tests, held)
     law = store.read(place, PREDICTION).meta["told"]["law"]
-    transmission = Transmission(law, wishes.field.region)
-    return FieldWindow.of_run(
-        people, run.tests, field, wishes.field, wish, transmission
-    )
+    transmission = Transmission(law, settings.region)
+    return FieldWindow.of_run(people, run.tests, field, settings, wish, transmission)
 
 
 def save_state(
@@ -104,8 +100,13 @@ def take_day(window: FieldWindow, visits: Path, tests: Path | None) -> Updated:
     Who is not known yet is a newcomer. ``tests`` may be of any day so far.
     """
     number, clock = window.last_day + 1, window.traces.clock
-    day = read_day_visits(visits, _one_day(clock), window.traces.regions, number)
-    so_far = replace(clock, days=number, start=_first_date(window))
+    next_day = replace(clock, days=clock.days + 1).last(1)
+    day = read_day_visits(visits, next_day, window.traces.regions, number)
+    start = clock.start
+    if start is not None:
+        gone = np.timedelta64(window.first_day - 1, "D")
+        start = str(np.datetime64(start) - gone)
+    so_far = replace(clock, days=number, start=start)
     told = _NO_TESTS if tests is None else read_day_tests(tests, so_far)
     known = window.traces.names or ()
     place = {name: at for at, name in enumerate(known)}
@@ -152,24 +153,3 @@ def explain_in(window: FieldWindow, person: str, *, tests: bool = False) -> Expl
         tests=tests,
         first_day=window.first_day,
     )
-
-
-def _named(traces: Traces) -> Traces:
-    """With names: newcomers have some, so everybody has."""
-    names: Sequence[str] = traces.names or [str(at) for at in range(traces.people)]
-    return replace(traces, names=tuple(names))
-
-
-def _one_day(clock: Clock) -> Clock:
-    """The clock of the day after ``clock``."""
-    after = Clock(clock.slot_hours, clock.days + 1, clock.start, clock.timezone)
-    return after.last(1)
-
-
-def _first_date(window: FieldWindow) -> str | None:
-    """The date of day 1, where dates are known."""
-    start = window.traces.clock.start
-    if start is None:
-        return None
-    first = np.datetime64(start) - np.timedelta64(window.first_day - 1, "D")
-    return str(first)

@@ -1,13 +1,17 @@
 """Where a person's risk comes from: days, hours and regions, never other people.
 
 Computed from the person's own trace, tests and messages and from what the places of
-a run of Falcon Field publish.
+a run of Falcon Field publish; shown as sentences, tables, a bar per day and a page.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from epifalcon import store
 from epifalcon.belief_propagation.inference import Cohort
 from epifalcon.belief_propagation.marginals import current_risk, infections
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
@@ -19,10 +23,87 @@ from epifalcon.experiments.run_folder import (
     PREDICTION,
     FinishedRun,
 )
-from epifalcon.federation.field.settings import METHOD as FIELD
+from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
-from epifalcon.reports.explanation_report import Explanation, Exposure
+from epifalcon.reports import plot_style
+from epifalcon.reports.page import Page, Part, Picture, Section, Text
+from epifalcon.reports.plot_style import BLUE, style_axes
+from epifalcon.reports.tables import Table, write_csv
+from epifalcon.settings import json_text
 from epifalcon.types import UNKNOWN, Floats
+
+TOP = 10
+"""Exposures that are listed by default."""
+CAUTION = (
+    "No other person is named. But a place where only two people were points at the "
+    "other one: show an explanation to the person it is about, and to nobody else."
+)
+SIMULATED = (
+    "City and outbreak are simulated: this person does not exist. An explanation of a "
+    "real person is shown to that person alone: it reveals where somebody was and "
+    "when, and a place where only two people were points at the other one."
+)
+_STEM = "explanation"
+_BAR = 40
+"""Characters of the longest bar on a terminal."""
+_LEAST_SHARE = 0.0005
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """A stay in one region on one day, and its share of the person's risk."""
+
+    day: int
+    begin: float
+    """Hour of the day."""
+    end: float
+    region: str | None
+    """None if the person was not observed."""
+    share: float
+
+    @property
+    def hours(self) -> str:
+        """Begin and end as clock times."""
+        return f"{_clock_time(self.begin)}-{_clock_time(self.end)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A person's risk by day and stay; ``before`` and ``by_day`` add up to 1."""
+
+    person: str
+    risk: float
+    """Of having been infected."""
+    now: float
+    """Of being infected, exposed or infectious, at the end."""
+    tests: bool
+    """True if both take the person's own tests into account."""
+    before: float
+    """Share of the risk from before the first day."""
+    by_day: Floats
+    """(days,) share of the risk."""
+    exposures: tuple[Exposure, ...]
+    """All stays with any risk, the largest share first."""
+    first_day: int = 1
+    """Number of the first day."""
+
+    @property
+    def days(self) -> range:
+        """Numbers of the days."""
+        return range(self.first_day, self.first_day + len(self.by_day))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the explanation for JSON."""
+        return {
+            "person": self.person,
+            "risk": self.risk,
+            "risk_now": self.now,
+            "own_tests": "counted" if self.tests else "aside",
+            "before": self.before,
+            "first_day": self.first_day,
+            "by_day": self.by_day.tolist(),
+            "exposures": [vars(one) for one in self.exposures],
+        }
 
 
 def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanation:
@@ -31,13 +112,13 @@ def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanatio
     By the field that used all tests. The listed risk of a tested person is out-of-fold
     and can differ.
     """
-    if run.method != FIELD:
+    if not entry(run.method).stores_state:
         raise SettingsError(
             f"{run.folder}: {run.method} has no risks by place; explanations are of "
-            f"{FIELD}: choose it with --method, or run it"
+            "falcon-field: choose it with --method, or run it"
         )
-    place = run.place / PREDICTION
     at = find_person(run.traces, person)
+    place = run.place / PREDICTION
     return explain_person(place, run.traces, run.tests, at, tests=tests)
 
 
@@ -51,7 +132,7 @@ def explain_person(
         messages = Messages.load(place / MESSAGES_FOLDER).of(person)
     home = field.people(*one_person(traces, known, person), messages)
     called = str(person) if traces.names is None else traces.names[person]
-    return taken_apart(home, field, called, tests=tests)
+    return taken_apart(home, field, called, tests)
 
 
 def load_field(place: Path) -> PublishedField:
@@ -65,12 +146,7 @@ def load_field(place: Path) -> PublishedField:
 
 
 def taken_apart(
-    home: Cohort,
-    field: PublishedField,
-    called: str,
-    *,
-    tests: bool,
-    first_day: int = 1,
+    home: Cohort, field: PublishedField, called: str, tests: bool, first_day: int = 1
 ) -> Explanation:
     """Explain the risk of the one person of ``home``."""
     received = field.messages()
@@ -100,20 +176,19 @@ def _stays(share: Floats, traces: Traces, first_day: int) -> list[Exposure]:
     total = np.add.reduceat(share, starts)
     lengths = np.diff(np.append(starts, len(here)))
     found = []
-    for first, slots, part in zip(
-        starts.tolist(), lengths.tolist(), total, strict=True
-    ):
-        region, begin = int(here[first]), clock.hour_of_slot(first)
-        found.append(
-            Exposure(
-                day=first_day + clock.day_of_slot(first),
-                begin=begin,
-                end=begin + slots * clock.slot_minutes / 60,
-                region=None if region == UNKNOWN else traces.regions.name(region),
-                share=float(part),
+    for first, slots, part in zip(starts.tolist(), lengths, total, strict=True):
+        if part > 0:
+            region, begin = int(here[first]), clock.hour_of_slot(first)
+            found.append(
+                Exposure(
+                    day=first_day + clock.day_of_slot(first),
+                    begin=begin,
+                    end=begin + float(slots) * clock.slot_minutes / 60,
+                    region=None if region == UNKNOWN else traces.regions.name(region),
+                    share=float(part),
+                )
             )
-        )
-    return [one for one in found if one.share > 0]
+    return found
 
 
 def find_person(traces: Traces, person: str) -> int:
@@ -139,3 +214,116 @@ def one_person(traces: Traces, known: Known, person: int) -> tuple[Traces, Known
         1, np.zeros(int(own.sum()), np.int32), known.positive[own], known.slot[own]
     )
     return Traces(by_slot, traces.clock, traces.regions), tests
+
+
+def sentences(found: Explanation, *, tested: bool = True) -> list[str]:
+    """Say how high the risk is and when it arose.
+
+    Pass ``tested=False`` for a person who is known to have no tests.
+    """
+    risks = (
+        f"Risk of having been infected: {found.risk:.1%}; of being infected at the end "
+        f"of the last day: {found.now:.1%}"
+    )
+    if tested:
+        risks += ", the person's own tests, if any, "
+        risks += "counted" if found.tests else "not counted"
+    risks += "."
+    if found.risk == 0:
+        return [risks, "There is no risk to explain: the tests rule it out."]
+    return [risks, _when(found)]
+
+
+def _when(found: Explanation) -> str:
+    day = int(np.argmax(found.by_day))
+    return (
+        f"Of this risk {found.before:.0%} is from before the first day; the day with "
+        f"most of it is day {found.first_day + day}, {found.by_day[day]:.0%}."
+    )
+
+
+def exposure_table(found: Explanation, top: int = TOP) -> Table:
+    """Return the largest exposures."""
+    rows = [
+        [str(one.day), one.hours, one.region or "not observed", f"{one.share:.1%}"]
+        for one in found.exposures[:top]
+        if one.share >= _LEAST_SHARE
+    ]
+    return Table("Largest exposures", ["day", "hours", "region", "share"], rows)
+
+
+def day_lines(found: Explanation) -> list[str]:
+    """Return a bar of text per day, and one for the time before."""
+    shares = [found.before, *found.by_day.tolist()]
+    names = ["before", *(f"day {day}" for day in found.days)]
+    most = max(*shares, _LEAST_SHARE)
+    return [
+        f"{name:>8} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
+        for name, share in zip(names, shares, strict=True)
+    ]
+
+
+def write_plot(folder: Path, found: Explanation) -> Picture:
+    """Draw a bar per day; write PNG, SVG and CSV."""
+    figure = Figure(figsize=(6.8, 3.2), layout="constrained")
+    axes = style_axes(figure.add_subplot())
+    place = np.arange(len(found.by_day) + 1)
+    shares = [found.before, *found.by_day.tolist()]
+    names = ["before", *(str(day) for day in found.days)]
+    colours = ["#9aa5ae", *[BLUE] * len(found.by_day)]
+    axes.bar(place, 100 * np.array(shares), color=colours, width=0.8)
+    step = max(1, len(place) // 15)
+    axes.set_xticks(place[::step], names[::step])
+    axes.set(xlabel="day", ylabel="share of the risk, %")
+    path = folder / f"{_STEM}.png"
+    plot_style.save(figure, path)
+    rows = zip(names, shares, strict=True)
+    write_csv(path.with_suffix(".csv"), ["day", "share"], rows)
+    caption = "Share of the risk by day; the grey bar is from before the first day."
+    return Picture(path, caption, f"Bars by day. {_when(found)}")
+
+
+def parts(
+    found: Explanation,
+    picture: Picture | None,
+    note: str,
+    *,
+    tested: bool = True,
+    top: int = TOP,
+) -> list[Part]:
+    """Return sentences, plot and table, with ``note`` on who may see them."""
+    shown: list[Part] = [Text(sentences(found, tested=tested), "findings")]
+    if picture is not None:
+        shown.append(picture)
+    if found.risk > 0:
+        shown.append(exposure_table(found, top))
+    return [*shown, Text([note], "note")]
+
+
+def write_page(folder: Path, found: Explanation, made_by: str, top: int = TOP) -> None:
+    """Write page, plot and numbers into a new folder, atomically."""
+    with store.new_directory(folder) as scratch:
+        picture = write_plot(scratch, found)
+        page = Page(
+            title=f"Where the risk of person {found.person} comes from",
+            lead="Computed from the person's own trace and from what places publish.",
+            headline=[
+                (f"{found.risk:.1%}", "risk of having been infected"),
+                (f"{found.now:.1%}", "risk of being infected now"),
+            ],
+            sections=[
+                Section("The risk by day", parts(found, picture, CAUTION, top=top))
+            ],
+            settings_toml=f'own_tests = "{found.as_plain()["own_tests"]}"',
+            made_by=made_by,
+        )
+        text = json_text(found.as_plain(), indent=2) + "\n"
+        (scratch / f"{_STEM}.json").write_text(text, encoding="utf-8")
+        (scratch / f"{_STEM}.html").write_text(page.to_html(), encoding="utf-8")
+        origin = store.Origin.now({"made_by": made_by}, None)
+        store.write_manifest(scratch, _STEM, meta={}, origin=origin)
+
+
+def _clock_time(hour: float) -> str:
+    minutes = round(hour * 60)
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"

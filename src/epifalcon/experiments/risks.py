@@ -125,16 +125,6 @@ class Risks:
             os.fsync(file.fileno())
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Risks by one method, and what the run has spent on privacy so far."""
-
-    method: str
-    risks: Risks
-    spent: dict[str, Any] | None
-    """``spent_figures`` after a scoring; None where nothing was released."""
-
-
 def require_writable(path: Path, *, overwrite: bool = False) -> None:
     """Raise, before any work is done, if ``Risks.write`` would refuse ``path``."""
     if path.suffix.lower() not in SUFFIXES:

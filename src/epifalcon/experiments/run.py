@@ -13,7 +13,14 @@ from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.measurements import Failed
-from epifalcon.experiments.run_folder import KNOWN, Begun, begin, finished, open_run
+from epifalcon.experiments.run_folder import (
+    KNOWN,
+    Begun,
+    begin,
+    finished,
+    open_run,
+    tests_folder,
+)
 from epifalcon.experiments.run_methods import (
     Listeners,
     require_possible,
@@ -144,15 +151,10 @@ def _begin(
 
 
 def _load_tests(folder: Path) -> Known:
-    place = _tests_folder(folder)
+    place = tests_folder(folder)
     if (folder / CITY).is_dir() and place == folder:
         raise DataError(f"{folder}: holds no test results; import with --tests")
     return Known.load(place)
-
-
-def _tests_folder(folder: Path) -> Path:
-    inner = folder / KNOWN
-    return inner if inner.is_dir() else folder
 
 
 def _resume(
@@ -168,7 +170,7 @@ def _resume(
         raise SettingsError(f"{out}: was begun with --seed {begun.seed}")
     for option, given, held in (
         ("--city", None if city is None else city_folder(city), out / CITY),
-        ("--known", None if tests is None else _tests_folder(tests), out / KNOWN),
+        ("--known", None if tests is None else tests_folder(tests), out / KNOWN),
     ):
         if given is not None:
             files = store.read_manifest(held)["files"]

@@ -72,6 +72,18 @@ class Begun:
         """What the run says of itself."""
         return self.prepared.origin(self.seed)
 
+    @property
+    def dropped_slots(self) -> int:
+        """Slots of the outbreak before the reported traces begin."""
+        return self.prepared.traces.slots - self.reported.slots
+
+    @property
+    def tests(self) -> Known:
+        """The tests on the clock of the reported traces, which may begin later."""
+        return (
+            self.known.since(self.dropped_slots) if self.dropped_slots else self.known
+        )
+
     def method_folder(self, method: str) -> Path:
         """Where ``method`` keeps its things."""
         return self.folder / METHODS / method
@@ -95,6 +107,12 @@ def begin(
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
         meta = {**_meta(begun), "finished": False, "grows": _LATER}
         store.write_manifest(scratch, KIND, meta=meta, origin=begun.origin)
+
+
+def tests_folder(folder: Path) -> Path:
+    """Return ``folder``, or the folder of tests inside it where there is one."""
+    inner = folder / KNOWN
+    return inner if inner.is_dir() else folder
 
 
 def finish(begun: Begun) -> None:

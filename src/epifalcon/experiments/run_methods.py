@@ -1,22 +1,18 @@
-"""Run methods on the tests of a run, and evaluate them on its held-out people.
-
-Methods are fitted through the estimator interface (``methods.base``); those that train
-in rounds by ``federation.training``, which can be resumed, recorded and logged.
-"""
+"""Run methods on the tests of a run, and evaluate them on its held-out people."""
 
 import contextlib
+import math
 import shutil
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.epidemic.cases import all_cases
-from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import (
     CorruptFileError,
@@ -25,66 +21,124 @@ from epifalcon.errors import (
     WriteError,
 )
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, require_room
+from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
+from epifalcon.evaluation.curves import Curve, curve
 from epifalcon.evaluation.metrics import Metrics, evaluate
-from epifalcon.experiments.measurements import FAILED, Failed
+from epifalcon.experiments.measurements import FAILED, SCALINGS, Failed
 from epifalcon.experiments.run_folder import PREDICTION, Begun, finished
-from epifalcon.federation import training
 from epifalcon.federation.checkpoints import require_same, verified
-from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.training import (
-    Prediction,
-    Selection,
-    Task,
-    validation_people,
-)
-from epifalcon.methods.base import Context, Scores
+from epifalcon.federation.early_stopping import Look, Watch
+from epifalcon.federation.training import Selection
+from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
+from epifalcon.methods.falcon import RoundsContext
 from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import threads
-from epifalcon.progress import Progress
-from epifalcon.types import PersonIds, Probabilities
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Mask, PersonIds, Probabilities
+
+_ARRAYS = ("masked", "masked_risk", "now", "now_tested", "low", "high")
+"""Fields of ``Scores`` that are stored, besides the risk."""
+_NOT_SHOWN = ("spent", "looks", "seconds", STEP_LIMIT)
 
 
 @dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Predicted risks beside the truth of the hidden people, for plots and findings.
+
+    Nothing computed here goes back to a method. All arrays are (hidden people,).
+    """
+
+    method: str
+    title: str
+    metrics: Metrics
+    person: PersonIds
+    risk: Probabilities
+    infected: Mask
+    ranked: Mapping[str, Curve]
+    """By ``SCALINGS``; equal to the raw one if nothing could be recalibrated."""
+    left_raw: str | None
+    """Why nothing could be recalibrated."""
+    isotonic: Probabilities | None
+    """The risks after isotonic recalibration, where it was fitted."""
+
+    @classmethod
+    def of(cls, begun: Begun, outcome: "Outcome") -> "Evaluation | None":
+        """Compare with the truth, raw and recalibrated; None if nobody is hidden."""
+        if begun.epidemic is None or not len(begun.epidemic.labels.hidden):
+            return None
+        truth = begun.epidemic.labels.hidden.open(f"evaluating {outcome.title}")
+        risk = outcome.probability[truth.person]
+        recall = begun.prepared.experiment.pathogen.extinction_recall
+        ranked = dict.fromkeys(SCALINGS, curve(risk, truth.infected))
+        why: str | None = "the method masks nobody"
+        masked_risk, isotonic = outcome.masked_risk, None
+        if outcome.masked is not None and masked_risk is not None:
+            positive = begun.known.status[outcome.masked] == 1
+            if (why := why_not(masked_risk, positive)) is None:
+                isotonic = fit_isotonic(masked_risk, positive)(risk)
+                platt = fit_platt(masked_risk, positive)(risk)
+                ranked["platt"] = curve(platt, truth.infected)
+                ranked["isotonic"] = curve(isotonic, truth.infected)
+        return cls(
+            method=outcome.method,
+            title=outcome.title,
+            metrics=evaluate(risk, truth.infected, recall),
+            person=truth.person,
+            risk=risk,
+            infected=truth.infected,
+            ranked=ranked,
+            left_raw=why,
+            isotonic=isotonic,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
     """One method's scores, and how good they are."""
 
     method: str
     probability: Probabilities
     """(people,)"""
-    metrics: Metrics | None
-    """On hidden people; None where nobody is hidden."""
     seconds: float
-    settings: PredictionSettings | None = None
-    """Of Falcon and HGNN."""
-    trained: Prediction | None = None
+    evaluation: Evaluation | None = None
+    """On hidden people; None where nobody is hidden."""
     masked: PersonIds | None = None
     """(masked people,) tested, but unseen by what made ``masked_risk``."""
     masked_risk: Probabilities | None = None
     """(masked people,)"""
     told: dict[str, Any] = field(default_factory=dict)
-    """Of other methods: what they say of themselves."""
+    """``Scores.diagnostics`` of the method."""
+
+    @property
+    def metrics(self) -> Metrics | None:
+        """All metrics on hidden people; None where nobody is hidden."""
+        return None if self.evaluation is None else self.evaluation.metrics
 
     @property
     def title(self) -> str:
-        """The method as tables call it, with what must be said of it."""
-        title, mode = entry(self.method).title, None
-        if self.settings is not None:
-            mode = self.settings.privacy.mode
-        elif self.spent is not None:
-            mode = self.spent["mode"]
-        if mode is not None and entry(self.method).takes_privacy:
-            title = f"{title}, {mode}"
-        return title if self.settings is None else title + _marks(self.settings)
+        """The method as tables call it, with privacy mode and known leaks."""
+        listed, marks = entry(self.method), []
+        title = listed.title
+        if self.spent is not None and listed.takes_privacy:
+            title = f"{title}, {self.spent['mode']}"
+        if self.told.get("macro_cases") == "all":
+            marks.append("ALL CASES")
+        if self.told.get("selected_on") == "test":
+            marks.append("selected on test people")
+        return f"{title} ({', '.join(marks)})" if marks else title
 
     @property
     def spent(self) -> dict[str, Any] | None:
         """``spent_figures`` of what left devices; None where nothing is promised."""
-        if self.trained is not None:
-            return self.trained.spent
         return self.told.get("spent")
+
+    @property
+    def looks(self) -> list[Look]:
+        """Checks of the validation people; empty if it is not trained in rounds."""
+        return [Look(**one) for one in self.told.get("looks", ())]
 
     def as_plain(self) -> dict[str, Any]:
         """The figures for JSON."""
@@ -93,77 +147,54 @@ class Outcome:
             "metrics": None if self.metrics is None else self.metrics.as_plain(),
             "seconds": self.seconds,
         }
-        if self.settings is None or self.trained is None:
+        if not entry(self.method).trains_in_rounds:
             return plain | ({"told": self.told} if self.told else {})
-        trained = self.trained
-        return plain | {
-            "macro_cases": self.settings.macro_cases,
-            "selected_on": self.settings.stopping.selected_on,
-            "learning_rate": trained.learning_rate,
-            "best_round": trained.best_round,
-            "rounds": trained.looks[-1].round,
-            "validation_auc": trained.validation_auc,
-            "seconds_per_round": trained.seconds_per_round,
-            **trained.spent,
-            "forecast": trained.forecast,
-        }
-
-
-def _marks(settings: PredictionSettings) -> str:
-    """What a title must say of settings that show a method its test people."""
-    marks = ["ALL CASES"] if settings.macro_cases == "all" else []
-    if settings.stopping.selected_on == "test":
-        marks.append("selected on test people")
-    return f" ({', '.join(marks)})" if marks else ""
+        shown = {key: one for key, one in self.told.items() if key not in _NOT_SHOWN}
+        return plain | shown | (self.spent or {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listeners:
-    """Who listens to the training of methods, and how often it is kept."""
+    """Who observes the training of methods, and how often it is stored."""
 
-    progress: Progress
-    checkpoint_seconds: float
+    progress: Progress = silent
+    checkpoint_seconds: float = 10.0
     log: bool = False
     """Whether to write a log that TensorBoard reads."""
 
 
 def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
-    """Train or compute ``method`` in the run's folder, then judge it.
+    """Fit ``method`` in the run's folder and evaluate it.
 
-    A method that has ended before is read, one that was begun is gone on with,
-    with as many threads as the run was begun with.
+    A fit that has ended before is read, one that was interrupted is resumed, with as
+    many threads as the run was started with.
     """
     folder = begun.method_folder(method)
     with store.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
     with threads(begun.threads or threads_now()):
-        if not entry(method).trains_in_rounds:
-            return _fit_method(begun, method, listeners)
-        task = _task(begun, method)
-        trained = _fit(task, folder, method, listeners)
-    people = validation_people(task)
-    return Outcome(
-        method,
-        trained.probability,
-        judge(begun, trained.probability, entry(method).title),
-        trained.seconds,
-        task.settings,
-        trained,
-        people if len(people) else None,
-        trained.probability[people] if len(people) else None,
+        scores, seconds = _fit(begun, method, folder, listeners)
+    outcome = Outcome(
+        method=method,
+        probability=scores.risk,
+        seconds=seconds,
+        masked=scores.masked,
+        masked_risk=scores.masked_risk,
+        told=scores.diagnostics,
     )
+    return replace(outcome, evaluation=Evaluation.of(begun, outcome))
 
 
 def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Failed:
-    """``run_method`` of a method beside the run's own: its failure is told, not raised.
+    """Run a method beside the run's own: its failure is returned, not raised.
 
     What stops every method (a full disk, an interruption) is raised. A finished run
-    keeps what was told; an unfinished one tries again.
+    has its failures stored; an unfinished one tries again.
     """
     place = begun.method_folder(method)
-    if finished(begun.folder) and (told := Failed.load(place)) is not None:
-        return told
+    if finished(begun.folder) and (failure := Failed.load(place)) is not None:
+        return failure
     try:
         outcome = run_method(begun, method, listeners)
     except (WriteError, StoppedError, CorruptFileError):
@@ -177,7 +208,7 @@ def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Fail
 
 
 def threads_now() -> int:
-    """How many threads torch adds up with: part of what decides the last bits."""
+    """Return the number of torch's threads, which decides the last bits of sums."""
     return torch.get_num_threads()
 
 
@@ -185,128 +216,67 @@ def require_possible(begun: Begun) -> None:
     """Raise now what any method of the run would raise of its tests and settings."""
     experiment = begun.prepared.experiment
     for method in (experiment.method, *experiment.beside):
-        if entry(method).trains_in_rounds:
-            task = _task(begun, method)
-            training.require_possible(task)
-            require_room(task.settings, task.traces)
-        else:
-            _require_truth(begun, method)
+        context = context_of(begun, method)
+        estimator, traces = _estimator(begun, method), traces_of(begun, method)
+        estimator.require_possible(traces, begun.tests, context)
+        if isinstance(context, RoundsContext):
+            require_room(experiment.prediction_of(method), traces)
 
 
-def _task(begun: Begun, method: str) -> Task:
-    settings = begun.prepared.experiment.prediction_of(method)
-    cases = None
-    if settings.macro_cases == "all" and begun.epidemic is not None:
-        measure = settings.region.cases.measure
-        found = all_cases(begun.epidemic.outbreak, begun.prepared.traces, measure)
-        cases = found.by_region_and_day[:, -begun.reported.clock.days :]
-    chosen_by = None
-    if settings.stopping.selected_on == "test" and begun.epidemic is not None:
-        truth = begun.epidemic.labels.hidden.open("choosing the round on test people")
-        chosen_by = Selection(truth.person, truth.infected)
-    known = known_of(begun)
-    return Task(begun.reported, known, settings, begun.seed, cases, chosen_by)
+def _estimator(begun: Begun, name: str) -> Method:
+    settings = begun.prepared.experiment.settings_of(name)
+    return method_class(name)(settings, seed=begun.seed)
 
 
-def judge(begun: Begun, probability: Probabilities, what: str) -> Metrics | None:
-    """All metrics on the hidden people; None where there are none."""
-    if begun.epidemic is None or not len(begun.epidemic.labels.hidden):
-        return None
-    truth = begun.epidemic.labels.hidden.open(f"judging {what}")
-    recall = begun.prepared.experiment.pathogen.extinction_recall
-    return evaluate(probability[truth.person], truth.infected, recall)
+def _fit(
+    begun: Begun, name: str, folder: Path, listeners: Listeners
+) -> tuple[Scores, float]:
+    """Return the scores of a method, stored by now, and the seconds of its fit.
 
-
-def _fit(task: Task, folder: Path, method: str, listeners: Listeners) -> Prediction:
-    def progress(name: str, done: int, total: int, told: str = "") -> None:
-        listeners.progress(f"{method}: {name}", done, total, told)
-
-    with contextlib.ExitStack() as stack:
-        watch = None
-        if listeners.log:
-            from epifalcon.experiments.training_log import training_log
-
-            watch = stack.enter_context(training_log(folder / "log"))
-        return training.fit(
-            task,
-            folder=folder,
-            checkpoint_seconds=listeners.checkpoint_seconds,
-            watch=watch,
-            progress=progress,
-            recorder=UploadRecorder.of(task.settings),
-        )
-
-
-def _fit_method(begun: Begun, name: str, listeners: Listeners) -> Outcome:
-    """Fit ``name`` through the estimator interface, or read what an earlier call left.
-
-    A training that was stopped is resumed.
+    A method that trains in rounds stores its own record, and reads it if it is there.
     """
-    folder = begun.method_folder(name)
-    place = folder / PREDICTION
+    place, method = folder / PREDICTION, _estimator(begun, name)
+    own_record = entry(name).trains_in_rounds
+    if own_record or not place.is_dir():
+        log = folder / "log" if listeners.log and own_record else None
+        with training_log(log) as watch:
+            context = context_of(begun, name, listeners, watch)
+            method.fit(traces_of(begun, name), begun.tests, context)
+    if own_record:
+        return method.scores, method.scores.diagnostics["seconds"]
     if not place.is_dir():
-        settings = begun.prepared.experiment.settings_of(name)
-        method = method_class(name)(settings, seed=begun.seed)
-        progress, pause = listeners.progress, listeners.checkpoint_seconds
-        context = context_of(begun, name, progress, pause)
-        method.fit(traces_of(begun, name), known_of(begun), context)
+        found = {name: getattr(method.scores, name) for name in _ARRAYS}
+        arrays = {name: one for name, one in found.items() if one is not None}
+        arrays["probability"] = method.scores.risk
         meta = {**vars(method.cost), "told": method.scores.diagnostics}
         with store.new_directory(place) as scratch:
             method.save_state(scratch, begun.origin)
-            arrays = _arrays(method.scores)
             store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
     require_same(place, verified(place), begun.origin, exact=False)
-    kept = store.read(place, PREDICTION)
-    arrays = {key: np.array(value) for key, value in kept.arrays.items()}
+    record = store.read(place, PREDICTION)
+    arrays = {name: np.array(one) for name, one in record.arrays.items()}
     if "probability" not in arrays:
         raise CorruptFileError(f"{place}: the record lacks 'probability'")
-    return Outcome(
-        name,
-        arrays["probability"],
-        judge(begun, arrays["probability"], entry(name).title),
-        kept.meta["seconds"],
-        masked=arrays.get("masked"),
-        masked_risk=arrays.get("masked_risk"),
-        told=dict(kept.meta["told"]),
+    scores = Scores(
+        arrays.pop("probability"), **arrays, diagnostics=record.meta["told"]
     )
-
-
-def known_of(begun: Begun) -> Known:
-    """The run's tests on the clock of the reported traces.
-
-    Only the latest days may be reported; the tests stay where they were.
-    """
-    dropped = _dropped(begun)
-    return begun.known.since(dropped) if dropped else begun.known
+    return scores, record.meta["seconds"]
 
 
 def rule_of(begun: Begun) -> OutbreakSettings:
-    """How methods are told that the disease passes on.
+    """Return the assumed transmission rule, with as many seeds as traces show.
 
-    It has as many seeds as the reported traces show.
-    Where only the latest days are reported, these are all who were infected by
-    then: as many as the tests let expect. That one number is of all tests together.
+    Where only the latest days are reported, these are all who were infected by then,
+    estimated from all tests together.
     """
-    experiment, dropped = begun.prepared.experiment, _dropped(begun)
+    experiment = begun.prepared.experiment
     rule = experiment.believed_rule
-    if not dropped:
+    if not begun.dropped_slots:
         return rule
-    share = share_infected(rule, experiment.believed_pathogen, begun.known, dropped)
+    pathogen = experiment.believed_pathogen
+    share = share_infected(rule, pathogen, begun.known, begun.dropped_slots)
     return begun_by(rule, share)
-
-
-def _dropped(begun: Begun) -> int:
-    """Slots of the outbreak before the reported traces begin."""
-    return begun.prepared.traces.slots - begun.reported.slots
-
-
-def _require_truth(begun: Begun, name: str) -> None:
-    if entry(name).kind == "ceiling" and begun.epidemic is None:
-        raise SettingsError(
-            f"{name} needs a simulated outbreak: of these people only the tests are "
-            "known"
-        )
 
 
 def traces_of(begun: Begun, name: str) -> Traces:
@@ -316,37 +286,87 @@ def traces_of(begun: Begun, name: str) -> Traces:
 
 
 def context_of(
-    begun: Begun, name: str, progress: Progress, checkpoint_seconds: float
+    begun: Begun,
+    name: str,
+    listeners: Listeners | None = None,
+    watch: Watch | None = None,
 ) -> Context:
     """Return what ``name`` is given besides traces and tests.
 
-    Only a ceiling gets the ground truth.
+    Only a ceiling gets the ground truth; two settings that reproduce the authors'
+    program, ``macro_cases="all"`` and ``selected_on="test"``, get a part of it.
     """
-    experiment = begun.prepared.experiment
-    _require_truth(begun, name)
-    truth, rule = None, rule_of(begun)
-    if entry(name).kind == "ceiling" and begun.epidemic is not None:
-        truth = begun.epidemic.outbreak
-        if method_class(name).sees_true_traces:
-            rule = experiment.outbreak
-    return Context(
+    experiment, epidemic, listed = (
+        begun.prepared.experiment,
+        begun.epidemic,
+        entry(name),
+    )
+    listeners = listeners or Listeners()
+    if listed.is_ceiling and epidemic is None:
+        raise SettingsError(
+            f"{name} needs a simulated outbreak: of these people only the tests are "
+            "known"
+        )
+    context = Context(
         pathogen=experiment.believed_pathogen,
-        rule=rule,
+        rule=rule_of(begun),
         test_errors=experiment.labels.test_errors,
-        progress=progress,
+        progress=listeners.progress,
         folder=begun.method_folder(name),
-        checkpoint_seconds=checkpoint_seconds,
-        ground_truth=truth,
+        checkpoint_seconds=listeners.checkpoint_seconds,
+    )
+    if listed.is_ceiling and epidemic is not None:
+        true = method_class(name).sees_true_traces
+        rule = experiment.outbreak if true else context.rule
+        return replace(context, rule=rule, ground_truth=epidemic.outbreak)
+    if not listed.trains_in_rounds:
+        return context
+    settings, cases, selection = experiment.prediction_of(name), None, None
+    if settings.macro_cases == "all" and epidemic is not None:
+        measure = settings.region.cases.measure
+        found = all_cases(epidemic.outbreak, begun.prepared.traces, measure)
+        cases = found.by_region_and_day[:, -begun.reported.clock.days :]
+    if settings.stopping.selected_on == "test" and epidemic is not None:
+        truth = epidemic.labels.hidden.open("choosing the round on test people")
+        selection = Selection(truth.person, truth.infected)
+    return RoundsContext(
+        **{one.name: getattr(context, one.name) for one in fields(context)},
+        all_cases=cases,
+        test_people=selection,
+        watch=watch,
+        recorder=UploadRecorder.of(settings),
     )
 
 
-def _arrays(found: Scores) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {"probability": found.risk}
-    if found.masked is not None and found.masked_risk is not None:
-        arrays["masked"] = found.masked
-        arrays["masked_risk"] = np.asarray(found.masked_risk, np.float64)
-    if found.now is not None and found.now_tested is not None:
-        arrays |= {"now": found.now, "now_tested": found.now_tested}
-    if found.low is not None and found.high is not None:
-        arrays |= {"low": found.low, "high": found.high}
-    return arrays
+@contextlib.contextmanager
+def training_log(folder: Path | None) -> Iterator[Watch | None]:
+    """Yield a listener that writes TensorBoard's files into ``folder``; None for None.
+
+    A resumed training replaces what it had written before of the same rounds.
+    """
+    if folder is None:
+        yield None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SettingsError(
+            "--tensorboard needs the package tensorboard: "
+            "pip install 'epifalcon[tensorboard]'"
+        ) from None
+    writers: list[SummaryWriter] = []
+
+    def write(look: Look) -> None:
+        if not writers:
+            writers.append(SummaryWriter(str(folder), purge_step=look.round))
+        writer = writers[0]
+        writer.add_scalar("loss", look.loss, look.round)
+        writer.add_scalar("validation/auc", look.auc, look.round)
+        if math.isfinite(look.epsilon):
+            writer.add_scalar("privacy/epsilon-person", look.epsilon, look.round)
+
+    try:
+        yield write
+    finally:
+        for writer in writers:
+            writer.close()

@@ -1,27 +1,28 @@
 """The plots of a run, each as PNG and SVG with its numbers as CSV beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.calibration import reliability
-from epifalcon.evaluation.curves import Curve, curve
+from epifalcon.evaluation.curves import Curve
 from epifalcon.evaluation.curves import precision_recall as full_curve
-from epifalcon.evaluation.uncertainty import auc_interval
-from epifalcon.experiments.judged import Judged
 from epifalcon.experiments.measurements import RECALLS, SCALINGS, precision_at_recalls
-from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.run_methods import Evaluation, Outcome
+from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.reports import formats, maps, method_plots, plot_style
+from epifalcon.reports import method_plots, plot_style
 from epifalcon.reports.method_plots import Diagram, Line
 from epifalcon.reports.page import Picture
 from epifalcon.reports.plot_style import (
@@ -29,6 +30,7 @@ from epifalcon.reports.plot_style import (
     GREEN,
     INK,
     ORANGE,
+    PERCENT,
     SMALL,
     TITLE,
     is_wide,
@@ -52,6 +54,22 @@ _GROUPS, _LEAST_IN_GROUP = 10, 30
 _LEAST_CALLED = 10
 """People from whom on a precision is drawn: that of one or two says nothing."""
 _PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
+_EMPTY = "#8b969f"
+_PRIOR_PEOPLE = 20
+
+
+def save(
+    folder: Path,
+    stem: str,
+    figure: Figure,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+) -> Path:
+    """Write a figure, and its numbers as CSV; return the path of the PNG."""
+    path = folder / f"{stem}.png"
+    plot_style.save(figure, path)
+    write_csv(path.with_suffix(".csv"), columns, rows)
+    return path
 
 
 def write_epidemic_curve(
@@ -65,34 +83,30 @@ def write_epidemic_curve(
     drawn = {
         name: counts[:, :, state] for state, name in enumerate(_DRAWN_STATES, start=1)
     }
-    headed = f"{title}: {1 - spared / people:.1%} infected by day {days}"
-    path = folder / "epidemic-curve.png"
-    plot_style.save(epidemic_curve(drawn, new_cases, headed), path)
+    infected = f"{1 - spared / people:.1%} infected by day {days}"
+    figure = epidemic_curve(drawn, new_cases, f"{title}: {infected}")
     rows = [
         [day + 1, *np.median(counts[:, day], axis=0), np.median(new_cases[:, day])]
         for day in range(days)
     ]
     columns = ["day", *STATES, "new_infections"]
-    write_csv(path.with_suffix(".csv"), columns, rows)
-    busiest = int(np.median(new_cases, axis=0).argmax())
     return Picture(
-        path,
+        save(folder, "epidemic-curve", figure, columns, rows),
         "People in each state at the end of each day, and new infections below, "
         "without the people with whom the outbreak began. Susceptible people "
         f"({spared:,.0f} of {people:,} at the end) are in the CSV only.",
-        f"Epidemic curve: {1 - spared / people:.0%} of people were infected by day "
-        f"{days}; most new infections, {np.median(new_cases[:, busiest]):,.0f}, on "
-        f"day {busiest + 1}.",
+        f"Epidemic curve: {infected}.",
     )
 
 
-def write_precision_recall(folder: Path, judged: Sequence[Judged]) -> Picture | None:
+def write_precision_recall(
+    folder: Path, evaluations: Sequence[Evaluation]
+) -> Picture | None:
     """Draw precision against recall; None if no hidden person is infected."""
-    if not judged or not judged[0].metrics.infected:
+    if not evaluations or not evaluations[0].metrics.infected:
         return None
-    metrics = judged[0].metrics
-    lines = []
-    for place, (one, style) in enumerate(zip(judged, line_styles(), strict=False)):
+    metrics, lines = evaluations[0].metrics, []
+    for place, (one, style) in enumerate(zip(evaluations, line_styles(), strict=False)):
         ranked = one.ranked["raw"]
         found = full_curve(ranked)
         enough = ranked.called >= min(_LEAST_CALLED, int(ranked.people))
@@ -101,31 +115,32 @@ def write_precision_recall(folder: Path, judged: Sequence[Judged]) -> Picture | 
         style |= {"label": label, "zorder": 3 - place / 10, "drawstyle": "steps-pre"}
         lines.append(Line(found.recall[enough], found.precision[enough], style))
     recall = metrics.extinction_recall
-    path = folder / "precision-recall.png"
     title = "Precision and recall on hidden people"
-    drawn = method_plots.precision_recall(lines, title, metrics.prevalence, recall)
-    assert drawn is not None
-    plot_style.save(drawn, path)
+    figure = method_plots.precision_recall(lines, title, metrics.prevalence, recall)
+    assert figure is not None
     rows = [
         [one.method, *point]
-        for one in judged
+        for one in evaluations
         for point in zip(RECALLS, precision_at_recalls(one.ranked["raw"]), strict=True)
     ]
-    write_csv(path.with_suffix(".csv"), ["method", "recall", "precision"], rows)
-    reached = "; ".join(f"{one.title} {one.metrics.dep or 0:.0%}" for one in judged)
+    columns = ["method", "recall", "precision"]
+    reached = "; ".join(
+        f"{one.title} {one.metrics.dep or 0:.0%}" for one in evaluations
+    )
     return Picture(
-        path,
+        save(folder, "precision-recall", figure, columns, rows),
         "Precision against recall on hidden people; higher is better. The dotted line "
         "is the recall that would end the epidemic; the precision there is DEP. The "
         "grey line is chance.",
-        f"Precision-recall curves. Precision at the recall of {recall:.2f} that would "
-        f"end the epidemic: {reached}; by chance {metrics.prevalence:.0%}.",
+        f"Precision-recall curves. Precision at recall {recall:.2f}: {reached}.",
     )
 
 
-def write_reliability(folder: Path, judged: Sequence[Judged]) -> Picture | None:
+def write_reliability(
+    folder: Path, evaluations: Sequence[Evaluation]
+) -> Picture | None:
     """Draw infected share against risk; None if no method predicts probabilities."""
-    drawn = [one for one in judged if one.metrics.mean_risk is not None]
+    drawn = [one for one in evaluations if one.metrics.mean_risk is not None]
     drawn = drawn[:_MOST_DIAGRAMS]
     sums = {
         one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
@@ -136,8 +151,6 @@ def write_reliability(folder: Path, judged: Sequence[Judged]) -> Picture | None:
     )
     if figure is None:
         return None
-    path = folder / "reliability.png"
-    plot_style.save(figure, path)
     columns = ["method", "risk_is", "mean_risk", "infected_share", "people"]
     rows = [
         [method, scaling, risk / people, infected / people, int(people)]
@@ -146,22 +159,18 @@ def write_reliability(folder: Path, judged: Sequence[Judged]) -> Picture | None:
         for risk, infected, people in found.T
         if people
     ]
-    write_csv(path.with_suffix(".csv"), columns, rows)
     listed = "; ".join(
-        f"{one.title}: mean risk {one.metrics.mean_risk:.0%}, calibration error in "
-        f"equal groups {one.metrics.ece_mass:.3f}"
+        f"{one.title}: calibration error in equal groups {one.metrics.ece_mass:.3f}"
         for one in drawn
     )
     return Picture(
-        path,
+        save(folder, "reliability", figure, columns, rows),
         "Infected share of hidden people against predicted risk: on the diagonal, 20 "
         f"of 100 people with a risk of 20 % are infected. Each point is one of "
         f"{_GROUPS} groups of equally many people, or fewer groups if they would have "
-        f"fewer than {_LEAST_IN_GROUP} people. Grey: as predicted. Platt (one S-shaped "
-        "curve) and isotonic (a rising step function): recalibrated on masked people, "
-        "who were tested but whose results were withheld, if there are enough.",
-        f"Reliability diagrams. {listed}; {judged[0].metrics.prevalence:.0%} are "
-        "infected.",
+        f"fewer than {_LEAST_IN_GROUP} people. Platt and isotonic: recalibrated on "
+        "masked people, who were tested but whose results were withheld.",
+        f"Reliability diagrams. {listed}.",
         wide=is_wide(figure),
     )
 
@@ -178,25 +187,21 @@ def _group_sums(ranked: Curve) -> Floats:
     return np.stack(shares) * found.people
 
 
-def write_training(
-    folder: Path, outcomes: Sequence[Outcome], known: Known
-) -> Picture | None:
+def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
     """Draw loss and validation AUC by round; None if nothing was trained in rounds."""
-    trained = [one for one in outcomes if one.trained]
+    trained = [one for one in outcomes if one.looks]
     if not trained:
         return None
     figure = Figure(figsize=(9, 3.9), layout="constrained")
     loss, auc = (style_axes(axes) for axes in figure.subplots(1, 2))
     rows: list[list[Any]] = []
     for one, line in zip(trained, line_styles(), strict=False):
-        assert one.trained is not None
-        looks = one.trained.looks
-        rounds = [look.round for look in looks]
-        loss.plot(rounds, [look.loss for look in looks], label=one.title, **line)
-        auc.plot(rounds, [look.auc for look in looks], **line)
-        best = max(looks, key=lambda look: look.auc)
+        rounds = [look.round for look in one.looks]
+        loss.plot(rounds, [look.loss for look in one.looks], label=one.title, **line)
+        auc.plot(rounds, [look.auc for look in one.looks], **line)
+        best = max(one.looks, key=lambda look: look.auc)
         auc.plot(best.round, best.auc, "o", color=line["color"])
-        for look in looks:
+        for look in one.looks:
             epsilon = look.epsilon if np.isfinite(look.epsilon) else None
             rows.append([one.method, look.round, look.loss, look.auc, epsilon])
     auc.axhline(0.5, color=INK, linewidth=0.8, alpha=0.5)
@@ -205,64 +210,38 @@ def write_training(
     loss.set_title("Loss on tested people", **TITLE)
     auc.set_title("Validation AUC", **TITLE)
     loss.legend(frameon=False)
-    path = folder / "training.png"
-    plot_style.save(figure, path)
     columns = ["method", "round", "loss", "validation_auc", "epsilon"]
-    write_csv(path.with_suffix(".csv"), columns, rows)
-    best_rounds = "; ".join(_best_round(one, known) for one in trained)
-    metrics = outcomes[0].metrics
-    rather = (
-        ""
-        if metrics is None
-        else f" Use the AUC on the {metrics.people:,} hidden people, under Results."
+    best_rounds = "; ".join(
+        f"{one.title}: round {one.told['best_round']} with AUC "
+        f"{one.told['validation_auc']:.3f}"
+        for one in trained
     )
     return Picture(
-        path,
+        save(folder, "training", figure, columns, rows),
         "Loss on tested people and AUC on validation people, who were tested but held "
         "back; if the round was selected on test people, on these. The dot is the "
-        f"selected round. {best_rounds}. The AUC of few people is uncertain.{rather}",
+        f"selected round. {best_rounds}. The AUC of few people is uncertain.",
         f"Training curves. {best_rounds}.",
         wide=True,
     )
 
 
-def _best_round(outcome: Outcome, known: Known) -> str:
-    """Say which round was best, by which AUC on how many people."""
-    assert outcome.trained is not None
-    said = f"{outcome.title}: round {outcome.trained.best_round} with "
-    if outcome.masked is None or outcome.masked_risk is None:
-        return f"{said}AUC {outcome.trained.validation_auc:.3f}"
-    positive = known.status[outcome.masked] == 1
-    sure = auc_interval(curve(outcome.masked_risk, positive))
-    return (
-        f"{said}validation AUC {outcome.trained.validation_auc:.3f} on "
-        f"{len(positive):,} people, {int(positive.sum()):,} of them positive (95 % "
-        f"interval {formats.number(sure.low, 2)} to {formats.number(sure.high, 2)})"
-    )
-
-
 def write_attack_map(
     folder: Path, traces: Traces, outbreak: Outbreak, title: str
-) -> Picture:
+) -> None:
     """Draw the share of each region's residents who were infected."""
     home = home_regions(traces)
     residents = _residents(home, len(traces.regions))
     raw = np.nan_to_num(outbreak.attack_rate_by_region(home, len(residents)))
-    rate = maps.shrunk_rate(raw * residents, residents)
-    path = folder / "attack-map.png"
-    rates = {f"{title}: attack rate by home region": rate}
+    rates = {
+        f"{title}: attack rate by home region": shrunk_rate(raw * residents, residents)
+    }
     label = "share of residents infected"
-    plot_style.save(maps.risk_maps(traces.regions, rates, residents, label), path)
-    return Picture(
-        path,
-        "Attack rate of each region: the share of its residents (by where they spend "
-        "the night) who were infected, shrunk to the city's mean where few live.",
-    )
+    figure = risk_maps(traces.regions, rates, residents, label)
+    plot_style.save(figure, folder / "attack-map.png")
 
 
-def write_risk_map(
-    folder: Path, traces: Traces, outcome: Outcome, judged: Judged | None
-) -> Picture | None:
+def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | None:
     """Draw regions by predicted and by true risk; None if they have no coordinates.
 
     Of hidden people by where they spend the night; of everybody, and without the
@@ -270,31 +249,29 @@ def write_risk_map(
     """
     if not traces.regions.placed:
         return None
-    home = home_regions(traces)
+    home, found = home_regions(traces), outcome.evaluation
     title = f"Predicted: {outcome.title}"
     rates = {title: outcome.probability}
-    if judged is not None:
-        home = home[judged.person]
-        rates = {title: judged.risk}
-        if judged.isotonic is not None:
-            rates = {f"{title}, recalibrated": judged.isotonic}
-        rates["True"] = judged.infected.astype(float)
+    if found is not None:
+        home = home[found.person]
+        rates = {title: found.risk}
+        if found.isotonic is not None:
+            rates = {f"{title}, recalibrated": found.isotonic}
+        rates["True"] = found.infected.astype(float)
     people = _residents(home, len(traces.regions))
-    if not people.any():
+    lived_in = people > 0
+    if not lived_in.any():
         return None
     total = {
         name: np.bincount(home[home >= 0], rate[home >= 0], len(people)).astype(float)
         for name, rate in rates.items()
     }
-    means = {name: one / np.maximum(people, 1) for name, one in total.items()}
-    shown = {name: maps.shrunk_rate(one, people) for name, one in total.items()}
-    path = folder / "risk-map.png"
-    plot_style.save(maps.risk_maps(traces.regions, shown, people, "risk"), path)
+    shown = {name: shrunk_rate(one, people) for name, one in total.items()}
     columns, values = ["predicted"], [*shown.values()]
-    if judged is not None:
+    if found is not None:
         # Not of real people: a region's mean is the risk of the only one living there.
         columns = ["predicted", "true", "predicted_mean", "true_mean"]
-        values += means.values()
+        values += [one / np.maximum(people, 1) for one in total.values()]
     rows = [
         [
             region,
@@ -303,36 +280,27 @@ def write_risk_map(
             int(people[region]),
             *(value[region] for value in values),
         ]
-        for region in np.flatnonzero(people).tolist()
+        for region in np.flatnonzero(lived_in).tolist()
     ]
     columns = ["region", "name", "x_km", "y_km", "people", *columns]
-    write_csv(path.with_suffix(".csv"), columns, rows)
-    lived_in = people > 0
-    note = "each region's mean is shrunk to the city's, as if 20 average people lived "
-    note += "there too."
-    if empty := int((~lived_in).sum()):
-        look = maps.empty_region_style(traces.regions)
-        note += f" {look.capitalize()}: the {empty:,} regions without any of them."
-    ends = [
-        f"{one[lived_in].min():.0%} to {one[lived_in].max():.0%}"
-        for one in shown.values()
-    ]
-    if judged is None:
-        caption = "Mean predicted risk of the people who spend the night in a region; "
-        return Picture(path, caption + note, f"Map of predicted risk: {ends[0]}.")
-    drawn = _correlation([one[lived_in] for one in shown.values()], people[lived_in])
-    equal = np.ones(int(lived_in.sum()))
-    plain = _correlation([one[lived_in] for one in means.values()], equal)
-    agreement = (
-        f" Correlation of the two: {drawn} as drawn, weighted by people; {plain} "
-        "before shrinking, unweighted."
-    )
+    figure = risk_maps(traces.regions, shown, people, "risk")
+    path = save(folder, "risk-map", figure, columns, rows)
+    what = "Mean predicted risk of the people who spend the night in a region"
+    agreement = ""
+    if found is not None:
+        what = (
+            "Hidden people by the region where they spend the night: mean predicted "
+            "risk, and the share truly infected, on one scale"
+        )
+        both = [one[lived_in] for one in shown.values()]
+        agreement = f" Correlation of the two: {_correlation(both, people[lived_in])}."
+    empty = "striped" if traces.regions.outline_km is not None else "a small cross"
     return Picture(
         path,
-        "Hidden people by the region where they spend the night: mean predicted risk, "
-        f"and the share truly infected, on one scale; {note}{agreement}",
-        f"Two maps of regions. Predicted: {ends[0]}. True: {ends[1]}.{agreement}",
-        wide=True,
+        f"{what}. Each region's mean is shrunk to the city's, as if {_PRIOR_PEOPLE} "
+        f"average people lived there too; a region without any is {empty}.{agreement}",
+        f"Map of regions. {what}.{agreement}",
+        wide=found is not None,
     )
 
 
@@ -341,7 +309,7 @@ def _residents(home: RegionIds, regions: int) -> Floats:
 
 
 def _correlation(both: Sequence[Floats], weight: Floats) -> str:
-    """Return Pearson's weighted correlation; "undefined" if one is constant."""
+    """Return Pearson's correlation weighted by people; "undefined" if constant."""
     covariance = np.cov(np.stack(both), aweights=weight, ddof=0)
     spread = float(covariance[0, 0] * covariance[1, 1])
     return f"{covariance[0, 1] / spread**0.5:.2f}" if spread > 1e-18 else "undefined"
@@ -349,17 +317,15 @@ def _correlation(both: Sequence[Floats], weight: Floats) -> str:
 
 def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> Picture:
     """Draw the curves of a city's mobility, and every statistic against its band."""
-    path = folder / "mobility.png"
-    plot_style.save(mobility_figure(statistics, title), path)
     rows = []
     for name in _DRAWN_CURVES:
         line = statistics.curve(name)
         points = zip(line.x.tolist(), line.y.tolist(), strict=True)
         rows += [[name, line.x_label, x, line.y_label, y] for x, y in points]
-    write_csv(path.with_suffix(".csv"), ["curve", "x_is", "x", "y_is", "y"], rows)
+    columns = ["curve", "x_is", "x", "y_is", "y"]
     inside = sum(bool(item.holds) for item in statistics.statistics)
     return Picture(
-        path,
+        save(folder, "mobility", mobility_figure(statistics, title), columns, rows),
         "Mobility statistics; the grey bars are the bands a city should keep.",
         f"Curves of mobility, and {len(statistics.statistics)} statistics beside their "
         f"bands: {inside} inside.",
@@ -412,3 +378,86 @@ def _bands(axes: Axes, statistics: MobilityStatistics) -> None:
     axes.spines["bottom"].set_visible(False)
     inside = sum(bool(item.holds) for item in shown)
     axes.set_title(f"{inside} of {len(shown)} statistics in their band", **TITLE)
+
+
+def shrunk_rate(total: Floats, people: Floats) -> Floats:
+    """Return ``total`` per person of each region, shrunk to the city's mean.
+
+    Both (regions,). A region's rate is averaged with the city's as if 20 average
+    people lived there too; otherwise a map would show little but regions of two
+    residents.
+    """
+    mean = total.sum() / max(people.sum(), 1)
+    return np.asarray((total + _PRIOR_PEOPLE * mean) / (people + _PRIOR_PEOPLE))
+
+
+def risk_maps(
+    regions: Regions, rates: Mapping[str, Floats], people: Floats, label: str
+) -> Figure:
+    """Draw one map per rate, by title, on one scale: dark low, bright high.
+
+    Each rate (regions,) is of the ``people`` (regions,) of a region; ``label`` names
+    what the colours mean.
+    """
+    room = ConstrainedLayoutEngine(h_pad=0.12)
+    figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
+    panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]
+    lived_in = people > 0
+    shown = np.concatenate([rate[lived_in] for rate in rates.values()])
+    ends = np.quantile(shown, [0.01, 0.99]) if shown.size else np.zeros(2)
+    norm = Normalize(float(ends[0]), float(max(ends[1], ends[0] + 1e-3)))
+    for axes, (title, rate) in zip(panels, rates.items(), strict=True):
+        drawn = _draw(axes, title, regions, rate, people, norm)
+    panels[0].set_ylabel("km")
+    bar = figure.colorbar(drawn, ax=list(panels), shrink=0.75, extend="both", pad=0.02)
+    bar.set_label(label)
+    bar.ax.yaxis.set_major_formatter(PERCENT)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _draw(
+    axes: Axes,
+    title: str,
+    regions: Regions,
+    rate: Floats,
+    people: Floats,
+    norm: Normalize,
+) -> PolyCollection:
+    """Draw one map; return what holds the colours."""
+    style_axes(axes).set_title(title, **TITLE)
+    axes.set_aspect("equal")
+    axes.set_xlabel("km")
+    empty = people <= 0
+    if regions.outline_km is not None:
+        outlines = [regions.outline(region) for region in range(len(regions))]
+        shapes = [np.zeros((0, 2)) if one is None else one for one in outlines]
+        # Stripes: the middle of cividis is grey already.
+        without = PolyCollection(
+            [shapes[region] for region in np.flatnonzero(empty)],
+            facecolors="white",
+            edgecolors=_EMPTY,
+            hatch="/////",
+            linewidths=0.3,
+        )
+        filled = PolyCollection(
+            [shapes[region] for region in np.flatnonzero(~empty)],
+            array=rate[~empty],
+            norm=norm,
+            cmap="cividis",
+            edgecolors="white",
+            linewidths=0.15,
+        )
+        axes.add_collection(without)
+        axes.add_collection(filled)
+        axes.autoscale_view()
+        return filled
+    x, y = regions.centre_km[empty].T
+    axes.scatter(x, y, s=6, marker="x", color=_EMPTY, lw=0.6)
+    # The highest rates in front.
+    order = np.flatnonzero(~empty)[np.argsort(rate[~empty], kind="stable")]
+    size = 4 + 60 * np.sqrt(people / max(float(people.max()), 1.0))
+    x, y = regions.centre_km[order].T
+    return axes.scatter(  # type: ignore[return-value]
+        x, y, c=rate[order], s=size[order], norm=norm, cmap="cividis", lw=0, alpha=0.9
+    )

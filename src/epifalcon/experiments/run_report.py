@@ -6,7 +6,7 @@ is missing and why.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,9 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.epidemic.concerns import concerns
-from epifalcon.experiments import run_plots, run_tables
+from epifalcon.experiments import explaining, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.explaining import explain_person
-from epifalcon.experiments.judged import Judged, judge_all
-from epifalcon.experiments.run_findings import findings, who_is_found
+from epifalcon.experiments.explaining import Explanation, explain_person
 from epifalcon.experiments.run_folder import (
     FIELD_FOLDER,
     PREDICTION,
@@ -29,16 +27,14 @@ from epifalcon.experiments.run_folder import (
     finish,
     finished,
 )
-from epifalcon.experiments.run_methods import Outcome, known_of
+from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
-from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.methods.base import INTERVAL_WIDTH
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.statistics import measure
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
-from epifalcon.reports import explanation_report, formats
-from epifalcon.reports.explanation_report import Explanation
+from epifalcon.reports import formats
 from epifalcon.reports.metrics import METRICS, RUN_METRICS, TERMINAL_METRICS, glossary
 from epifalcon.reports.page import Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table, write_csv
@@ -55,8 +51,6 @@ _PROGRAM = (
     "Clip and noise are, at least in part, those of the authors' program: nothing "
     "bounds what uploads reveal about a person, and no epsilon exists."
 )
-_GIVEN_RATES = ("mean-field", "hbp", "falcon-field")
-"""Methods that compute with the disease's rates, which others do not know."""
 _GLOSSARY = (
     *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
     *("Platt, isotonic", "epsilon", "s"),
@@ -78,15 +72,23 @@ class RunResults:
 
     begun: Begun
     outcomes: Sequence[Outcome]
-    judged: Sequence[Judged]
-    """Empty if nobody is hidden."""
     pictures: Mapping[str, Picture]
     """By the stem of their files."""
     summary: Mapping[str, Any]
-    explained: Explanation | None = None
-    """Of one person, if Falcon Field was run and nobody is real."""
-    failed: Mapping[str, str] = field(default_factory=dict)
+    explained: Explanation | None
+    """Of one person, if a method can explain risks and nobody is real."""
+    failed: Mapping[str, str]
     """Methods beside the run's own that ended with an error, and the error."""
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """How each method does on hidden people; empty if nobody is hidden."""
+        return _evaluations(self.outcomes)
+
+    @property
+    def explaining(self) -> str | None:
+        """The method whose risks can be explained, if it was run."""
+        return _explaining(self.outcomes)
 
     def drawn(self, *names: str) -> list[Part]:
         """Return those of the named plots that exist."""
@@ -106,8 +108,8 @@ def keep_results(
     """
     if finished(begun.folder):
         summary = json.loads((begun.folder / SUMMARY).read_text(encoding="utf-8"))
-        if outcomes[0].trained is not None:
-            summary |= outcomes[0].trained.spent
+        if entry(outcomes[0].method).trains_in_rounds:
+            summary |= outcomes[0].spent or {}
         return Kept(summary, _terminal_tables(outcomes))
     with store.writing(begun.folder):
         statistics = measure(begun.prepared.traces, progress)
@@ -116,27 +118,25 @@ def keep_results(
         if failed:
             summary["failed"] = dict(failed)
         write_summary(begun.folder, begun.prepared.experiment, summary)
-        judged = judge_all(begun, outcomes)
-        own = judged[0] if judged and judged[0].method == outcomes[0].method else None
+        evaluations = _evaluations(outcomes)
         folder, name = begun.folder / "figures", begun.prepared.name
         folder.mkdir(parents=True, exist_ok=True)
         traces = begun.prepared.traces
         drawn = [
-            run_plots.write_precision_recall(folder, judged),
-            run_plots.write_reliability(folder, judged),
-            run_plots.write_risk_map(folder, traces, outcomes[0], own),
-            run_plots.write_training(folder, outcomes, begun.known),
+            run_plots.write_precision_recall(folder, evaluations),
+            run_plots.write_reliability(folder, evaluations),
+            run_plots.write_risk_map(folder, traces, outcomes[0]),
+            run_plots.write_training(folder, outcomes),
             run_plots.write_mobility(folder, statistics, name),
         ]
         if begun.epidemic is not None:
             outbreak = begun.epidemic.outbreak
             drawn.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
         if (explained := _explained(begun, outcomes)) is not None:
-            drawn.append(explanation_report.write_plot(folder, explained))
+            drawn.append(explaining.write_plot(folder, explained))
         results = RunResults(
             begun=begun,
             outcomes=outcomes,
-            judged=judged,
             pictures={one.path.stem: one for one in drawn if one is not None},
             explained=explained,
             summary=summary,
@@ -186,7 +186,7 @@ def run_page(results: RunResults) -> Page:
         title=f"epifalcon run: {prepared.name}",
         lead="Who is probably infected, predicted from where people have been and from "
         "the tests of some of them, and evaluated on people "
-        + ("not tested." if results.judged else "tested but held back."),
+        + ("not tested." if results.evaluations else "tested but held back."),
         headline=_headline(results),
         sections=[
             Section("What was run", _what(results)),
@@ -211,13 +211,24 @@ def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
 
     None if people are real: others than the person read a report.
     """
-    place = begun.method_folder(FIELD) / PREDICTION
-    found = [one for one in outcomes if one.method == FIELD]
-    if not found or not nobody_real(begun) or not (place / FIELD_FOLDER).is_dir():
+    if (method := _explaining(outcomes)) is None or not nobody_real(begun):
         return None
-    known = known_of(begun)
-    risk = np.where(known.tested & ~known.tested.all(), -1, found[0].probability)
+    place = begun.method_folder(method) / PREDICTION
+    if not (place / FIELD_FOLDER).is_dir():
+        return None
+    known = begun.tests
+    risk = next(one.probability for one in outcomes if one.method == method)
+    risk = np.where(known.tested & ~known.tested.all(), -1, risk)
     return explain_person(place, begun.reported, known, int(np.argmax(risk)))
+
+
+def _evaluations(outcomes: Sequence[Outcome]) -> list[Evaluation]:
+    return [one.evaluation for one in outcomes if one.evaluation is not None]
+
+
+def _explaining(outcomes: Sequence[Outcome]) -> str | None:
+    found = (one.method for one in outcomes if entry(one.method).stores_state)
+    return next(found, None)
 
 
 def _write_tables(folder: Path, results: RunResults) -> None:
@@ -239,7 +250,7 @@ def _write_tables(folder: Path, results: RunResults) -> None:
     write_csv(folder / "methods.csv", columns, cells)
     statistics = results.summary["statistics"]
     for name, table in {
-        "in-plain-words": who_is_found(results.judged),
+        "in-plain-words": run_tables.who_is_found(results.evaluations),
         "privacy": run_tables.privacy_table(results.outcomes),
         "forecast": run_tables.forecast_table(results.outcomes),
         "city": run_tables.statistics_table(statistics, explained=True),
@@ -311,9 +322,8 @@ def _what(results: RunResults) -> list[Part]:
     rows = []
     for one in results.outcomes:
         rounds = "-"
-        if one.trained is not None:
-            best = one.trained.best_round
-            rounds = f"{one.trained.looks[-1].round:,}, the best {best:,}"
+        if one.looks:
+            rounds = f"{one.told['rounds']:,}, the best {one.told['best_round']:,}"
         what = entry(one.method).summary
         rows.append([one.title, what, _also_knows(one), rounds])
     for method, why in results.failed.items():
@@ -325,16 +335,17 @@ def _what(results: RunResults) -> list[Part]:
 
 def _also_knows(one: Outcome) -> str:
     """Say what a method knows besides tests and traces."""
-    kind, settings = entry(one.method).kind, one.settings
+    listed = entry(one.method)
     known = {
-        "the disease's rates": one.method in _GIVEN_RATES,
-        "the disease's rates, if it reads them": kind == "own",
-        "something of the truth, as a ceiling": kind == "ceiling",
-        "everybody's cases, which hold the answers": one.method == "falcon"
-        and settings is not None
-        and settings.macro_cases == "all",
-        "its round was chosen on the people it is evaluated on": settings is not None
-        and settings.stopping.selected_on == "test",
+        "the disease's rates": listed.uses_pathogen,
+        "the disease's rates, if it reads them": listed.is_own,
+        "something of the truth, as a ceiling": listed.is_ceiling,
+        "everybody's cases, which hold the answers": one.told.get("macro_cases")
+        == "all",
+        "its round was chosen on the people it is evaluated on": one.told.get(
+            "selected_on"
+        )
+        == "test",
     }
     return "; ".join(what for what, given in known.items() if given) or "-"
 
@@ -358,13 +369,13 @@ def _disease(results: RunResults) -> str:
 
 
 def _mode(results: RunResults) -> str:
-    for one in results.outcomes:
-        if one.method == "falcon" and one.settings is not None:
-            privacy = one.settings.privacy
-            if privacy.mode != "off" and not privacy.is_published:
-                return _PROGRAM
-            return _MODES[privacy.mode]
-    return ""
+    listed = [entry(one.method) for one in results.outcomes]
+    if not any(one.trains_in_rounds and one.takes_privacy for one in listed):
+        return ""
+    privacy = results.begun.prepared.experiment.privacy
+    if privacy.mode != "off" and not privacy.is_published:
+        return _PROGRAM
+    return _MODES[privacy.mode]
 
 
 def _results(results: RunResults) -> list[Part]:
@@ -376,13 +387,13 @@ def _results(results: RunResults) -> list[Part]:
         ]
         parts.append(Text(said, "note"))
     table = run_tables.methods_table(results.outcomes)
-    if not results.judged:
+    if not results.evaluations:
         parts += [_not_evaluated(results), table]
         said = _diagnostics(results)
         return [*parts, *([Text(said, "findings")] if said else [])]
-    said = findings(results.judged, results.begun.prepared.name)
+    said = run_tables.findings(results.evaluations, results.begun.prepared.name)
     parts.append(Text([*said, *_diagnostics(results)], "findings"))
-    parts += [who_is_found(results.judged), table]
+    parts += [run_tables.who_is_found(results.evaluations), table]
     parts += results.drawn("precision-recall", "reliability")
     words = [list(one) for one in glossary(_GLOSSARY).items()]
     return [*parts, Table("What the words mean", ["word", "meaning"], words)]
@@ -398,7 +409,7 @@ def _diagnostics(results: RunResults) -> list[str]:
                 f"infected, and {now:.1%} still are at the end of the last day, "
                 "exposed or infectious (`risk_now` in the list of risks)."
             )
-        if results.judged and (width := one.told.get(INTERVAL_WIDTH)) is not None:
+        if results.evaluations and (width := one.told.get(INTERVAL_WIDTH)) is not None:
             said.append(
                 f"By {one.title}, the 90 % interval of a risk is {100 * width:.1f} "
                 "percentage points wide on average (`risk_low`, `risk_high`)."
@@ -433,12 +444,12 @@ def _where(results: RunResults) -> list[Part]:
 
 
 def _explanation(results: RunResults) -> list[Part]:
-    if all(one.method != FIELD for one in results.outcomes):
+    if (method := results.explaining) is None:
         return []
     command = f"epifalcon explain {results.begun.folder.name} PERSON"
     # Without --method the command takes the run's own method.
-    if results.outcomes[0].method != FIELD:
-        command += f" --method {FIELD}"
+    if results.outcomes[0].method != method:
+        command += f" --method {method}"
     if results.explained is None:
         if nobody_real(results.begun):
             return []
@@ -449,22 +460,19 @@ def _explanation(results: RunResults) -> list[Part]:
         return [Text([said], "note")]
     tested = bool(results.begun.known.tested.all())
     who = "one person" if tested else "one person not tested"
-    lead = f"By Falcon Field, {who}: the one with the highest risk. For anybody: "
-    shown = explanation_report.parts(
+    lead = f"By {entry(method).title}, {who}: the one with the highest risk. For "
+    shown = explaining.parts(
         results.explained,
         results.pictures.get("explanation"),
-        explanation_report.SIMULATED,
+        explaining.SIMULATED,
         tested=tested,
     )
-    return [Text([f"{lead}`{command}`"]), *shown]
+    return [Text([f"{lead}anybody: `{command}`"]), *shown]
 
 
 def _training(results: RunResults) -> list[Part]:
-    parts, forecast = (
-        results.drawn("training"),
-        run_tables.forecast_table(results.outcomes),
-    )
-    return [*parts, forecast] if forecast.rows else parts
+    forecast = run_tables.forecast_table(results.outcomes)
+    return [*results.drawn("training"), *([forecast] if forecast.rows else [])]
 
 
 def _privacy(results: RunResults) -> list[Part]:

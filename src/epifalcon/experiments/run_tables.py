@@ -1,5 +1,6 @@
-"""Numbers of a run and of outbreaks, for JSON and as tables."""
+"""Numbers of a run and of outbreaks: for JSON, as tables and as sentences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -8,11 +9,14 @@ import numpy as np
 
 from epifalcon.epidemic.outbreak import ASYMPTOMATIC, SYMPTOMATIC
 from epifalcon.epidemic.reproduction_number import counted_r0, hazard_r0
+from epifalcon.evaluation.metrics import MetricSettings
+from epifalcon.evaluation.uncertainty import auc_difference, auc_interval
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import Begun
-from epifalcon.experiments.run_methods import Outcome
+from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
 from epifalcon.machine import peak_rss_mb
+from epifalcon.methods.registry import entry
 from epifalcon.mobility.statistics import MobilityStatistics
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.events import UNITS
@@ -23,6 +27,8 @@ from epifalcon.reports.privacy_card import Guarantee, channel_table
 from epifalcon.reports.tables import Table
 from epifalcon.streams import Streams
 
+_ROUGH = 0.2
+"""Calibration error, as a share of the prevalence, of rough probabilities."""
 _CASE_MEASURES = {
     "count": "",
     "share": " in a hundred tested visitors",
@@ -111,15 +117,10 @@ def methods_table(
         columns = [METRICS[name].title for name in metrics]
     rows = []
     for one in outcomes:
-        if scored is None:
-            trained = one.trained
-            cells = [
-                formats.number(None if trained is None else trained.validation_auc)
-            ]
-        else:
-            cells = [
-                formats.number(getattr(one.metrics, name, None)) for name in metrics
-            ]
+        figures = [one.told.get("validation_auc")]
+        if scored is not None:
+            figures = [getattr(one.metrics, name, None) for name in metrics]
+        cells = [formats.number(figure) for figure in figures]
         # A method without a ledger sees places and tests as they are.
         epsilon = None if one.spent is None else one.spent["epsilon"]["person"]
         cells += [formats.epsilon(epsilon), f"{one.seconds:.1f}"]
@@ -131,9 +132,9 @@ def guarantee(outcome: Outcome) -> Guarantee | None:
     """Return what the ledger of a method says; None if nothing was noised."""
     if outcome.spent is None or outcome.spent["mode"] == "off":
         return None
-    trained = outcome.trained
-    rounds = trained.looks[-1].round if trained else outcome.told["sweeps"]
-    return Guarantee(spent=outcome.spent, rounds=rounds, trained=trained is not None)
+    trained = entry(outcome.method).trains_in_rounds
+    rounds = outcome.told["rounds" if trained else "sweeps"]
+    return Guarantee(spent=outcome.spent, rounds=rounds, trained=trained)
 
 
 def privacy_table(outcomes: Sequence[Outcome]) -> Table:
@@ -152,9 +153,8 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
     columns: list[str] = []
     caption = "Region model"
     for item in outcomes:
-        if item.trained is None or item.trained.forecast is None:
+        if (found := item.told.get("forecast")) is None:
             continue
-        found = item.trained.forecast
         ahead = len(found["scores"]["model"]["mae"])
         caption = (
             f"Region model: error of its forecasts of {found['source']} cases"
@@ -254,3 +254,150 @@ def outbreak_table(figures: dict[str, Any]) -> Table:
         rows.append(["authors' release (one draw)", share, peak, *[""] * 3])
     columns = ["outbreak", "infected share", "most infectious", "on day"]
     return Table("Outbreaks", [*columns, "infections", "ms"], rows)
+
+
+def top_count(people: int) -> int:
+    """Return how many of the highest risks are reported: 100, or 10 of few people."""
+    return min(people, 100 if people >= 500 else 10)
+
+
+def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
+    """Say what the run's own method, the first, found, and how others compare.
+
+    Empty if nobody was hidden.
+    """
+    if not evaluations:
+        return []
+    own = evaluations[0]
+    metrics, ranked = own.metrics, own.ranked["raw"]
+    if metrics.auc is None:
+        kind = "infected" if metrics.infected else "healthy"
+        return [f"All {metrics.people:,} hidden people are {kind}: nothing to rank."]
+    top = top_count(metrics.people)
+    called = int(ranked.called[(ranked.recall >= metrics.extinction_recall).argmax()])
+    return [
+        (
+            f"Of the {top} hidden people with the highest risk by {_name(own)}, "
+            f"{float(ranked.found(top)):.0f} are infected; of {top} chosen at random "
+            f"it would be {top * metrics.prevalence:.0f}."
+        ),
+        _best(evaluations, preset),
+        _ceilings(evaluations),
+        (
+            f"Finding {metrics.extinction_recall:.0%} of the infected would end the "
+            f"epidemic: {called:,} of {metrics.people:,} people must be called for "
+            f"that, {metrics.dep or 0:.0%} of them infected (DEP); at random "
+            f"{metrics.prevalence:.0%}."
+        ),
+        _probabilities(own),
+    ]
+
+
+def who_is_found(evaluations: Sequence[Evaluation]) -> Table:
+    """Return one row per method: infected people among the highest risks, and AUC."""
+    if not evaluations:
+        return Table("", [], [])
+    first = evaluations[0]
+    top = top_count(first.metrics.people)
+    rows = []
+    for one in evaluations:
+        interval = auc_interval(one.ranked["raw"])
+        within = "-"
+        if interval.low is not None and interval.high is not None:
+            within = f"{interval.low:.3f} to {interval.high:.3f}"
+        rows.append(
+            [
+                one.title,
+                f"{float(one.ranked['raw'].found(top)):.0f}",
+                formats.percent(one.metrics.recall_at_budget),
+                formats.number(one.metrics.auc),
+                within,
+                "" if one is first else _difference(one, first),
+            ]
+        )
+    chance = f"{top * first.metrics.prevalence:.0f}"
+    budget = formats.percent(first.metrics.tests / first.metrics.people)
+    rows.append(["by chance", chance, budget, "0.500", "", ""])
+    columns = [
+        "method",
+        f"infected of the {top} highest",
+        f"infected found by {first.metrics.tests:,} tests",
+        "AUC",
+        "95 % interval",
+        f"minus {first.title}",
+    ]
+    return Table("Who finds the infected", columns, rows)
+
+
+def _best(evaluations: Sequence[Evaluation], preset: str) -> str:
+    methods = [one for one in evaluations if not entry(one.method).is_ceiling]
+    if len(methods) < 2:
+        return "No other method was run: add `--beside hgnn --beside hbp`."
+    best, second = sorted(methods, key=lambda one: -(one.metrics.auc or 0))[:2]
+    other = second if best is evaluations[0] else evaluations[0]
+    gap = auc_difference(best.risk, other.risk, best.infected)
+    chance = ""
+    if gap.low is not None:
+        chance = ", which can be chance" if gap.low <= 0 else ", larger than chance"
+    listed = ",".join(one.method for one in evaluations)
+    return (
+        f"{_name(best)} ranks best here: its AUC minus that of {_name(other)} is "
+        f"{_difference(best, other)}{chance}. This is one outbreak; for five: "
+        f"`epifalcon compare --preset {preset} --methods {listed} --seeds 5 --out "
+        "table`."
+    )
+
+
+def _ceilings(evaluations: Sequence[Evaluation]) -> str:
+    ceilings = [
+        f"{_name(one)} {formats.number(one.metrics.auc)}"
+        for one in evaluations
+        if entry(one.method).is_ceiling
+    ]
+    if not ceilings:
+        return "No ceiling was run: add `--beside oracle`, which sees the truth."
+    own = evaluations[0]
+    return (
+        f"Given a part of the truth, AUC of {'; '.join(ceilings)}; {_name(own)} has "
+        f"{formats.number(own.metrics.auc)}, chance 0.500."
+    )
+
+
+def _probabilities(own: Evaluation) -> str:
+    """Say whether the risks can be read as probabilities."""
+    metrics, ranked = own.metrics, own.ranked["raw"]
+    if metrics.mean_risk is None or metrics.ece_mass is None:
+        return f"The scores of {_name(own)} rank people and are not probabilities."
+    # What true probabilities near the prevalence would have by chance.
+    variance = metrics.prevalence * (1 - metrics.prevalence)
+    groups = MetricSettings().bins
+    chance = math.sqrt(2 / math.pi * variance * groups / metrics.people)
+    low = auc_interval(ranked).low
+    if metrics.ece_mass <= max(_ROUGH * metrics.prevalence, 1.5 * chance):
+        advice = "take them as rough probabilities"
+    elif low is not None and low > 0.5:
+        advice = "use them to rank, not as probabilities"
+    else:
+        advice = "they are not probabilities, nor is it shown that they rank people"
+    raw = "" if own.left_raw is None else f" Not recalibrated: {own.left_raw}."
+    return (
+        f"The risks of {_name(own)} have mean {metrics.mean_risk:.1%}; "
+        f"{metrics.prevalence:.1%} of the hidden people are infected. In equal groups "
+        f"risk and infected share differ by {metrics.ece_mass:.3f} on average, by "
+        f"chance alone about {chance:.3f}: {advice}.{raw}"
+    )
+
+
+def _difference(one: Evaluation, first: Evaluation) -> str:
+    gap = auc_difference(one.risk, first.risk, one.infected)
+    if gap.estimate is None:
+        return "-"
+    if gap.low is None or gap.high is None:
+        return f"{gap.estimate:+.3f}"
+    return f"{gap.estimate:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+
+
+def _name(one: Evaluation) -> str:
+    """Return the title as part of a sentence: "Falcon (paper)"."""
+    first, _, rest = one.title.partition(", ")
+    return f"{first} ({rest})" if rest else first

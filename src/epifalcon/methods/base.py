@@ -185,6 +185,11 @@ class Method(ABC):
             raise DataError(f"people must be numbers from 0 to {len(risk) - 1}")
         return risk[wanted]
 
+    def require_possible(  # noqa: B027
+        self, traces: Traces, tests: Known, context: Context
+    ) -> None:
+        """Raise early what ``fit`` would raise of these tests and settings."""
+
     def save_state(self, folder: Path, origin: Origin) -> None:  # noqa: B027
         """Write what later commands need of the fit into ``folder``."""
 

@@ -18,7 +18,6 @@ from epifalcon import store
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation.attacks.upload_recorder import VIEW
 from epifalcon.evaluation.metrics import MetricSettings
-from epifalcon.experiments.judged import judge_curves
 from epifalcon.experiments.measurements import (
     FAILED,
     SCALINGS,
@@ -117,7 +116,6 @@ def measure_method(
     found_done = (place / PREDICTION).is_dir()
     listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
     outcome = run_method(begun, method, listeners)
-    # Before the evaluation, which needs memory of its own.
     peak, used = peak_rss_mb(), cpu_seconds()
     measured = Measured(
         title=outcome.title,
@@ -136,14 +134,9 @@ def measure_method(
 def training_of(outcome: Outcome) -> Training:
     """Return the learning rate and the steps that ``outcome`` reports.
 
-    Falcon and HGNN count rounds; where they report no learning rate or limit, those
-    of their settings hold.
+    Falcon and HGNN count rounds.
     """
-    reported = {**outcome.as_plain(), **outcome.told}
-    if outcome.settings is not None:
-        model = outcome.settings.model
-        defaults = {LEARNING_RATE: model.learning_rate, STEP_LIMIT: model.rounds}
-        reported = {**defaults, **reported}
+    reported = outcome.told
     steps = reported.get(BEST_STEP, reported.get("best_round"))
     limit = reported.get(STEP_LIMIT)
     return Training(
@@ -155,13 +148,13 @@ def training_of(outcome: Outcome) -> Training:
 
 def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
     """Return the fields of ``Measured`` that scores and true labels determine."""
-    if outcome.metrics is None:
+    found = outcome.evaluation
+    if found is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
-    found = judge_curves(begun, outcome)
     ranked = found.ranked
     bins = MetricSettings().bins
     return {
-        "metrics": outcome.metrics.as_plain(),
+        "metrics": found.metrics.as_plain(),
         "recalibrated": {
             name: calibrated_figures(one, bins) for name, one in ranked.items()
         },
