@@ -7,15 +7,16 @@ from matplotlib.colors import to_hex
 from epifalcon.experiments.run_plots import risk_maps
 from epifalcon.methods.registry import entry, names
 from epifalcon.mobility.regions import Regions
-from epifalcon.reports import method_plots, plot_style
-from epifalcon.reports.method_plots import Diagram, method_lines
+from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.study_plots import (
+    Diagram,
     Panel,
     Point,
     dots,
     epidemic_curve,
     lines,
     merge_equal,
+    method_lines,
     points,
 )
 
@@ -211,7 +212,7 @@ def test_few_methods_have_colours_whatever_their_rank_and_others_are_grey():
     found = []
     for order in (rows, rows[::-1]):
         drawn = method_lines(order, curves_of(order))
-        figure = method_plots.precision_recall(drawn, "T", 0.2, 0.8)
+        figure = study_plots.precision_recall(drawn, "T", 0.2, 0.8)
         style = {
             one["method"]: (line.style["color"], str(line.style.get("linestyle")))
             for one, line in zip(order, drawn, strict=True)
@@ -225,7 +226,7 @@ def test_few_methods_have_colours_whatever_their_rank_and_others_are_grey():
     assert {found[0][name][0] for name in set(found[0]) - STRONG} == {plot_style.GREY}
     axes = figure.axes[0]
     assert any(list(line.get_xdata()) == [0.8] * 2 for line in axes.get_lines())
-    forest = method_plots.differences(rows, "note").axes[0]
+    forest = study_plots.differences(rows, "note").axes[0]
     dots_drawn = [one for one in forest.get_lines() if len(one.get_xdata()) == 1]
     colours = [to_hex(one.get_color()) for one in dots_drawn]
     falcon = [one["method"] for one in rows if one["method"] != "hgnn"].index("falcon")
@@ -250,7 +251,7 @@ def test_every_falcon_of_a_study_has_a_line_of_its_own():
 def test_reliability_leaves_out_what_was_not_fitted():
     sums = np.array([[10.0, 30.0], [12.0, 25.0], [50.0, 50.0]])
     scalings = dict.fromkeys(("raw", "platt", "isotonic"), sums)
-    figure = method_plots.reliability(
+    figure = study_plots.reliability(
         [Diagram("A", scalings), Diagram("B", scalings, "too few")]
     )
     first, second = figure.axes
@@ -259,4 +260,4 @@ def test_reliability_leaves_out_what_was_not_fitted():
     np.testing.assert_allclose(first.get_lines()[1].get_xdata(), [0.2, 0.6])
     np.testing.assert_allclose(first.get_lines()[1].get_ydata(), [0.24, 0.5])
     assert "not recalibrated" in second.texts[0].get_text()
-    assert method_plots.reliability([]) is None
+    assert study_plots.reliability([]) is None

@@ -97,7 +97,8 @@ def outbreak(
     figures["share_reported"] = reported.observed_share
     if out is not None:
         with store.new_directory(out, overwrite=overwrite, inputs=[city]) as folder:
-            chosen.save_reported(folder / REPORTED, reported, seed)
+            if reported is not chosen.traces:
+                reported.save(folder / REPORTED, chosen.origin(seed))
             origin = chosen.origin(seed)
             for epidemic in epidemics:
                 epidemic.save(folder / f"seed-{epidemic.seed}", origin)

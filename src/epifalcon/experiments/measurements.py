@@ -26,7 +26,7 @@ from epifalcon.evaluation.metrics import dep
 from epifalcon.experiments.run_folder import MEASURED, PREDICTION
 from epifalcon.methods.registry import entry, names
 from epifalcon.settings import json_text
-from epifalcon.types import Floats
+from epifalcon.types import Floats, Plain
 
 _log = logging.getLogger(__name__)
 FAILED = "failed.json"
@@ -122,28 +122,16 @@ class Measured:
         """
         try:
             found = cls.load(folder)
-            if found is not None:
-                _require_manifest(folder / PREDICTION)
-        except CorruptFileError as error:
+            if found is not None and (folder / PREDICTION).is_dir():
+                # Its files are left to those who read them: they may be gigabytes.
+                store.read_manifest(folder / PREDICTION)
+        except (CorruptFileError, DataError) as error:
             _log.warning("%s; measured again", error)
             with store.writing(folder):
                 for damaged in (MEASURED, PREDICTION):
                     shutil.rmtree(folder / damaged, ignore_errors=True)
             return None
         return found
-
-
-def _require_manifest(prediction: Path) -> None:
-    """Raise ``CorruptFileError`` for a prediction whose manifest cannot be read.
-
-    Its files are left to those who read them: of a million people they are gigabytes.
-    """
-    if not prediction.is_dir():
-        return
-    try:
-        store.read_manifest(prediction)
-    except DataError as error:
-        raise CorruptFileError(str(error)) from None
 
 
 _ARRAYS = ("precision", "reliability")
@@ -162,9 +150,7 @@ class Failed:
 
     def save(self, folder: Path) -> None:
         """Write ``failed.json`` into the method's folder."""
-        with store.writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            store.replace_text(folder / FAILED, json_text(vars(self), indent=2) + "\n")
+        _save_json(folder, FAILED, vars(self))
 
     @classmethod
     def of(cls, error: BaseException, source_sha256: str | None = None) -> "Failed":
@@ -181,8 +167,7 @@ class Failed:
         if not path.is_file():
             return None
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            return cls(**told)
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, OSError, TypeError):
             return cls(f"{path}: cannot be read")
 
@@ -196,9 +181,7 @@ class Followed:
 
     def save(self, folder: Path) -> None:
         """Write ``found.json`` into ``folder``."""
-        with store.writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            store.replace_text(folder / FOUND, json_text(vars(self), indent=2) + "\n")
+        _save_json(folder, FOUND, vars(self))
 
     @classmethod
     def load(cls, folder: Path) -> "Followed | None":
@@ -207,6 +190,12 @@ class Followed:
             return cls(**json.loads((folder / FOUND).read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             return None
+
+
+def _save_json(folder: Path, name: str, values: Plain) -> None:
+    with store.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        store.replace_text(folder / name, json_text(values, indent=2) + "\n")
 
 
 def source_sha256(method: str, sources: Sequence[Path]) -> str | None:

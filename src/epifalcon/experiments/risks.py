@@ -108,21 +108,18 @@ class Risks:
         """Write the table as CSV or Parquet, by the suffix, atomically."""
         require_writable(path, overwrite=overwrite)
         path = Path(os.path.realpath(path))
-        with _scratch(path) as scratch:
-            self._write(scratch, path.suffix.lower())
-            scratch.rename(path)
-
-    def _write(self, scratch: Path, suffix: str) -> None:
         # Through memory: a full disk is then an OSError of Python's.
         content = io.BytesIO()
-        if suffix == ".csv":
+        if path.suffix.lower() == ".csv":
             self.table.write_csv(content)
         else:
             self.table.write_parquet(content)
-        with scratch.open("wb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
+        with _scratch(path) as scratch:
+            with scratch.open("wb") as file:
+                file.write(content.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.rename(path)
 
 
 def require_writable(path: Path, *, overwrite: bool = False) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from epifalcon.experiments.run_methods import (
     threads_now,
 )
 from epifalcon.experiments.run_report import Kept, keep_results
-from epifalcon.experiments.simulation import CITY, city_folder, open_city, run_epidemics
+from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epidemics
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
 from epifalcon.progress import Progress, silent
@@ -93,7 +93,15 @@ def run(
             begun = _begin(
                 experiment, out, name, city, tests, seed or 0, overwrite, progress
             )
-        for warning in _warnings(begun):
+        method, mode = begun.prepared.experiment.method, "off"
+        if entry(method).privacy_table != "privacy":
+            mode = begun.prepared.experiment.privacy.mode
+        if mode != "off":
+            warn(
+                f"--mode {mode} protects falcon alone: {method} sees traces and tests "
+                "as they are"
+            )
+        for warning in concerns(begun.known, begun.reported):
             warn(warning)
         listeners = Listeners(
             progress=progress, checkpoint_seconds=checkpoint_seconds, log=tensorboard
@@ -101,8 +109,7 @@ def run(
         try:
             return _finish(begun, listeners)
         except WriteError as error:
-            way = f"go on with: {resume_command(out)}"
-            raise WriteError(f"{error}; {way}") from None
+            raise WriteError(f"{error}; go on with: {resume_command(out)}") from None
 
 
 def resume_command(out: Path) -> str:
@@ -132,8 +139,13 @@ def _begin(
     store.refuse_occupied(out, overwrite)
     if tests is not None and city is None:
         raise SettingsError("--known needs --city: the tests are of its people")
-    known = None if tests is None else _load_tests(tests)
-    prepared = open_city(name, experiment, city, seed, progress)
+    known = None
+    if tests is not None:
+        place = tests_folder(tests)
+        if (tests / CITY).is_dir() and place == tests:
+            raise DataError(f"{tests}: holds no test results; import with --tests")
+        known = Known.load(place)
+    prepared = prepare(name, experiment, seed, progress, city)
     epidemic = None
     if known is None:
         epidemic = next(run_epidemics(experiment, prepared.traces, seed))
@@ -148,13 +160,6 @@ def _begin(
     require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[city, tests])
     return begun
-
-
-def _load_tests(folder: Path) -> Known:
-    place = tests_folder(folder)
-    if (folder / CITY).is_dir() and place == folder:
-        raise DataError(f"{folder}: holds no test results; import with --tests")
-    return Known.load(place)
 
 
 def _resume(
@@ -189,22 +194,18 @@ def _resume(
     return begun
 
 
-def _warnings(begun: Begun) -> Iterator[str]:
-    experiment = begun.prepared.experiment
-    mode = experiment.privacy.mode
-    if mode != "off" and entry(experiment.method).privacy_table != "privacy":
-        yield (
-            f"--mode {mode} protects falcon alone: {experiment.method} sees traces "
-            "and tests as they are"
-        )
-    yield from concerns(begun.known, begun.reported)
-
-
 def _finish(begun: Begun, listeners: Listeners) -> Kept:
     """Train what is not trained yet, evaluate it and write the report."""
     experiment = begun.prepared.experiment
-    with _naming_own_method(experiment.method):
+    try:
         outcomes = [run_method(begun, experiment.method, listeners)]
+    except Exception as error:
+        if isinstance(error, EpifalconError) or not entry(experiment.method).is_own:
+            raise
+        raise SettingsError(
+            f"method {experiment.method!r}, your own, failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
     failed = {}
     for method in experiment.beside:
         found = run_guest(begun, method, listeners)
@@ -213,17 +214,3 @@ def _finish(begun: Begun, listeners: Listeners) -> Kept:
         else:
             outcomes.append(found)
     return keep_results(begun, outcomes, listeners.progress, failed)
-
-
-@contextlib.contextmanager
-def _naming_own_method(method: str) -> Iterator[None]:
-    """Turn what a user's own method raises into one line with its name."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, EpifalconError) or entry(method).kind != "own":
-            raise
-        message = f"{type(error).__name__}: {error}"
-        raise SettingsError(
-            f"method {method!r}, your own, failed: {message}"
-        ) from error

@@ -102,7 +102,8 @@ def begin(
             begun.known.save(scratch / KNOWN, begun.origin)
         else:
             begun.epidemic.save(scratch, begun.origin)
-        prepared.save_reported(scratch / REPORTED, begun.reported, begun.seed)
+        if begun.reported is not prepared.traces:
+            begun.reported.save(scratch / REPORTED, begun.origin)
         text = prepared.experiment.to_toml()
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
         meta = {**_meta(begun), "finished": False, "grows": _LATER}
@@ -152,15 +153,9 @@ def open_run(folder: Path) -> Begun:
         epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, took)
     reported = prepared.traces
     if (folder / REPORTED).is_dir():
-        reported = _load_reported(folder)
+        reported = Traces.load(folder / REPORTED)
     threads = meta.get("threads")
     return Begun(folder, prepared, seed, reported, known, epidemic, threads)
-
-
-def _load_reported(folder: Path) -> Traces:
-    """Load the traces as methods see them: the true ones if nothing is left out."""
-    reported = folder / REPORTED
-    return Traces.load(reported if reported.is_dir() else folder / CITY)
 
 
 def _meta(begun: Begun) -> dict[str, object]:
@@ -198,16 +193,26 @@ class FinishedRun:
         whole = finished(folder)
         seed = store.verify(folder)["seed"]
         experiment = Experiment.load(str(folder / SETTINGS))
-        there = (experiment.method, *experiment.beside) if whole else ()
-        there = tuple(dict.fromkeys((*there, *_measured(folder))))
+        there = [experiment.method, *experiment.beside] if whole else []
+        # Those that a comparison has finished, too.
+        measured = (folder / METHODS).glob(f"*/{MEASURED}")
+        there += sorted(place.parent.name for place in measured)
         if not there:
             raise DataError(f"{folder}: this run is not finished; {_way_on(folder)}")
+        method = method or experiment.method
+        if method not in there:
+            entry(method)
+            raise SettingsError(
+                f"{folder}: method={method!r} was not run there, only "
+                f"{', '.join(dict.fromkeys(there))}: choose one with --method"
+            )
+        cut = (folder / REPORTED).is_dir()
         return cls(
             folder=folder,
-            method=_chosen(folder, method or experiment.method, there),
+            method=method,
             experiment=experiment,
             seed=seed,
-            traces=_load_reported(folder),
+            traces=Traces.load(folder / (REPORTED if cut else CITY)),
             known=Known.load(folder / KNOWN),
         )
 
@@ -250,22 +255,6 @@ class FinishedRun:
             if name in arrays
         }
         return Risks(np.array(scores), self.known.status, self.traces.names, **more)
-
-
-def _measured(folder: Path) -> list[str]:
-    """Return the methods that a comparison has finished there."""
-    places = (folder / METHODS).glob(f"*/{MEASURED}")
-    return sorted(place.parent.name for place in places)
-
-
-def _chosen(folder: Path, method: str, there: tuple[str, ...]) -> str:
-    if method not in there:
-        entry(method)
-        raise SettingsError(
-            f"{folder}: method={method!r} was not run there, only {', '.join(there)}: "
-            "choose one with --method"
-        )
-    return method
 
 
 def _way_on(folder: Path) -> str:

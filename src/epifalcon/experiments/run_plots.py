@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.calibration import reliability
@@ -22,22 +20,21 @@ from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.reports import method_plots, plot_style
-from epifalcon.reports.method_plots import Diagram, Line
+from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.page import Picture
 from epifalcon.reports.plot_style import (
     FIGURE_TITLE,
     GREEN,
     INK,
-    ORANGE,
     PERCENT,
     SMALL,
     TITLE,
     is_wide,
     line_styles,
+    plain_ticks,
     style_axes,
 )
-from epifalcon.reports.study_plots import epidemic_curve
+from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
 from epifalcon.reports.tables import write_csv
 from epifalcon.types import Floats, RegionIds
 
@@ -53,7 +50,6 @@ _GROUPS, _LEAST_IN_GROUP = 10, 30
 """Most groups of a reliability diagram, and fewest people of a group."""
 _LEAST_CALLED = 10
 """People from whom on a precision is drawn: that of one or two says nothing."""
-_PLAIN_NUMBERS = FuncFormatter(lambda value, _: f"{value:g}")
 _EMPTY = "#8b969f"
 _PRIOR_PEOPLE = 20
 
@@ -116,7 +112,7 @@ def write_precision_recall(
         lines.append(Line(found.recall[enough], found.precision[enough], style))
     recall = metrics.extinction_recall
     title = "Precision and recall on hidden people"
-    figure = method_plots.precision_recall(lines, title, metrics.prevalence, recall)
+    figure = study_plots.precision_recall(lines, title, metrics.prevalence, recall)
     assert figure is not None
     rows = [
         [one.method, *point]
@@ -146,7 +142,7 @@ def write_reliability(
         one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
         for one in drawn
     }
-    figure = method_plots.reliability(
+    figure = study_plots.reliability(
         [Diagram(one.title, sums[one.method], one.left_raw) for one in drawn]
     )
     if figure is None:
@@ -316,7 +312,7 @@ def _correlation(both: Sequence[Floats], weight: Floats) -> str:
 
 
 def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> Picture:
-    """Draw the curves of a city's mobility, and every statistic against its band."""
+    """Draw the curves of a city's mobility."""
     rows = []
     for name in _DRAWN_CURVES:
         line = statistics.curve(name)
@@ -326,58 +322,28 @@ def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> 
     inside = sum(bool(item.holds) for item in statistics.statistics)
     return Picture(
         save(folder, "mobility", mobility_figure(statistics, title), columns, rows),
-        "Mobility statistics; the grey bars are the bands a city should keep.",
-        f"Curves of mobility, and {len(statistics.statistics)} statistics beside their "
-        f"bands: {inside} inside.",
+        f"Curves of mobility; {inside} of {len(statistics.statistics)} statistics are "
+        "in their band.",
         wide=True,
     )
 
 
 def mobility_figure(statistics: MobilityStatistics, title: str) -> Figure:
     """Draw what ``write_mobility`` writes."""
-    figure = Figure(figsize=(13, 9.5), layout="constrained")
+    figure = Figure(figsize=(12, 6), layout="constrained")
     figure.suptitle(title, **FIGURE_TITLE)
-    grid = figure.add_gridspec(4, 3, width_ratios=(1, 1, 1.5))
-    for index, name in enumerate(_DRAWN_CURVES):
+    for axes, name in zip(figure.subplots(2, 4).ravel(), _DRAWN_CURVES, strict=True):
         line = statistics.curve(name)
-        axes = style_axes(figure.add_subplot(grid[index // 2, index % 2]))
-        axes.plot(line.x, line.y, color=GREEN, lw=2)
+        style_axes(axes).plot(line.x, line.y, color=GREEN, lw=2)
         axes.set_xlabel(line.x_label, fontsize=SMALL)
         axes.set_ylabel(line.y_label, fontsize=SMALL)
         if line.log_x and line.x.size:
             axes.set_xscale("log")
-            _plain_log(axes.xaxis)
+            plain_ticks(axes.xaxis)
         if line.log_y and line.y.size:
             axes.set_yscale("log")
-            _plain_log(axes.yaxis)
-    _bands(style_axes(figure.add_subplot(grid[:, 2])), statistics)
+            plain_ticks(axes.yaxis)
     return figure
-
-
-def _plain_log(axis: Axis) -> None:
-    axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(_PLAIN_NUMBERS)
-
-
-def _bands(axes: Axes, statistics: MobilityStatistics) -> None:
-    """Draw one row per statistic: its band as a bar, its value as a dot."""
-    shown = [item for item in statistics.statistics if np.isfinite(item.value)]
-    for row, item in enumerate(shown):
-        place = (item.value - item.low) / (item.high - item.low)
-        colour = GREEN if item.holds else ORANGE
-        axes.barh(row, 1, height=0.5, color="#dfe5e2", zorder=1)
-        axes.scatter(np.clip(place, -0.45, 1.45), row, color=colour, s=46, zorder=3)
-        axes.text(1.55, row, f"{item.value:.3g} {item.unit}", va="center", fontsize=9)
-        for x, side, end in ((-0.04, "right", item.low), (1.04, "left", item.high)):
-            note = axes.text(x, row - 0.36, f"{end:.3g}", ha=side, va="center")
-            note.set(fontsize=7.5, color="#5d6b76")
-    axes.set_yticks(range(len(shown)), [item.name.replace("_", " ") for item in shown])
-    axes.set_ylim(len(shown) - 0.4, -0.8)
-    axes.set_xlim(-0.55, 2.3)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)
-    inside = sum(bool(item.holds) for item in shown)
-    axes.set_title(f"{inside} of {len(shown)} statistics in their band", **TITLE)
 
 
 def shrunk_rate(total: Floats, people: Floats) -> Floats:

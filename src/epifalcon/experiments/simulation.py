@@ -52,11 +52,6 @@ class Prepared:
         rng = Streams(seed).numpy("reporting")
         return report(self.traces, self.experiment.reporting, rng, progress)
 
-    def save_reported(self, folder: Path, reported: Traces, seed: int) -> None:
-        """Write the reported traces, where they differ from the true ones."""
-        if reported is not self.traces:
-            reported.save(folder, self.origin(seed))
-
     def origin(self, seed: int) -> store.Origin:
         """What a folder made from here says of itself.
 
@@ -84,19 +79,17 @@ class Epidemic:
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write outbreak, known and hidden labels, each into a folder of its own.
 
-        What made ``known`` is told by the settings of the labels and a hash of
-        all settings: seed and settings of the outbreak would let a reader of
-        that folder alone make the hidden labels again.
+        ``known`` gets no seed and only a hash of the other settings: with them, a
+        reader of that folder alone could make the hidden labels again.
         """
         own = store.Origin(origin.settings, self.seed, origin.versions)
-        told = {
+        public = {
             "labels": origin.settings["labels"],
             "settings_sha256": fingerprint(origin.settings),
         }
+        without_seed = store.Origin(public, None, origin.versions)
         self.outbreak.save(folder / "outbreak", own)
-        self.labels.known.save(
-            folder / "known", store.Origin(told, None, origin.versions)
-        )
+        self.labels.known.save(folder / "known", without_seed)
         self.labels.hidden.save(folder / "hidden", own)
 
 
@@ -106,37 +99,22 @@ def make_city(experiment: Experiment, seed: int, progress: Progress = silent) ->
 
 
 def prepare(
-    name: str, experiment: Experiment, seed: int, progress: Progress = silent
-) -> Prepared:
-    """Make the city of the experiment."""
-    start = perf_counter()
-    traces = make_city(experiment, seed, progress)
-    origin = store.Origin.now(as_plain(experiment), seed)
-    seconds = perf_counter() - start
-    return Prepared(name, experiment, traces, origin, None, seconds)
-
-
-def prepare_read(name: str, experiment: Experiment, folder: Path) -> Prepared:
-    """Read the city in ``folder``, or in the folder ``city`` inside it."""
-    start = perf_counter()
-    traces = Traces.load(city_folder(folder))
-    made = store.read_manifest(city_folder(folder))
-    origin = store.Origin(made["settings"], made["seed"], made["versions"])
-    seconds = perf_counter() - start
-    return Prepared(name, experiment, traces, origin, folder, seconds)
-
-
-def open_city(
     name: str,
     experiment: Experiment,
-    folder: Path | None,
     seed: int,
     progress: Progress = silent,
+    folder: Path | None = None,
 ) -> Prepared:
-    """Read the city in ``folder``, or make that of the experiment if it is None."""
-    if folder is not None:
-        return prepare_read(name, experiment, folder)
-    return prepare(name, experiment, seed, progress)
+    """Make the city of the experiment, or read the one in ``folder``."""
+    start = perf_counter()
+    if folder is None:
+        traces = make_city(experiment, seed, progress)
+        origin = store.Origin.now(as_plain(experiment), seed)
+    else:
+        traces = Traces.load(city_folder(folder))
+        made = store.read_manifest(city_folder(folder))
+        origin = store.Origin(made["settings"], made["seed"], made["versions"])
+    return Prepared(name, experiment, traces, origin, folder, perf_counter() - start)
 
 
 def choose_settings(
@@ -147,17 +125,22 @@ def choose_settings(
 ) -> Experiment:
     """Return the settings of a preset, with ``options`` and then ``overrides`` put in.
 
-    Without a preset an existing city brings the settings that it was made with, and a
-    new one those of ``hamlet``. Settings of an existing city cannot be changed.
+    Without a preset an existing city brings the settings it was made with, imported
+    data the paper's rule, and a new city those of ``hamlet``. Settings of an existing
+    city cannot be changed.
     """
     for assignment in overrides if city is not None else ():
         if assignment.strip().startswith("city."):
             raise SettingsError(
                 f"--set {assignment} would change the city, but --city {city} is made"
             )
-    if preset is None and city is not None:
-        return settings_of_city(city, overrides, options)
-    return Experiment.load(preset or DEFAULT_PRESET, overrides, options)
+    if preset is not None or city is None:
+        return Experiment.load(preset or DEFAULT_PRESET, overrides, options)
+    settings = store.read_manifest(city_folder(city))["settings"]
+    if "outbreak" not in settings:
+        # The share of people with whom the paper starts: 300 of 15,279.
+        settings = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
+    return Experiment.of(settings, overrides, options)
 
 
 def choose(
@@ -170,27 +153,13 @@ def choose(
     """Choose settings and read or make the city, as a command's options say."""
     experiment = choose_settings(preset, city, overrides or ())
     name = preset or (DEFAULT_PRESET if city is None else str(city))
-    return open_city(name, experiment, city, seed, progress)
+    return prepare(name, experiment, seed, progress, city)
 
 
 def city_folder(folder: Path) -> Path:
     """``folder`` itself, or the folder ``city`` inside it where there is one."""
     inner = folder / CITY
     return inner if inner.is_dir() else folder
-
-
-def settings_of_city(
-    folder: Path, overrides: Sequence[str] = (), options: Plain | None = None
-) -> Experiment:
-    """The experiment that made the city in ``folder``; for imported data, ours.
-
-    Imported data knows no experiment: it gets the paper's rule, started by the
-    share of people that the paper starts with (300 of 15,279).
-    """
-    settings = store.read_manifest(city_folder(folder))["settings"]
-    if "outbreak" not in settings:
-        settings = {"outbreak": {"rule": "paper", "seed_share": 0.02}}
-    return Experiment.of(settings, overrides, options)
 
 
 def run_epidemics(

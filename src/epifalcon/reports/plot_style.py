@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 INK: Final = "#22303c"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
@@ -72,6 +72,15 @@ def line_styles(width: float = 1.8) -> Iterator[dict[str, Any]]:
 def few_ticks(axis: Axis) -> None:
     """Show about five round numbers."""
     axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Label a log axis with plain numbers, 2 and 5 too if it has few decades."""
+    axis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axis.set_minor_formatter(NullFormatter())
+    low, high = axis.get_view_interval()
+    if high < 300 * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
 
 
 def handles_by_label(axes: Axes) -> dict[str, Any]:

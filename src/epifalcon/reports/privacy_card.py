@@ -7,7 +7,7 @@ with the claim.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,11 +23,6 @@ _NEIGHBOURS = {
     "place",
     "replace": "which row it was, compared with any other row",
     "add-remove": "whether the person took part",
-}
-_COMPARED = {
-    "zero-out": "one who sends zero rows",
-    "replace": "any other person",
-    "add-remove": "nobody",
 }
 _ADVERSARIES = {
     "each-upload": "a server that sees every upload of every person, all rounds",
@@ -61,7 +56,7 @@ class Guarantee:
     """What the ledger of one method of a run says."""
 
     spent: Mapping[str, Any]
-    """``spending.spent_figures``."""
+    """``spent_figures`` of the ledger."""
     rounds: int
     trained: bool = True
     """True for a method that is trained in rounds, with downloads by place and early
@@ -102,7 +97,7 @@ class Guarantee:
             "are computed from all visits, and what those reveal of a visit is bounded "
             "only by the line of one person against another"
         )
-        if bare := self._bare_test_channels():
+        if bare := self._bare_test_channels:
             notes["test results"] = (
                 f"also leave without noise, as sums ({', '.join(bare)}): where one "
                 "tested person was, that is this person's result, and no epsilon "
@@ -110,105 +105,98 @@ class Guarantee:
             )
         return notes | _LIMITS
 
+    @property
+    def _bare_test_channels(self) -> list[str]:
+        return [name for name in _TEST_CHANNELS if name in dict(self.unprotected)]
+
     def sentence(self) -> str:
         """Return what may be quoted of the run."""
         if not self.is_private:
             return _NOT_PRIVATE[self.trained]
-        said = [self._bound(), *self._of_tests()]
+        said = self._bound()
+        if self.other is not None and self.epsilon is not None:
+            test = formats.epsilon(self.other.test)
+            said += f" For a test, its result or that there was one, epsilon is {test}"
+            if self._bare_test_channels:
+                said += "; besides, results leave without noise, as sums by region"
+            said += "."
         if bare := len(self.unprotected):
             things = "1 thing leaves" if bare == 1 else f"{bare} things leave"
-            said.append(f"{things} without any bound.")
-        return " ".join(said)
-
-    def epsilon_table(self) -> Table:
-        """Return the epsilons of all noised channels, and what they mean."""
-        spent = self.spent
-        rows = [
-            [f"one {unit}", formats.epsilon(spent["epsilon"][unit])] for unit in UNITS
-        ]
-        if self.other is not None:
-            rows += [
-                ["a test: its result, or none", formats.epsilon(self.other.test)],
-                ["one person against another", formats.epsilon(self.other.replace)],
-            ]
-        rows += [
-            ["delta", f"{spent['delta']:g}"],
-            ["for a person this means", odds_text(self.epsilon)],
-            ["hidden is", _joined(spent["relation"], _NEIGHBOURS)],
-            ["from", _joined(spent["adversary"], _ADVERSARIES)],
-            ["rounds", f"{self.rounds:,}"],
-        ]
-        caption = "The guarantee: epsilon of all noised channels"
-        return Table(caption, ["of", "is"], rows)
-
-    def unprotected_table(self) -> Table:
-        """Return what leaves without any bound."""
-        rows = [list(one) for one in self.unprotected]
-        return Table("Not protected", ["channel", "what leaves"], rows)
-
-    def noised_rows(self) -> list[list[str]]:
-        """Return each noised channel with its epsilons, and all together."""
-        spent, bare = self.spent, dict(self.unprotected)
-        rows = [
-            [channel, "noise", *(formats.epsilon(units[unit]) for unit in UNITS)]
-            for channel, units in spent["channels"].items()
-            if channel not in bare
-        ]
-        if spent["channels"]:
-            total = [formats.epsilon(spent["epsilon"][unit]) for unit in UNITS]
-            rows.append(["all noised channels", f"delta {spent['delta']:g}", *total])
-        return rows
-
-    def bare_rows(self) -> list[list[str]]:
-        """Return each channel without a bound; epsilons where a part was noised."""
-        rows = []
-        for channel, what in self.unprotected:
-            units = self.spent["channels"].get(channel, dict.fromkeys(UNITS))
-            epsilons = [formats.epsilon(units[unit]) for unit in UNITS]
-            rows.append([channel, f"none: {what}", *epsilons])
-        return rows
-
-    def parts(self, title: str, audit_command: str) -> list[Part]:
-        """Return the section of a run's report, before any attack was tried."""
-        limits = [list(one) for one in self.limits.items() if one[0] != "canaries"]
-        return [
-            Text([f"{title}: {self.sentence()}"], "findings"),
-            self.epsilon_table(),
-            channel_table("Noised channels: epsilon by unit", self.noised_rows()),
-            self.unprotected_table(),
-            Table("Limits", ["of", "note"], limits),
-            Text([f"No attack was tried here. To try them: {audit_command}."]),
-        ]
-
-    def _bare_test_channels(self) -> list[str]:
-        bare = [channel for channel, _ in self.unprotected]
-        return [name for name in _TEST_CHANNELS if name in bare]
+            said += f" {things} without any bound."
+        return said
 
     def _bound(self) -> str:
         epsilon, delta = self.epsilon, self.spent["delta"]
         if epsilon is None:
             return "Some rows left without noise, so no epsilon holds."
+        bound = f"epsilon {formats.epsilon(epsilon)} at delta {delta:g}"
         if epsilon > _USEFUL_EPSILON:
             return (
-                "The noised channels together have an epsilon of "
-                f"{formats.epsilon(epsilon)} (delta {delta:g}) for a person: far too "
+                f"The noised channels together have {bound} for a person: far too "
                 "large to rule anything out."
             )
         return (
-            "What the noised channels show of a person, compared with "
-            f"{_joined(self.spent['relation'], _COMPARED)}, over the whole run and to "
-            f"{_joined(self.spent['adversary'], _ADVERSARIES)}, is bounded by epsilon "
-            f"{formats.epsilon(epsilon)} at delta {delta:g}: {odds_text(epsilon)}."
+            "What the noised channels show of a person "
+            f"({_joined(self.spent['relation'], _NEIGHBOURS)}), over the whole run and "
+            f"to {_joined(self.spent['adversary'], _ADVERSARIES)}, is bounded by "
+            f"{bound}: {odds_text(epsilon)}."
         )
 
-    def _of_tests(self) -> list[str]:
-        if self.other is None or self.epsilon is None:
-            return []
-        bound = formats.epsilon(self.other.test)
-        said = f"For a test, its result or that there was one, epsilon is {bound}"
-        if self._bare_test_channels():
-            said += "; besides, results leave without noise, as sums by region"
-        return [f"{said}."]
+    def epsilon_table(self) -> Table:
+        """Return the epsilons of all noised channels, and what they mean."""
+        spent = self.spent
+        rows = {
+            f"one {unit}": formats.epsilon(spent["epsilon"][unit]) for unit in UNITS
+        }
+        if self.other is not None:
+            rows["a test: its result, or none"] = formats.epsilon(self.other.test)
+            rows["one person against another"] = formats.epsilon(self.other.replace)
+        rows |= {
+            "delta": f"{spent['delta']:g}",
+            "for a person this means": odds_text(self.epsilon),
+            "hidden is": _joined(spent["relation"], _NEIGHBOURS),
+            "from": _joined(spent["adversary"], _ADVERSARIES),
+            "rounds": f"{self.rounds:,}",
+        }
+        caption = "The guarantee: epsilon of all noised channels"
+        return _two_columns(caption, "of", "is", rows.items())
+
+    def unprotected_table(self) -> Table:
+        """Return what leaves without any bound."""
+        return _two_columns("Not protected", "channel", "what leaves", self.unprotected)
+
+    def noised_rows(self) -> list[list[str]]:
+        """Return each noised channel with its epsilons, and all together."""
+        spent, bare = self.spent, dict(self.unprotected)
+        rows = [
+            [channel, "noise", *_by_unit(units)]
+            for channel, units in spent["channels"].items()
+            if channel not in bare
+        ]
+        if spent["channels"]:
+            delta = f"delta {spent['delta']:g}"
+            rows.append(["all noised channels", delta, *_by_unit(spent["epsilon"])])
+        return rows
+
+    def bare_rows(self) -> list[list[str]]:
+        """Return each channel without a bound; epsilons where a part was noised."""
+        channels, none = self.spent["channels"], dict.fromkeys(UNITS)
+        return [
+            [channel, f"none: {what}", *_by_unit(channels.get(channel, none))]
+            for channel, what in self.unprotected
+        ]
+
+    def parts(self, title: str, audit_command: str) -> list[Part]:
+        """Return the section of a run's report, before any attack was tried."""
+        limits = [one for one in self.limits.items() if one[0] != "canaries"]
+        return [
+            Text([f"{title}: {self.sentence()}"], "findings"),
+            self.epsilon_table(),
+            channel_table("Noised channels: epsilon by unit", self.noised_rows()),
+            self.unprotected_table(),
+            _two_columns("Limits", "of", "note", limits),
+            Text([f"No attack was tried here. To try them: {audit_command}."]),
+        ]
 
 
 def channel_table(caption: str, rows: Sequence[Sequence[str]]) -> Table:
@@ -234,14 +222,9 @@ class Attack:
     """Of a ranking of members: how many are found at 1 % false alarms."""
 
     @property
-    def needless(self) -> bool:
-        """True if a blind guess is never wrong."""
-        return self.random == 0
-
-    @property
     def vague(self) -> bool:
         """True if it was tried on too few people to say anything."""
-        if self.needless or self.low is None or self.high is None:
+        if self.random == 0 or self.low is None or self.high is None:
             return False
         return self.high - self.low > _VAGUE_WIDTH
 
@@ -250,6 +233,17 @@ class Attack:
         """Return how much less wrong than a blind guess it surely is."""
         sure = self.error if self.high is None else self.high
         return self.random - (self.random if sure is None else sure)
+
+    @property
+    def cells(self) -> list[str]:
+        """The row of a table; a blind guess that is never wrong leaves nothing."""
+        percent, within = formats.percent, "-"
+        if self.random and self.low is not None:
+            within = f"{percent(self.low, 1)} to {percent(self.high, 1)}"
+            within += ", too few" if self.vague else ""
+        what = self.what if self.random else "nothing to guess: sent as it is"
+        wrong, blind = percent(self.error, 1), percent(self.random, 1)
+        return [self.title, wrong, within, blind, what]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,12 +304,11 @@ class PrivacyCard:
 
     def figures(self) -> dict[str, Any]:
         """Return the card as JSON."""
-        there, spent = self.largest_bound, self.guarantee.spent
-        other, claimed = self.guarantee.other, self.guarantee.epsilon
+        there, spent, other = self.largest_bound, self.guarantee.spent, self._other
+        claimed = self.guarantee.epsilon
         return {
             "run": self.run,
             "method": self.method,
-            "mode": spent["mode"],
             "people": self.people,
             "rounds": self.guarantee.rounds,
             "attacks": [asdict(one) for one in self.attacks],
@@ -323,15 +316,12 @@ class PrivacyCard:
             "epsilon_lower_bound": None if there is None else there.lower_bound,
             "epsilon_claimed_there": None if there is None else there.claimed,
             "epsilon_lower_bound_of": None if there is None else _place(there),
-            "epsilon_test": _finite(None if other is None else other.test),
-            "epsilon_replace": _finite(None if other is None else other.replace),
+            "epsilon_test": other.test if math.isfinite(other.test) else None,
+            "epsilon_replace": other.replace if math.isfinite(other.replace) else None,
             "odds": odds_factor(claimed),
-            "epsilon": spent["epsilon"],
-            "delta": spent["delta"],
             "unit": "person",
-            "relation": spent["relation"],
-            "adversary": spent["adversary"],
-            "channels": spent["channels"],
+            **{key: spent[key] for key in ("mode", "epsilon", "delta", "relation")},
+            **{key: spent[key] for key in ("adversary", "channels")},
             "unprotected": [
                 f"{channel}: {what}" for channel, what in self.guarantee.unprotected
             ],
@@ -339,6 +329,12 @@ class PrivacyCard:
             "findings": self.findings,
             "caveats": [f"{topic}: {note}" for topic, note in self.limits.items()],
         }
+
+    @property
+    def _other(self) -> OtherPromises:
+        """Bounds for other neighbours, infinite where there are none."""
+        unbounded = OtherPromises(test=math.inf, replace=math.inf)
+        return self.guarantee.other or unbounded
 
     def sentence(self) -> str:
         """Return what may be quoted of the run and its audit."""
@@ -356,48 +352,42 @@ class PrivacyCard:
         """Return guarantee, what is outside it, attacks, canaries and caveats."""
         tables = [self.guarantee.epsilon_table(), self.guarantee.unprotected_table()]
         if self.attacks:
-            tables.append(self._attack_table())
+            caption = f"Attacks on {self.people:,} people: how often they were wrong"
+            columns = ["attack", "wrong", "95 %", "blind guess", "what it uses"]
+            tables.append(Table(caption, columns, [one.cells for one in self.attacks]))
         if self.releases:
             tables.append(_canary_table(self.releases))
-        rows = [list(one) for one in self.limits.items()]
-        return [*tables, Table("Limits", ["of", "note"], rows)]
+        return [*tables, _two_columns("Limits", "of", "note", self.limits.items())]
 
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
-        best, other = self.strongest, self.guarantee.other
-        person = formats.epsilon(self.guarantee.epsilon)
-        test = formats.epsilon(None if other is None else other.test)
-        wrong = formats.percent(best.error if best else None, 1)
+        best, row = self.strongest, self.largest_bound
+        shown, of = "-", "epsilon shown by canaries"
+        if row is not None:
+            claimed, bound = _claim_and_bound(row)
+            rounds = formats.plural(len(row.rounds), "round")
+            shown = f"{bound} of {claimed}"
+            of = f"epsilon shown, of that claimed for one {row.unit} in {rounds} of "
+            of += row.channel
         return Page(
             title=f"Privacy card: {self.method}, mode {self.guarantee.spent['mode']}",
             lead=self.sentence(),
             headline=[
-                (person, "epsilon claimed for a person"),
-                (test, "epsilon of a test's result"),
-                _canary_card(self.largest_bound),
-                (wrong, "wrong guesses, strongest attack"),
+                (
+                    formats.epsilon(self.guarantee.epsilon),
+                    "epsilon claimed for a person",
+                ),
+                (formats.epsilon(self._other.test), "epsilon of a test's result"),
+                (shown, of),
+                (
+                    formats.percent(best.error if best else None, 1),
+                    "wrong guesses, strongest attack",
+                ),
                 (str(len(self.guarantee.unprotected)), "things without a bound"),
             ],
             sections=table_sections(self.tables()),
             settings_toml=self.settings_toml,
             made_by=made_by,
-        )
-
-    def _attack_table(self) -> Table:
-        rows = [
-            [
-                one.title,
-                formats.percent(one.error, 1),
-                _interval(one),
-                formats.percent(one.random, 1),
-                "nothing to guess: sent as it is" if one.needless else one.what,
-            ]
-            for one in self.attacks
-        ]
-        return Table(
-            f"Attacks on {self.people:,} people: how often they were wrong",
-            ["attack", "wrong", "95 %", "blind guess", "what it uses"],
-            rows,
         )
 
 
@@ -416,6 +406,16 @@ def odds_text(epsilon: float | None) -> str:
     size = f"{factor:.3g}" if factor < 1000 else f"{factor:,.0f}"
     said = f"the odds of a guess may grow {size} times"
     return said if epsilon <= _STRONG_EPSILON else f"{said}, a weak bound"
+
+
+def _two_columns(
+    caption: str, first: str, second: str, rows: Iterable[tuple[str, str]]
+) -> Table:
+    return Table(caption, [first, second], [list(one) for one in rows])
+
+
+def _by_unit(epsilons: Mapping[str, float | None]) -> list[str]:
+    return [formats.epsilon(epsilons[unit]) for unit in UNITS]
 
 
 def _joined(names: str, texts: Mapping[str, str]) -> str:
@@ -457,15 +457,6 @@ def _canary_table(releases: Sequence[AuditRow]) -> Table:
     )
 
 
-def _canary_card(row: AuditRow | None) -> tuple[str, str]:
-    if row is None:
-        return "-", "epsilon shown by canaries"
-    claimed, bound = _claim_and_bound(row)
-    rounds = formats.plural(len(row.rounds), "round")
-    what = f"epsilon shown, of that claimed for one {row.unit} in {rounds} of "
-    return f"{bound} of {claimed}", what + row.channel
-
-
 def _claim_and_bound(row: AuditRow | None) -> tuple[str, str]:
     if row is None:
         return "-", "-"
@@ -487,14 +478,3 @@ def _release(row: AuditRow) -> dict[str, Any]:
         "longest": row.longest if math.isfinite(row.allowed) else None,
         "findings": list(row.findings),
     }
-
-
-def _interval(attack: Attack) -> str:
-    if attack.needless or attack.low is None:
-        return "-"
-    ends = f"{formats.percent(attack.low, 1)} to {formats.percent(attack.high, 1)}"
-    return f"{ends}, too few" if attack.vague else ends
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

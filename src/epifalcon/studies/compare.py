@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from epifalcon import store
 from epifalcon.experiments.measurements import SCALINGS, Measured
-from epifalcon.reports import method_plots
+from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.settings import json_text
@@ -83,9 +83,9 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     rows = [row for row in rows if row["kind"] != "ceiling"]
     # The references first, then the best of the others.
     rows.sort(key=lambda row: row["method"] not in REFERENCES)
-    figure = method_plots.reliability(
+    figure = study_plots.reliability(
         [
-            method_plots.Diagram(
+            study_plots.Diagram(
                 row["title"],
                 dict(
                     zip(

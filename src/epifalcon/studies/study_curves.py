@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon.experiments.measurements import RECALLS, Measured
-from epifalcon.reports import method_plots
+from epifalcon.reports import study_plots
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Drawn, drawn, keyed
 from epifalcon.types import Plain
@@ -71,8 +71,8 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
         )
         pictures |= drawn(
             f"precision-recall{ending}",
-            method_plots.precision_recall(
-                method_plots.method_lines(named, kept),
+            study_plots.precision_recall(
+                study_plots.method_lines(named, kept),
                 f"{of_group}precision and recall on hidden people, {over}",
                 shares[0] if shares else None,
                 kept["extinction_recall"],
@@ -82,7 +82,7 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
             "DEP. Black is the ceiling, which is not a method.",
         ) | drawn(
             f"differences{ending}",
-            method_plots.differences(named, f"{of_group}{over}"),
+            study_plots.differences(named, f"{of_group}{over}"),
             f"{of_group}each method's AUC minus that of HGNN and of HBP; {intervals}. "
             "A hollow dot is the ceiling, which is not a method.",
         )
