@@ -228,7 +228,7 @@ def test_a_method_beside_that_fails_does_not_take_the_run_down(
     def refuse(*_):
         raise DataError("not with these <traces>")
 
-    monkeypatch.setattr("epifalcon.experiments.run_methods._fit_method", refuse)
+    monkeypatch.setattr("epifalcon.methods.contact_tracing.SoftDctRatio.score", refuse)
     said = run_town("--json", "--method", "hgnn", "--beside", "soft-dct-ratio")
     assert said.code == 0
     told = "soft-dct-ratio has no result: not with these <traces>"

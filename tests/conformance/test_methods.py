@@ -116,12 +116,10 @@ def test_nothing_hidden_is_looked_at(name, tmp_path):
     begun = dataclasses.replace(
         begun, prepared=dataclasses.replace(prepared, experiment=uneven)
     )
-    given = run_methods.context_of(begun, name, lambda *_: None, 1e9)
+    given = run_methods.context_of(begun, name)
     assert given.rule.even
     given = dataclasses.replace(given, folder=None)
-    fitted = method(name).fit(
-        run_methods.traces_of(begun, name), run_methods.known_of(begun), given
-    )
+    fitted = method(name).fit(run_methods.traces_of(begun, name), begun.tests, given)
     np.testing.assert_array_equal(fitted.predict_proba(), in_the_town(name))
 
 
