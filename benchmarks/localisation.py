@@ -23,7 +23,7 @@ from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
 from epifalcon.evaluation.attacks.recurrence import recurrence
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
-from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.mobility.markov import mobility_model
 from epifalcon.privacy.pseudo.generators import generate
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from epifalcon.streams import Streams
@@ -44,7 +44,7 @@ def _run() -> dict[str, Any]:
     torch.set_num_threads(THREADS)
     streams = Streams(0)
     traces = make_city(Experiment.load("larger-sars"), seed=0)
-    model = mobility_model(traces, MobilityModelSettings(), streams.numpy("model"))
+    model = mobility_model(traces)
     settings = PseudoSettings(method="walk", pseudo_copies=_COPIES)
     nothing = np.zeros((len(traces.regions), traces.clock.days))
     made = generate(traces, model, nothing, settings, streams.numpy("pseudo"))

@@ -16,7 +16,7 @@ from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.rules import named_rule
 from epifalcon.epidemic.seir import simulate
-from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.mobility.markov import mobility_model
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo.domains import epidemic_domains
@@ -37,7 +37,7 @@ def run() -> dict[str, object]:
     streams = Streams(0)
     city = CitySettings(people=15_738, regions=3_127, days=14, kind="area")
     traces = build_city(city, streams.numpy("city"))
-    model = mobility_model(traces, MobilityModelSettings(), streams.numpy("model"))
+    model = mobility_model(traces)
     cases = _reported(traces, streams)
 
     def make(method: str) -> PseudoTraces:

@@ -24,10 +24,9 @@ from scipy.stats import poisson
 from benchmarks.measuring import in_a_process_of_its_own
 from epifalcon.belief_propagation.settings import FieldSettings, Law
 from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.evaluation.curves import curve
 from epifalcon.evaluation.metrics import auc
 from epifalcon.experiments.experiment import Experiment

@@ -2,8 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.store import Origin
-from epifalcon.text_arrays import pack_strings, unpack_strings
+from epifalcon.store import Origin, pack_strings, unpack_strings
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)

@@ -74,6 +74,17 @@ class Stored:
     origin: Origin
 
 
+class _Entries(dict[str, Any]):
+    """Entries of a stored record; a missing one is a ``CorruptFileError``."""
+
+    def __init__(self, folder: Path, entries: Plain) -> None:
+        super().__init__(entries)
+        self._folder = folder
+
+    def __missing__(self, name: str) -> None:
+        raise CorruptFileError(f"{self._folder}: the record lacks {name!r}")
+
+
 @cache
 def installed_versions() -> Mapping[str, str]:
     """Versions of Python, epifalcon and the libraries that decide its numbers."""
@@ -213,7 +224,8 @@ def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
         if name.endswith(".npy") and "/" not in name
     }
     origin = Origin(manifest["settings"], manifest["seed"], manifest["versions"])
-    return Stored(kind, arrays, manifest["meta"], origin)
+    meta = _Entries(folder, manifest["meta"])
+    return Stored(kind, _Entries(folder, arrays), meta, origin)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -398,3 +410,25 @@ def _load_array(path: Path) -> NDArray[Any]:
     except ValueError as error:
         raise CorruptFileError(f"{path}: not a readable array: {error}") from None
     return array
+
+
+def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Convert strings to two arrays: UTF-8 bytes, and where each string ends.
+
+    A NumPy string array would pad every entry and lose trailing NULs.
+    """
+    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+    ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+    return {f"{name}_text": text, f"{name}_ends": ends}
+
+
+def unpack_strings(name: str, arrays: Mapping[str, NDArray[Any]]) -> tuple[str, ...]:
+    """Read the strings that ``pack_strings`` stored under ``name``."""
+    text = arrays[f"{name}_text"].tobytes()
+    ends = arrays[f"{name}_ends"].tolist()
+    starts = [0, *ends][:-1]
+    return tuple(
+        text[start:end].decode("utf-8", "surrogatepass")
+        for start, end in zip(starts, ends, strict=True)
+    )

@@ -13,8 +13,7 @@ from epifalcon.belief_propagation.inference import (
 from epifalcon.belief_propagation.rates import force_of_infection, rates_for
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.mobility.traces import Traces
 
 UNDAMPED = FieldSettings(sweeps=20, renewed=1.0, caution=0.0, slower=1.0)

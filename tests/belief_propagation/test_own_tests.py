@@ -1,7 +1,7 @@
 import numpy as np
 
 from epifalcon.belief_propagation.own_tests import result_likelihood
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import TestErrors
 from tests.methods.encounters import known_of
 
 RIGHT = TestErrors()

@@ -17,7 +17,6 @@ from epifalcon.epidemic.outbreak import (
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.clock import Clock
 from epifalcon.store import Origin
 from tests.epidemic.worlds import FAST, mixing_city, rules
 
@@ -71,21 +70,17 @@ def test_stage_cuts():
         last = (day + 1) * CITY.clock.slots_per_day - 1
         states = outbreak.state_at_end_of_day(day)
         np.testing.assert_array_equal(states, outbreak.state_at(last))
-        np.testing.assert_array_equal(states > 0, outbreak.ever_infected(last))
-    assert outbreak.infected_share == outbreak.ever_infected().mean()
-    with pytest.raises(SettingsError, match="day=6"):
-        outbreak.state_at_end_of_day(6)
-    with pytest.raises(SettingsError, match="slot=24 must lie between 0 and 23"):
-        outbreak.state_at(24)
-
-
-def test_secondary_cases_are_all_cases_but_the_seeds():
-    outbreak = outbreak_of()
+    np.testing.assert_array_equal(states > 0, outbreak.ever_infected())
+    assert outbreak.infected_share == (states > 0).mean()
     secondary = outbreak.secondary_cases()
     assert secondary.sum() == outbreak.new_cases_by_day().sum() > 20
     busiest = secondary.argmax()
     assert secondary[busiest] == (outbreak.source_person == busiest).sum()
     np.testing.assert_array_equal(outbreak.followed(), outbreak.recovery_slot >= 0)
+    with pytest.raises(SettingsError, match="day=6"):
+        outbreak.state_at_end_of_day(6)
+    with pytest.raises(SettingsError, match="slot=24 must lie between 0 and 23"):
+        outbreak.state_at(24)
 
 
 def test_regions_against_the_loop():
@@ -94,17 +89,12 @@ def test_regions_against_the_loop():
     expected = np.zeros((regions, days), int)
     for slot, here in enumerate(CITY.by_slot):
         for person, region in enumerate(here):
-            begin, end = (
-                outbreak.infectious_slot[person],
-                outbreak.recovery_slot[person],
-            )
+            begin = outbreak.infectious_slot[person]
+            end = outbreak.recovery_slot[person]
             if region >= 0 <= begin <= slot and (end < 0 or slot < end):
                 expected[region, CITY.clock.day_of_slot(slot)] += 1
     found = outbreak.infectious_by_region_and_day(CITY)
     np.testing.assert_array_equal(found, expected)
-    by_region = outbreak.infections_by_region(regions)
-    assert by_region.sum() == outbreak.new_cases_by_day().sum()
-    assert by_region[3] == (outbreak.source_region == 3).sum()
     other = mixing_city(people=7)
     with pytest.raises(DataError, match="traces of 7 people"):
         outbreak.infectious_by_region_and_day(other)
@@ -168,7 +158,7 @@ def test_a_record_from_before_regions_differed_is_read(tmp_path):
 def test_a_record_that_lost_its_factors_is_refused(tmp_path):
     whole = outbreak_of(rule=UNEVEN)
     poor = saved_otherwise(whole, tmp_path, (), ("regional_factor",))
-    with pytest.raises(DataError, match="ask for regional_factor"):
+    with pytest.raises(DataError, match="require regional_factor"):
         Outbreak.load(poor)
 
 
@@ -184,17 +174,3 @@ def test_a_record_that_lost_its_factors_is_refused(tmp_path):
 def test_impossible_records_are_refused(changes, message):
     with pytest.raises(DataError, match=message):
         dataclasses.replace(outbreak_of(), **changes)
-
-
-def test_arrays_cannot_be_changed():
-    with pytest.raises(ValueError, match="read-only"):
-        outbreak_of().seeds[0] = True
-
-
-def test_a_clock_with_one_slot():
-    day = mixing_city(people=12, days=1, slot_hours=24.0)
-    outbreak = simulate(
-        day, FAST, OutbreakSettings(seed_count=2), np.random.default_rng(0)
-    )
-    assert outbreak.clock == Clock(24.0, 1)
-    assert outbreak.counts_by_day().sum() == 12

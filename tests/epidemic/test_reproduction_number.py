@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,8 +15,8 @@ from epifalcon.epidemic.reproduction_number import (
 )
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.errors import DataError, SettingsError
-from tests.epidemic.worlds import FAST, mixing_city, traces_of
+from epifalcon.errors import DataError
+from tests.epidemic.worlds import mixing_city, traces_of
 from tests.oracles.cities import cities
 
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
@@ -57,19 +59,11 @@ def test_kappa_gives_the_hazard_r0_of_the_pathogen(contact, weight):
         assert hazard_r0(traces, pathogen, rule, kappa) == pytest.approx(pathogen.r0)
 
 
-def test_where_nobody_meets():
+def test_kappa_is_1_where_no_factor_helps():
     alone = traces_of([[0, 1], [1, 0]])
-    rule = OutbreakSettings()
-    assert resolve_kappa(alone, SARS_COV_2, rule) == 1
-
-
-def test_a_harmless_pathogen_needs_no_kappa():
+    assert resolve_kappa(alone, SARS_COV_2, OutbreakSettings()) == 1
     harmless = Pathogen(name="harmless", beta=0, alpha=1, mu=1)
     assert resolve_kappa(mixing_city(), harmless, OutbreakSettings()) == 1
-
-
-CITY = mixing_city(people=400, regions=40, days=7)
-RULE = OutbreakSettings(seed_count=8)
 
 
 def rng(seed=0):
@@ -80,15 +74,8 @@ def first_generation(traces, pathogen, rule, seed):
     """Cases of one random person, by simulation: others are never infectious."""
     stream = rng(seed)
     person = int(stream.integers(traces.people))
-    alone = OutbreakSettings(
-        kappa=resolve_kappa(traces, pathogen, rule),
-        contact=rule.contact,
-        chance=rule.chance,
-        asymptomatic_weight=rule.asymptomatic_weight,
-        symptomatic_share=rule.symptomatic_share,
-        onset_rate=rule.onset_rate,
-        seed_people=(person,),
-    )
+    kappa = resolve_kappa(traces, pathogen, rule)
+    alone = replace(rule, kappa=kappa, seed_people=(person,))
     slow = Pathogen(name="slow", beta=pathogen.beta, alpha=1e-12, mu=pathogen.mu)
     return simulate(traces, slow, alone, stream).secondary_cases()[person]
 
@@ -126,11 +113,6 @@ def test_counted_r0_is_below_the_hazard_r0_and_near_it_where_all_is_new():
     # Infected unless recovered first: beta / (beta + mu) of 1 person; hazard R0 is 5.7.
     expected = SARS_COV_2.r0 / (1 + SARS_COV_2.r0)
     assert pair.mean == pytest.approx(expected, abs=0.03)
-
-
-def test_no_index_people_are_refused():
-    with pytest.raises(SettingsError, match="index_people=0"):
-        counted_r0(CITY, FAST, RULE, rng(), index_people=0)
 
 
 def test_traces_repeated_give_the_same_counted_r0():

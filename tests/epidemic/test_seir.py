@@ -1,4 +1,3 @@
-import itertools
 import random
 
 import numpy as np
@@ -7,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from epifalcon.epidemic.outbreak import EXPOSED, RECOVERED
-from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
+from epifalcon.epidemic.draws import EVEN, Draws, Variation
+from epifalcon.epidemic.outbreak import EXPOSED
+from epifalcon.epidemic.pathogen import OMICRON, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay, simulate
-from epifalcon.epidemic.sellke import Draws
-from epifalcon.epidemic.variation import Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
 from tests.epidemic.worlds import (
     FAST,
     mixing_city,
@@ -44,20 +43,26 @@ def run(traces, pathogen, rule, seed):
     """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
     stream = rng(seed)
     draws = Draws.sample(traces.people, pathogen, rule, traces.clock, stream)
-    variation = Variation.after(traces, rule, stream)
+    variation = EVEN
+    if not rule.even:
+        seed = int(stream.integers(2**63))
+        variation = Variation.sample(traces, rule, Streams(seed))
     harmless = rule.asymptomatic_weight == rule.symptomatic_share == 0
     kappa = 1.0 if harmless or (traces.by_slot < 0).all() else None
     return draws, replay(traces, pathogen, rule, draws, kappa, variation)
 
 
-@CASES
-@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
-def test_equals_the_loop_with_the_same_draws(traces, pathogen, rule, seed):
-    draws, outbreak = run(traces, pathogen, rule, seed)
+def require_equal(traces, draws, outbreak):
     story = loop_with_draws(world_of(traces, outbreak), draws)
     for name in FIELDS:
         expected = getattr(story, name)
         np.testing.assert_array_equal(getattr(outbreak, name), expected, name)
+
+
+@CASES
+@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
+def test_equals_the_loop_with_the_same_draws(traces, pathogen, rule, seed):
+    require_equal(traces, *run(traces, pathogen, rule, seed))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
@@ -70,10 +75,7 @@ def test_equals_the_loop_in_a_larger_city(contact, weight, uneven):
     )
     draws, outbreak = run(traces, FAST, rule, 3)
     assert outbreak.infected_share > 0.1
-    story = loop_with_draws(world_of(traces, outbreak), draws)
-    for name in FIELDS:
-        expected = getattr(story, name)
-        np.testing.assert_array_equal(getattr(outbreak, name), expected, name)
+    require_equal(traces, draws, outbreak)
 
 
 DISTRIBUTIONS = {
@@ -120,60 +122,6 @@ def test_agrees_in_distribution_with_coins(name):
 def curve(when, traces: Traces):
     when = np.asarray(when)
     return np.bincount(when[when >= 0], minlength=traces.slots).cumsum()
-
-
-@CASES
-@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
-def test_every_source_could_have_been_it(traces, pathogen, rule, seed):
-    _, outbreak = run(traces, pathogen, rule, seed)
-    spread = np.flatnonzero((outbreak.infection_slot >= 0) & ~outbreak.seeds)
-    for person in spread:
-        slot, source = outbreak.infection_slot[person], outbreak.source_person[person]
-        region = traces.by_slot[slot, person]
-        assert region == traces.by_slot[slot, source] == outbreak.source_region[person]
-        assert 0 <= outbreak.infectious_slot[source] <= slot
-        assert not 0 <= outbreak.recovery_slot[source] <= slot
-        if rule.asymptomatic_weight == 0:
-            assert 0 <= outbreak.onset_slot[source] <= slot
-    nobody = np.setdiff1d(np.arange(traces.people), spread)
-    assert (outbreak.source_person[nobody] == -1).all()
-    assert (outbreak.source_region[nobody] == -1).all()
-
-
-@CASES
-@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
-def test_order_of_a_life(traces, pathogen, rule, seed):
-    _, outbreak = run(traces, pathogen, rule, seed)
-    steps = [outbreak.infection_slot, outbreak.infectious_slot, outbreak.recovery_slot]
-    for before, after in itertools.pairwise(steps):
-        happened = after >= 0
-        assert (before[happened] >= 0).all()
-        later = after[happened] - before[happened]
-        assert (later >= np.where(outbreak.seeds[happened], 0, 1)).all()
-    ill = outbreak.onset_slot >= 0
-    assert (outbreak.onset_slot[ill] > outbreak.infectious_slot[ill]).all()
-    recovered = ill & (outbreak.recovery_slot >= 0)
-    assert (outbreak.onset_slot[recovered] < outbreak.recovery_slot[recovered]).all()
-
-
-@CASES
-@given(cities(), pathogens(), rules(), st.integers(0, 2**32))
-def test_permuting_people_permutes_the_outbreak(traces, pathogen, rule, seed):
-    draws, outbreak = run(traces, pathogen, rule, seed)
-    order = rng(seed).permutation(traces.people)
-    moved = Traces(
-        np.ascontiguousarray(traces.by_slot[:, order]), traces.clock, traces.regions
-    )
-    shuffled = Draws(**{name: array[order] for name, array in vars(draws).items()})
-    old = outbreak.variation
-    counts_as = None if old.infectiousness is None else old.infectiousness[order]
-    variation = Variation(old.regional_factor, counts_as)
-    again = replay(moved, pathogen, rule, shuffled, outbreak.kappa, variation)
-    # The source is drawn by rank among those present, so only its region moves along.
-    for name in FIELDS:
-        if name != "source_person":
-            expected = getattr(outbreak, name)[order]
-            np.testing.assert_array_equal(getattr(again, name), expected, name)
 
 
 def test_sources_are_chosen_in_proportion_to_weight():
@@ -241,51 +189,6 @@ def test_nobody_is_infected_without_a_cause(contact):
     assert simulate(unseen, OMICRON, fixed, rng()).ever_infected().sum() == 10
 
 
-def test_gaps_stop_contact_but_not_the_clocks():
-    traces = traces_of([[0, 0]] + [[-1, 0]] * 30)
-    rule = OutbreakSettings(kappa=1e-9, seed_people=(0,))
-    outbreak = simulate(traces, FAST, rule, rng())
-    assert outbreak.state_at(-1)[0] == RECOVERED
-    strong = OutbreakSettings(kappa=1e9, seed_people=(0,))
-    hidden = traces_of([[-1, 0]] * 31, regions=1)
-    assert simulate(hidden, FAST, strong, rng()).ever_infected().sum() == 1
-
-
-def test_people_infected_in_one_slot_do_not_infect_each_other():
-    # 0 meets 1 in slot 0; 2 meets 1 only in slot 0's other region: nobody to infect it.
-    traces = traces_of([[0, 0, 1], [2, 0, 1], [2, 0, 1]])
-    rule = OutbreakSettings(model="sir", kappa=1e9, seed_people=(0,))
-    outbreak = simulate(traces, FAST, rule, rng())
-    np.testing.assert_array_equal(outbreak.infection_slot, [0, 0, -1])
-    assert outbreak.infectious_slot[1] == 1
-
-
-def test_a_certain_linear_chance_infects_everybody_at_once():
-    traces = traces_of([[0] * 50] * 2)
-    rule = OutbreakSettings(chance="linear", kappa=50.0, seed_count=1)
-    pathogen = Pathogen(name="certain", beta=1, alpha=1, mu=0.01)
-    assert (simulate(traces, pathogen, rule, rng()).infection_slot == 0).all()
-
-
-def test_more_kappa_more_cases_in_the_mean():
-    traces = mixing_city(people=200)
-    shares = [
-        np.mean(
-            [
-                simulate(
-                    traces,
-                    SARS_COV_2,
-                    OutbreakSettings(kappa=kappa, seed_count=5),
-                    rng(seed),
-                ).infected_share
-                for seed in range(20)
-            ]
-        )
-        for kappa in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-    ]
-    assert (np.diff(shares) > 0).all()
-
-
 def test_the_same_seed_gives_the_same_outbreak_and_another_does_not():
     traces, rule = mixing_city(people=300), OutbreakSettings(seed_count=20)
     first, second, other = (
@@ -318,11 +221,8 @@ class TestSeeds:
 
     def test_by_region_of_the_first_observation(self):
         traces = traces_of([[0, 1, -1, -1, 1], [1, 1, 1, -1, 0]])
-        assert self.seeds(traces, seed_regions=(1,), seed_share=1.0).tolist() == [
-            1,
-            2,
-            4,
-        ]
+        chosen = self.seeds(traces, seed_regions=(1,), seed_share=1.0)
+        assert chosen.tolist() == [1, 2, 4]
 
     @pytest.mark.parametrize(
         ("chosen", "message"),
@@ -340,7 +240,7 @@ class TestSeeds:
         traces = mixing_city(people=200)
         rule = OutbreakSettings(kappa=1e9, seed_count=20, seed_state="exposed")
         outbreak = simulate(traces, FAST, rule, rng())
-        assert outbreak.ever_infected(0).sum() == 20
+        assert (outbreak.state_at(0) > 0).sum() == 20
         assert (outbreak.state_at(0)[outbreak.seeds] == EXPOSED).all()
 
 

@@ -18,7 +18,7 @@ from epifalcon.federation.preparing import (
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.flows import count_flows
-from epifalcon.mobility.markov import MobilityModelSettings, mobility_model
+from epifalcon.mobility.markov import mobility_model
 from tests.oracles import markov_loop
 from tests.oracles.cohort_engine import cohorts_of_sites
 from tests.studies import town
@@ -89,8 +89,7 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
         some = division.training.of_people(others)
         cases = reported_cases(some, whole.traces, wanted)
         assert np.allclose(history.cases, cases.by_region_and_day, rtol=1e-12)
-    rng = np.random.default_rng(0)
-    expected = mobility_model(whole.traces, MobilityModelSettings(), rng)
+    expected = mobility_model(whole.traces)
     made = total.mobility.model(whole.traces.regions, expected.epsilon)
     assert np.allclose(made.joint.toarray(), expected.joint.toarray(), rtol=1e-12)
     assert np.allclose(made.visits, expected.visits, rtol=1e-12)

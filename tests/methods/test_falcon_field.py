@@ -6,8 +6,7 @@ from scipy.special import expit
 
 from epifalcon.belief_propagation import calibration
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field import course
 from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes

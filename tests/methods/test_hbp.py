@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from epifalcon.belief_propagation.rates import force_of_infection, rates_for
+from epifalcon.epidemic.draws import Variation
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.epidemic.variation import Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment

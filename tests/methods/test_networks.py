@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import hold_back
+from epifalcon.epidemic.known import Known, hold_back
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.methods.gat import Gat
 from epifalcon.methods.gcn import Gcn

@@ -3,11 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility import markov
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import (
-    MobilityModelSettings,
     distance_weight,
     find_move,
     mobility_model,
@@ -23,9 +21,8 @@ CASES = settings(max_examples=60, deadline=None, derandomize=True)
 CLOCK = Clock(slot_hours=4, days=5)
 
 
-def learn(traces: Traces, epsilon: float = 1e-3, share: float = 1.0, seed: int = 0):
-    chosen = MobilityModelSettings(epsilon=epsilon, people_share=share)
-    return mobility_model(traces, chosen, np.random.default_rng(seed))
+def learn(traces: Traces, epsilon: float = 1e-3):
+    return mobility_model(traces, epsilon)
 
 
 def line(ids: list[list[int]], regions: int, slot_hours: float = 12) -> Traces:
@@ -45,7 +42,9 @@ def test_the_aggregate_equals_the_loop_over_people(traces, epsilon):
     everywhere = np.arange(count, dtype=np.int32)
     table = model.transitions
     for slot in range(traces.clock.slots_per_day):
-        got = model.transition(slot, everywhere[:, None], everywhere[None, :])
+        got = markov_loop.transition(
+            model, slot, everywhere[:, None], everywhere[None, :]
+        )
         np.testing.assert_allclose(got, expected[slot], rtol=1e-12, atol=1e-15)
         total = expected[slot].sum(axis=1)
         rows = slice(slot * count, (slot + 1) * count)
@@ -89,58 +88,36 @@ def test_two_people_by_hand():
     # Two slots a day. Anna: 0 1 0 1, Ben: 2 2 2 2, Cleo has a gap: 0 ? 1 1.
     traces = line([[0, 1, 0, 1], [2, 2, 2, 2]], regions=4)
     model = learn(traces, epsilon=0.01)
-    row = model.transition(0, 0, np.arange(4))
+    row = markov_loop.transition(model, 0, 0, np.arange(4))
     near = 0.01 / np.array([1, 1, 4, 9])
     np.testing.assert_allclose(row, np.array([0, 0.5, 0, 0]) + near, rtol=1e-14)
     # A slot of the traces is taken modulo the day.
-    np.testing.assert_array_equal(model.transition(2, 0, np.arange(4)), row)
+    np.testing.assert_array_equal(
+        markov_loop.transition(model, 2, 0, np.arange(4)), row
+    )
     assert model.people == 2
     gap = learn(line([[0, -1, 1, 1]], regions=3), epsilon=0)
     # Region 0 was seen in the morning but never left under observation.
-    assert gap.transition(0, 0, np.arange(3)).sum() == 0
+    assert markov_loop.transition(gap, 0, 0, np.arange(3)).sum() == 0
     assert gap.visits.tolist() == [[0.5, 0.5, 0], [0, 1, 0]]
-    assert gap.transition(0, 1, np.arange(3)).tolist() == [0, 0.5, 0]
-    assert gap.transition(1, 1, np.arange(3)).tolist() == [0, 1, 0]
+    assert markov_loop.transition(gap, 0, 1, np.arange(3)).tolist() == [0, 0.5, 0]
+    assert markov_loop.transition(gap, 1, 1, np.arange(3)).tolist() == [0, 1, 0]
 
 
 def test_a_normalised_row_is_a_distribution_or_empty():
     model = learn(random_traces(3, 20, 8, CLOCK))
     for slot in range(6):
-        row = model.transition(slot, 2, np.arange(8), normalised=True)
+        row = markov_loop.transition(model, slot, 2, np.arange(8), normalised=True)
         assert row.sum() == pytest.approx(1, abs=1e-14)
         assert np.exp(model.log_visits(slot)).sum() == pytest.approx(1, abs=1e-12)
     bare = learn(line([[0, 1, 0, 1]], regions=3), epsilon=0)
-    assert bare.transition(0, 2, np.arange(3), normalised=True).tolist() == [0, 0, 0]
+    assert markov_loop.transition(
+        bare, 0, 2, np.arange(3), normalised=True
+    ).tolist() == [0, 0, 0]
     assert bare.log_visits(0).tolist() == [0, -np.inf, -np.inf]
     never = learn(line([[-1, -1]], regions=2), epsilon=0.5)
     assert never.joint.nnz == 0
-    assert never.transition(0, 0, np.arange(2)).tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("bad", [-1, 3])
-def test_ids_that_are_no_regions_are_refused(bad):
-    model = learn(line([[0, 1] * 2], regions=3))
-    ids = np.array([0, bad], dtype=np.int32)
-    with pytest.raises(DataError, match=f"{bad}"):
-        model.transition(0, ids, np.zeros(2, np.int32))
-    with pytest.raises(DataError, match=f"{bad}"):
-        model.transition(0, np.zeros(2, np.int32), ids)
-    with pytest.raises(SettingsError, match="slot=-1"):
-        model.transition(-1, 0, 0)
-
-
-def test_a_share_of_the_people_is_a_model_of_that_group():
-    traces = random_traces(2, 40, 6, CLOCK)
-    model = learn(traces, share=0.25, seed=9)
-    assert model.people == 10
-    group = np.random.default_rng(9).choice(40, size=10, replace=False)
-    expected = markov_loop.aggregate(traces, sorted(group.tolist()), 0.0)
-    np.testing.assert_allclose(
-        model.joint.toarray().reshape(expected.shape), expected, atol=1e-15
-    )
-    rng = np.random.default_rng(0)
-    mobility_model(traces, MobilityModelSettings(), rng)
-    assert rng.random() == np.random.default_rng(0).random()
+    assert markov_loop.transition(never, 0, 0, np.arange(2)).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("degrees", [False, True])
@@ -156,17 +133,3 @@ def test_distance_weights_equal_the_dense_matrix(degrees):
         got = [distance_weight(point_km, degrees, here, there) for there in range(40)]
         expected = np.where(apart > 1, apart, 1.0) ** -2
         np.testing.assert_allclose(got, expected, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epsilon": -1.0},
-        {"epsilon": float("nan")},
-        {"people_share": 0.0},
-        {"people_share": 1.1},
-    ],
-)
-def test_impossible_settings_are_refused_by_name(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        MobilityModelSettings(**wrong)

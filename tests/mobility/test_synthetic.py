@@ -9,8 +9,8 @@ from scipy import stats
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.synthetic import CitySettings, build_city, gravity
 from epifalcon.mobility.synthetic import city as city_module
+from epifalcon.mobility.synthetic.city import lay_out
 from epifalcon.mobility.synthetic.gravity import Kernel, draw
-from epifalcon.mobility.synthetic.layout import lay_out
 from epifalcon.settings import as_plain, build
 from tests.oracles.city_loop import build_city_by_loop
 

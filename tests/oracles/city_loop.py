@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from epifalcon.mobility.synthetic.city import make_world
-from epifalcon.mobility.synthetic.layout import lay_out
+from epifalcon.mobility.synthetic.city import lay_out, make_world
 
 DAY = 1440
 MASK = 2**64 - 1

@@ -346,7 +346,7 @@ def cohorts_of_sites(
     tally = preparing.total([preparing.count_tally(*one, settings) for one in both])
     mobility = None
     if tally.mobility is not None:
-        mobility = tally.mobility.model(regions, settings.pseudo.mobility.epsilon)
+        mobility = tally.mobility.model(regions)
     cases = None if tally.reported is None else tally.reported.cases
     around = Surrounding(mobility, cases)
     if settings.uses_region_model:

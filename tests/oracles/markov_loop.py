@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from epifalcon.mobility.markov import MobilityModel
 from epifalcon.mobility.traces import Traces
 
 
@@ -48,6 +49,28 @@ def floor(traces: Traces, here: int, there: int) -> float:
     one, other = traces.regions.centre_km[here], traces.regions.centre_km[there]
     apart = math.dist(one, other)
     return 1.0 if math.isnan(apart) else max(1.0, apart) ** -2
+
+
+def transition(
+    model: MobilityModel,
+    slot: int,
+    here: np.ndarray,
+    there: np.ndarray,
+    normalised: bool = False,
+) -> np.ndarray:
+    """p(here, slot -> there, slot + 1) of a fitted model; shapes broadcast.
+
+    ``normalised`` divides each row by its total, and leaves empty rows 0.
+    """
+    here, there = np.broadcast_arrays(here, there)
+    row = slot % model.slots_per_day * len(model.regions) + here
+    found = model.joint[row.ravel(), there.ravel()].reshape(here.shape)
+    apart = np.fmax(1.0, model.regions.distance_km(here, there))
+    made = np.asarray(found + model.epsilon / (apart * apart))
+    if not normalised:
+        return made
+    total = model.transitions.total[row]
+    return np.divide(made, total, out=np.zeros(made.shape), where=total > 0)
 
 
 def flows(traces: Traces) -> np.ndarray:

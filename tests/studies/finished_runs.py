@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import without
+from epifalcon.epidemic.known import Known, without
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.predicting import Newcomers
 from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish

@@ -20,8 +20,8 @@ from scipy.stats import norm
 
 from epifalcon.belief_propagation.settings import Law
 from epifalcon.checks import same_length
+from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.types import Floats, Mask, Probabilities
 
 LEAST_PEOPLE = 20

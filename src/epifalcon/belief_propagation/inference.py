@@ -32,9 +32,8 @@ from epifalcon.belief_propagation.seir_chain import (
 )
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.belief_propagation.transmission import Factor, Transmission
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.rules import Chance
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.types import Floats, Slots
 
 

@@ -17,8 +17,7 @@ from epifalcon.belief_propagation.inference import Cohort, EdgeSums, FactorGraph
 from epifalcon.belief_propagation.rates import Rates
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Singles
 from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from epifalcon._numba import njit
 from epifalcon.checks import non_negative, one_of, positive, whole
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats, PersonIds, RegionIds, Slots
+from epifalcon.types import Floats, Mask, RegionIds
 
 CaseSource = Literal["reported", "all"]
 CaseMeasure = Literal["count", "share", "presence"]
@@ -103,38 +103,33 @@ class CaseTally:
     def told(
         self, slots_per_day: int, settings: CaseSettings, everybody: int | None = None
     ) -> Cases:
-        """The cases; counts are scaled up to ``everybody`` tested, where given."""
+        """Compute the cases; counts are scaled up to ``everybody``, if given."""
         if settings.measure == "share":
             prior = settings.prior_people * slots_per_day
             counts = _per_hundred(self.cases, self.visits, prior)
-            return Cases(counts, "reported", self.unplaced, "share")
-        scale = 1.0 if everybody is None else everybody / max(self.tested, 1)
-        counts = self.cases * scale
+        else:
+            scale = 1.0 if everybody is None else everybody / max(self.tested, 1)
+            counts = self.cases * scale
         return Cases(counts, "reported", self.unplaced, settings.measure)
 
 
 def reported_cases(
     known: Known, traces: Traces, settings: CaseSettings = COUNTS
 ) -> Cases:
-    """Confirmed cases by region and day, from test results alone.
+    """Compute confirmed cases by region and day, from test results alone.
 
     Each person with a positive test is one case, at the first such test. It is
-    spread over the slots in which the person was observed during the
-    ``window_days`` days that end with the day of the test, up to the slot of
-    the test: evenly, or with weights that rise by ``growth``. So it weighs most
-    where the person spent most time. As a ``count``, all entries and
-    ``unplaced`` add up to the number of people with a positive test.
+    spread over the slots in which the person was observed during the ``window_days``
+    days that end with the day of the test, up to the slot of the test: evenly, or
+    with weights that rise by ``growth``. As a ``count``, all entries and ``unplaced``
+    add up to the number of people with a positive test.
 
-    As a ``share``, each person has as much to spread as it has slots in its
-    window, and what falls on a region and day is divided by the slots that all
-    tested people spent there in their windows (of a person without a positive
-    test: the days until its last one), times 100. ``prior_people`` pulls both
-    towards the city's share of that day, which is also what a region has that
-    no tested person visited; on days of which no test speaks it is drawn
-    between those of the nearest days. A result of nobody else enters.
-
-    As ``presence``, each person has as much to spread as for a share, and nothing
-    is divided: without ``growth``, the slots that cases spent in each region.
+    As ``presence``, each person weighs as much as it has slots in its window: without
+    ``growth``, the result is the slots that cases spent in each region. A ``share``
+    is that per 100 slots that all tested people spent there in their windows (of a
+    person without a positive test: the days until its last one). ``prior_people``
+    pulls it towards the city's share of that day, which is also what a region has
+    that no tested person visited; days without tests are interpolated.
     """
     tally = tally_cases(known, traces, settings)
     return tally.told(traces.clock.slots_per_day, settings)
@@ -143,18 +138,26 @@ def reported_cases(
 def tally_cases(
     known: Known, traces: Traces, settings: CaseSettings = COUNTS
 ) -> CaseTally:
-    """What these people add to ``reported_cases``."""
-    _require_fit(known, traces)
-    counts = np.zeros((len(traces.regions), traces.clock.days))
-    case = np.flatnonzero(known.status == 1).astype(np.int32)
-    window = _window(known.first_positive_slot[case], traces, settings)
-    curve = _curve(traces, settings.growth)
-    by_visit = settings.measure != "count"
-    unplaced = _spread(traces.by_slot, case, window, (curve, by_visit), counts)
+    """Compute what these people add to ``reported_cases``."""
+    known.require_people_of(traces)
+    positive, tested = np.flatnonzero(known.status == 1), np.flatnonzero(known.tested)
+    last = np.full(known.people, -1, np.int32)
+    # In order of slot, so the last test stays.
+    last[known.person] = known.slot
+    last[positive] = known.first_positive_slot[positive]
+    days = settings.window_days
+    counts, unplaced = _spread(
+        traces,
+        positive,
+        last[positive],
+        days,
+        growth=settings.growth,
+        by_visit=settings.measure != "count",
+    )
     visits = np.zeros(counts.shape)
     if settings.measure == "share":
-        visits = _visits(known, traces, settings)
-    return CaseTally(counts, visits, int(unplaced), int(known.tested.sum()))
+        visits, _ = _spread(traces, tested, last[tested], days)
+    return CaseTally(counts, visits, unplaced, len(tested))
 
 
 def all_cases(
@@ -172,94 +175,60 @@ def all_cases(
     if measure == "count":
         found /= traces.clock.slots_per_day
     elif measure == "share":
-        everybody = np.arange(traces.people, dtype=np.int32)
-        window = np.zeros_like(everybody), np.full_like(everybody, traces.slots - 1)
-        visits = np.zeros(found.shape)
-        _spread(
-            traces.by_slot, everybody, window, (np.ones(traces.slots), True), visits
-        )
+        everybody = np.arange(traces.people)
+        last = np.full(traces.people, traces.slots - 1)
+        visits, _ = _spread(traces, everybody, last, traces.clock.days)
         found *= 100 / np.maximum(visits, 1)
     return Cases(found, "all", measure=measure)
 
 
-def _require_fit(known: Known, traces: Traces) -> None:
-    if known.people != traces.people:
-        raise DataError(f"tests of {known.people} people, traces of {traces.people}")
-    last = int(known.slot.max(initial=-1))
-    if last >= traces.slots:
-        raise DataError(
-            f"a test in slot {last}, the traces end with {traces.slots - 1}"
-        )
-
-
-def _window(last: Slots, traces: Traces, settings: CaseSettings) -> tuple[Slots, Slots]:
-    """First and last slot of which a test in ``last`` speaks."""
-    per_day = traces.clock.slots_per_day
-    first = (last // per_day - (settings.window_days - 1)) * per_day
-    return np.maximum(first, 0), last
-
-
-def _curve(traces: Traces, growth: float) -> Floats:
-    """Weight of each slot, 1 in the last one: (slots,)."""
-    ago = np.arange(traces.slots - 1, -1, -1) / traces.clock.slots_per_day
-    # A floor above 0: a person seen only long ago must still have a place.
-    return np.asarray(np.exp(np.maximum(-growth * ago, -600.0)))
-
-
-def _visits(known: Known, traces: Traces, settings: CaseSettings) -> Floats:
-    """Slots that tested people spent in their windows: (regions, days)."""
-    end = np.full(known.people, -1, np.int32)
-    # In order of slot, so the last test stays.
-    end[known.person] = known.slot
-    end = np.where(known.first_positive_slot >= 0, known.first_positive_slot, end)
-    tested = np.flatnonzero(known.tested).astype(np.int32)
-    visits = np.zeros((len(traces.regions), traces.clock.days))
-    window = _window(end[tested], traces, settings)
-    _spread(traces.by_slot, tested, window, (np.ones(traces.slots), True), visits)
-    return visits
-
-
 def _per_hundred(cases: Floats, visits: Floats, prior: float) -> Floats:
-    """Cases in 100 visits, after ``prior`` visits like the whole city's that day."""
+    """Compute cases per 100 visits, with ``prior`` visits at the city's daily share."""
     everywhere, days = visits.sum(axis=0), np.arange(visits.shape[1])
-    told = np.flatnonzero(everywhere)
-    if not len(told):
+    known = np.flatnonzero(everywhere)
+    if not len(known):
         return np.zeros(visits.shape)
-    # No test speaks of the days between and around: 0 would say "no case at all",
-    # and the step to the first day with tests would be taken for an outbreak.
-    city = np.interp(days, told, cases.sum(axis=0)[told] / everywhere[told])
+    # Days without tests: 0 would mean "no case at all", and the step to the first
+    # day with tests would look like an outbreak.
+    city = np.interp(days, known, cases.sum(axis=0)[known] / everywhere[known])
     return np.asarray(100 * (cases + prior * city) / (visits + prior))
 
 
-@njit
 def _spread(
-    by_slot: RegionIds,
-    people: PersonIds,
-    window: tuple[Slots, Slots],
-    rule: tuple[Floats, bool],
-    counts: Floats,
-) -> int:
-    """Add each person's weight to ``counts``; return how many had no place.
+    traces: Traces,
+    people: NDArray[np.integer],
+    last: NDArray[np.integer],
+    window_days: int,
+    *,
+    growth: float = 0.0,
+    by_visit: bool = True,
+) -> tuple[Floats, int]:
+    """Spread each person over the regions and days of its window: (regions, days).
 
-    ``rule`` is the curve by slot, and whether a person's weight is 1 for each
-    slot observed in its window instead of 1 in all.
+    The window ends with the slot ``last`` (people,). A person weighs as much as it
+    has observed slots in its window, or 1 unless ``by_visit``. Also returns how many
+    people were observed nowhere.
     """
-    slots = by_slot.shape[0]
-    (first, last), (curve, by_visit) = window, rule
-    observed = np.zeros(people.size, np.int64)
-    total = np.zeros(people.size)
-    for slot in range(slots):
-        for index in range(people.size):
-            inside = first[index] <= slot <= last[index]
-            if inside and by_slot[slot, people[index]] >= 0:
-                observed[index] += 1
-                total[index] += curve[slot]
-    for slot in range(slots):
-        day = slot * counts.shape[1] // slots
-        for index in range(people.size):
-            region = by_slot[slot, people[index]]
-            if region >= 0 and first[index] <= slot <= last[index]:
-                amount = observed[index] if by_visit else 1
-                counts[region, day] += amount * curve[slot] / total[index]
-    unplaced: int = (observed == 0).sum()
-    return unplaced
+    clock = traces.clock
+    first = (last // clock.slots_per_day - (window_days - 1)) * clock.slots_per_day
+    ago = np.arange(traces.slots - 1, -1, -1) / clock.slots_per_day
+    # A floor above 0: a person seen only long ago must still have a place.
+    curve = np.exp(np.maximum(-growth * ago, -600.0))
+
+    def present(slot: int) -> tuple[Mask, RegionIds]:
+        here = traces.by_slot[slot][people]
+        inside = (first <= slot) & (slot <= last) & (here >= 0)
+        return inside, here[inside]
+
+    observed, total = np.zeros((2, len(people)))
+    for slot in range(traces.slots):
+        inside, _ = present(slot)
+        observed += inside
+        total += curve[slot] * inside
+    weight = (observed if by_visit else 1.0) / np.where(observed > 0, total, 1.0)
+    counts = np.zeros((len(traces.regions), clock.days))
+    for slot in range(traces.slots):
+        inside, region = present(slot)
+        amount = weight[inside] * curve[slot]
+        counts[:, clock.day_of_slot(slot)] += np.bincount(region, amount, len(counts))
+    return counts, int((observed == 0).sum())

@@ -11,8 +11,8 @@ from typing import final
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import same_length
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.checks import vectors
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.types import Mask, PersonIds
 
 _KIND = "hidden"
@@ -28,18 +28,10 @@ class Truth:
     infected: Mask
 
     def __post_init__(self) -> None:
-        same_length(person=self.person, infected=self.infected)
-        if self.person.dtype != np.int32 or self.infected.dtype != np.bool_:
-            raise DataError(
-                f"person is {self.person.dtype} and infected {self.infected.dtype}, "
-                "expected int32 and bool"
-            )
-        if len(self.person) and (
-            self.person[0] < 0 or (np.diff(self.person) <= 0).any()
-        ):
+        types = {"person": np.int32, "infected": np.bool_}
+        vectors(types, person=self.person, infected=self.infected)
+        if (np.diff(self.person, prepend=-1) <= 0).any():
             raise DataError("hidden people must stand once each, in ascending order")
-        self.person.setflags(write=False)
-        self.infected.setflags(write=False)
 
 
 @final
@@ -58,7 +50,7 @@ class Hidden:
         return f"Hidden({len(self)} people)"
 
     def open(self, purpose: str) -> Truth:
-        """The truth, for evaluation; ``purpose`` is logged and must not be empty."""
+        """Return the truth, for evaluation; ``purpose`` is logged and required."""
         if not purpose.strip():
             raise SettingsError("purpose='' must say what the hidden labels are for")
         _log.info("hidden labels of %d people opened for %s", len(self), purpose)
@@ -66,15 +58,10 @@ class Hidden:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``, away from what methods read."""
-        truth = self.__truth
-        arrays = {"person": truth.person, "infected": truth.infected}
-        store.write(folder, _KIND, arrays, meta={}, origin=origin)
+        store.write(folder, _KIND, vars(self.__truth), meta={}, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "Hidden":
         """Read what ``save`` wrote; the envelope is closed again."""
         arrays = store.read(folder, _KIND).arrays
-        try:
-            return cls(Truth(arrays["person"], arrays["infected"]))
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        return cls(Truth(arrays["person"], arrays["infected"]))

@@ -1,6 +1,6 @@
-"""Known: all that a method may see of who is infected."""
+"""Test results: all that a method may see of who is infected, and how to split it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -8,13 +8,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import at_least, same_length, vectors
-from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.checks import at_least, same_length, unit_interval, vectors
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask, PersonIds, Slots
 
 _KIND = "known"
 UNTESTED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestErrors:
+    """Published probabilities of a wrong result, the same for every test."""
+
+    # Not a class of tests: pytest must not collect it.
+    __test__ = False
+
+    false_positive: float = 0.0
+    """Chance that somebody who is not infected tests positive."""
+    false_negative: float = 0.0
+    """Chance that somebody who is infected tests negative."""
+
+    def __post_init__(self) -> None:
+        unit_interval(
+            false_positive=self.false_positive, false_negative=self.false_negative
+        )
+        if self.false_positive + self.false_negative >= 1:
+            raise SettingsError(
+                f"false_positive={self.false_positive} and "
+                f"false_negative={self.false_negative} must add up to less than 1: "
+                "otherwise a positive test speaks against infection"
+            )
+
+    @property
+    def none(self) -> bool:
+        """True if every result is right."""
+        return self.false_positive == 0 and self.false_negative == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,19 +71,13 @@ class Known:
             positive=self.positive,
             slot=self.slot,
         )
-        self._check_values()
-
-    def _check_values(self) -> None:
-        if not len(self.person):
-            return
-        low, high = int(self.person.min()), int(self.person.max())
-        if low < 0 or high >= self.people:
+        outside = self.person[(self.person < 0) | (self.person >= self.people)]
+        if len(outside):
             raise DataError(
-                f"tested people run from {low} to {high}, "
-                f"expected 0 to {self.people - 1}"
+                f"tested person {outside[0]}, expected 0 to {self.people - 1}"
             )
-        if self.slot.min() < 0:
-            raise DataError(f"a test in slot {self.slot.min()}, expected 0 or later")
+        if (first := self.slot.min(initial=0)) < 0:
+            raise DataError(f"a test in slot {first}, expected 0 or later")
         step, wait = np.diff(self.person), np.diff(self.slot)
         if ((step < 0) | ((step == 0) & (wait < 0))).any():
             raise DataError("tests must stand in order of person, then slot")
@@ -68,7 +91,7 @@ class Known:
         slot: Slots,
         who: str | None = None,
     ) -> "Known":
-        """The record of tests that come in any order."""
+        """Make the record of tests that come in any order."""
         same_length(person=person, positive=positive, slot=slot)
         order = np.lexsort((positive, slot, person))
         return cls(
@@ -98,23 +121,22 @@ class Known:
             )
 
     def of_people(self, wanted: Mask) -> "Known":
-        """The tests of the people marked in ``wanted`` (people,) alone."""
-        kept = wanted[self.person]
-        return Known(
-            self.people,
-            self.person[kept],
-            self.positive[kept],
-            self.slot[kept],
-            self.who,
+        """Select the tests of the people marked in ``wanted`` (people,)."""
+        chosen = wanted[self.person]
+        return replace(
+            self,
+            person=self.person[chosen],
+            positive=self.positive[chosen],
+            slot=self.slot[chosen],
         )
 
     def since(self, first_slot: int) -> "Known":
-        """The same tests on a clock that begins with ``first_slot``.
+        """Shift the tests to a clock that begins with ``first_slot``.
 
         A test from before counts for the first slot: its result is known there.
         """
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
-        return Known(self.people, self.person, self.positive, slot, self.who)
+        return replace(self, slot=slot)
 
     @cached_property
     def status(self) -> NDArray[np.int8]:
@@ -151,13 +173,92 @@ class Known:
     def load(cls, folder: Path) -> "Known":
         """Read what ``save`` wrote."""
         stored = store.read(folder, _KIND)
-        try:
-            return cls(
-                int(stored.meta["people"]),
-                stored.arrays["person"],
-                stored.arrays["positive"],
-                stored.arrays["slot"],
-                stored.meta.get("who"),
+        return cls(
+            int(stored.meta["people"]),
+            stored.arrays["person"],
+            stored.arrays["positive"],
+            stored.arrays["slot"],
+            stored.meta.get("who"),
+        )
+
+
+def hold_back(known: Known, share: float, rng: np.random.Generator) -> PersonIds:
+    """Draw validation people: the same share of the positive and the negative.
+
+    In ascending order. ``DataError`` where one kind has fewer than two people,
+    ``SettingsError`` where nobody of a kind would be left to learn from.
+    """
+    parts = []
+    for wanted, word in ((1, "positive"), (0, "negative")):
+        people = np.flatnonzero(known.status == wanted)
+        count = max(1, round(share * len(people)))
+        if len(people) < 2:
+            raise DataError(
+                f"{len(people)} people tested {word}: at least 2 are needed, "
+                "one to learn from and one for validation"
             )
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        if count == len(people):
+            raise SettingsError(
+                f"validation_share={share} holds back all {count} people tested "
+                f"{word}: nobody is left to learn from"
+            )
+        parts.append(rng.permutation(people)[:count])
+    return np.sort(np.concatenate(parts)).astype(np.int32)
+
+
+def without(known: Known, people: PersonIds) -> Known:
+    """Select the tests of everybody but ``people``."""
+    rest = np.ones(known.people, np.bool_)
+    rest[people] = False
+    return known.of_people(rest)
+
+
+def blind_folds(
+    known: Known, folds: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw (people,) the fold of each tested person, -1 for everybody else.
+
+    Results play no part, so nobody's own result moves its fold or another's.
+    """
+    fold = np.full(known.people, -1, np.int64)
+    dealt = rng.permutation(np.flatnonzero(known.tested))
+    fold[dealt] = np.arange(len(dealt)) % folds
+    return fold
+
+
+def concerns(known: Known, traces: Traces) -> tuple[str, ...]:
+    """Describe what makes risks less informative than they seem; one sentence each."""
+    found = []
+    tested, positive = int(known.tested.sum()), int((known.status == 1).sum())
+    if not tested:
+        found.append("Nobody was tested: risks follow from the assumed outbreak alone.")
+    elif positive in (0, tested):
+        kind = "positive" if not positive else "negative only"
+        found.append(
+            f"Of {_people(tested, 'tested ')} nobody is {kind}: how far the outbreak "
+            "came rests on what is assumed of it, and risks show little but an order."
+        )
+    if known.tested.all():
+        found.append(
+            "Everybody was tested: nobody is left to be told of, and risks leave each "
+            "person's own result aside."
+        )
+    first = known.first_positive_slot[known.person]
+    after = ~known.positive & (first >= 0) & (known.slot >= first)
+    if people := len(np.unique(known.person[after])):
+        found.append(
+            f"{_people(people)} tested negative at or after a positive test: the first "
+            "positive test counts, unless wrong tests are expected "
+            "(labels.false_positive, labels.false_negative)."
+        )
+    if unseen := int((traces.by_slot < 0).all(axis=0).sum()):
+        whose = "has no trace: its" if unseen == 1 else "have no trace: their"
+        found.append(
+            f"{_people(unseen)} {whose} risk is what is expected before anybody met "
+            "anybody."
+        )
+    return tuple(found)
+
+
+def _people(count: int, kind: str = "") -> str:
+    return f"{count:,} {kind}{'person' if count == 1 else 'people'}"

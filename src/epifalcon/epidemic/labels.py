@@ -5,15 +5,14 @@ learns its infection status, and asks for the status of everybody else.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from epifalcon.checks import one_of, unit_interval
 from epifalcon.epidemic.hidden import Hidden, Truth
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask, Slots
@@ -37,7 +36,7 @@ class LabelSettings:
     """First and last day of testing, any slot alike; default: the last slot."""
 
     def __post_init__(self) -> None:
-        one_of(("ever", "current"), target=self.target)
+        one_of(get_args(Target), target=self.target)
         unit_interval(label_share=self.label_share)
         # Refuses impossible chances.
         _ = self.test_errors
@@ -50,7 +49,7 @@ class LabelSettings:
 
     @property
     def test_errors(self) -> TestErrors:
-        """How often tests are wrong, which methods may be told."""
+        """How often tests are wrong, which methods may use."""
         return TestErrors(
             false_positive=self.false_positive, false_negative=self.false_negative
         )
@@ -105,7 +104,7 @@ def _test_slots(clock: Clock, settings: LabelSettings, choice: Floats) -> Slots:
 
 
 def _infected(outbreak: Outbreak, target: Target, slot: Slots) -> Mask:
-    """Whether each person is the target at the end of its own ``slot``."""
+    """Select the people who are the target at the end of their own ``slot``."""
     infected = (outbreak.infection_slot >= 0) & (outbreak.infection_slot <= slot)
     if target == "ever":
         return infected

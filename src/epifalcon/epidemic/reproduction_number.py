@@ -19,10 +19,13 @@ import numpy as np
 
 from epifalcon._numba import njit
 from epifalcon.checks import at_least
+from epifalcon.epidemic.draws import (
+    draw_factors,
+    draw_infectiousness,
+    whole_slots,
+)
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
-from epifalcon.epidemic.sellke import whole_slots
-from epifalcon.epidemic.variation import draw_factors, draw_infectiousness
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -33,7 +36,7 @@ CERTAIN = 1e300
 
 
 def mean_share_of_others(traces: Traces, contact: ContactLaw = "I/N") -> float:
-    """The mean m over observed (person, slot) pairs, between 0 and 1.
+    """Compute the mean m over observed (person, slot) pairs, between 0 and 1.
 
     Under ``I/N`` of 1 - 1/N; under ``I/S``, where a case hands out its whole
     hazard as soon as anybody susceptible is there, of "somebody else is there".
@@ -49,7 +52,7 @@ def mean_share_of_others(traces: Traces, contact: ContactLaw = "I/N") -> float:
 def hazard_r0(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, kappa: float
 ) -> float:
-    """The hazard R0 that ``kappa`` gives on these traces."""
+    """Compute the hazard R0 that ``kappa`` gives on these traces."""
     share = mean_share_of_others(traces, settings.contact)
     return kappa * pathogen.beta * share * settings.mean_infectious_days(pathogen)
 
@@ -57,10 +60,7 @@ def hazard_r0(
 def resolve_kappa(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings
 ) -> float:
-    """The factor on every hazard as a number, "r0" worked out on the traces.
-
-    In a city where nobody ever meets, "r0" is 1: no factor makes them meet.
-    """
+    """Compute the factor on every hazard, "r0" resolved on the traces."""
     if not isinstance(settings.kappa, str):
         return settings.kappa
     share = mean_share_of_others(traces, settings.contact)
@@ -70,23 +70,25 @@ def resolve_kappa(
 def kappa_by_share(
     share: float, pathogen: Pathogen, settings: OutbreakSettings
 ) -> float:
-    """The factor on every hazard, by the ``mean_share_of_others`` alone."""
+    """Compute the factor on every hazard from the ``mean_share_of_others``.
+
+    In a city where nobody ever meets, "r0" is 1: no factor makes them meet.
+    """
     if not isinstance(settings.kappa, str):
         return settings.kappa
-    wished = pathogen.r0
-    reached = pathogen.beta * share * settings.mean_infectious_days(pathogen)
-    if share == 0 or (pathogen.beta == 0 and wished == 0):
+    if share == 0 or pathogen.beta == 0:
         return 1.0
+    reached = pathogen.beta * share * settings.mean_infectious_days(pathogen)
     if reached == 0:
         raise SettingsError(
-            f"wished_r0={wished:.3g} cannot be reached: nobody is ever infectious"
+            f"R0={pathogen.r0:.3g} cannot be reached: nobody is ever infectious"
         )
-    return wished / reached
+    return pathogen.r0 / reached
 
 
 @njit
 def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
-    """Observed pairs, occupied (region, slot) pairs, and people alone."""
+    """Count observed pairs, occupied (region, slot) pairs, and people alone."""
     crowd = np.empty(regions, np.int64)
     observed = occupied = alone = 0
     for slot in range(by_slot.shape[0]):
@@ -104,7 +106,7 @@ def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
 
 @njit
 def slot_hazard(dose: float, linear: bool) -> float:
-    """The hazard of a slot from ``dose`` = kappa beta dt W / N.
+    """Compute the hazard of a slot from ``dose`` = kappa beta dt W / N.
 
     Infects with the chance 1 - exp(-dose), or, if ``linear``, min(dose, 1).
     """
@@ -129,10 +131,9 @@ class CountedR0:
     @property
     def standard_error(self) -> float:
         """Standard error of ``mean`` over the index people."""
-        spread = (
-            self.secondary_cases.std(ddof=1) if len(self.secondary_cases) > 1 else 0
-        )
-        return float(spread / np.sqrt(len(self.secondary_cases)))
+        cases = self.secondary_cases
+        spread = cases.std(ddof=1) if len(cases) > 1 else 0
+        return float(spread / np.sqrt(len(cases)))
 
 
 def counted_r0(
@@ -143,14 +144,13 @@ def counted_r0(
     index_people: int = 500,
     progress: Progress = silent,
 ) -> CountedR0:
-    """R0 by counting: whom one case would infect where nobody else is infected.
+    """Count whom one case would infect where nobody else is infected.
 
-    For each of ``index_people`` people drawn at random, alone infectious from
-    a random slot until recovery, the expected number of others it infects.
-    The traces are repeated from their start when the infectious time outlasts
-    them, so nothing is cut off. It is below the hazard R0 because the same
-    people are met again. Both contact laws; kappa as the settings say. Where
-    regions or people differ, every index person lives in a city drawn anew.
+    For each of ``index_people`` people drawn at random, infectious from a random
+    slot until recovery, the expected number of others it infects. The traces are
+    repeated from their start when the infectious time outlasts them. The result is
+    below the hazard R0 because the same people are met again. Where regions or
+    people differ, they are drawn again for every index person.
     """
     at_least(1, index_people=index_people)
     clock, kappa = traces.clock, resolve_kappa(traces, pathogen, settings)
@@ -184,7 +184,7 @@ def counted_r0(
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
-    """How often each slot is lived through infectious, without and with symptoms.
+    """Count how often each slot is spent infectious, without and with symptoms.
 
     ``later`` (slots,) is how many slots after the start each slot comes first;
     it comes again with every repetition of the traces. Shape (2, slots).

@@ -11,7 +11,13 @@ from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest.regions import look_up
-from epifalcon.mobility.ingest.rejects import RowCount, RowFilter, Rule
+from epifalcon.mobility.ingest.rows import (
+    RowCount,
+    RowFilter,
+    Rule,
+    keep_ids,
+    keep_times,
+)
 from epifalcon.mobility.ingest.settings import ReadSettings
 from epifalcon.mobility.ingest.tables import (
     find_column,
@@ -19,7 +25,6 @@ from epifalcon.mobility.ingest.tables import (
     open_table,
     renamed,
 )
-from epifalcon.mobility.ingest.values import keep_ids, keep_times
 from epifalcon.mobility.ingest.visits import STRICT, keep_slots
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask

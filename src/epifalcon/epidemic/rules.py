@@ -1,7 +1,7 @@
 """The rule of an outbreak: model, contact law, chances, seeds; and its named forms."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
@@ -13,6 +13,7 @@ ContactLaw = Literal["I/N", "I/S"]
 Chance = Literal["exponential", "linear"]
 SeedState = Literal["infectious", "exposed"]
 
+_SEED_LISTS = ("seed_people", "seed_regions")
 _PAPER_SEEDS = {SARS_COV_2.name: 300, OMICRON.name: 30}
 _AUTHORS_SEEDS = {SARS_COV_2.name: 150, OMICRON.name: 15}
 
@@ -50,16 +51,16 @@ class OutbreakSettings:
     """Infectiousness without symptoms, relative to with symptoms."""
     regional_sigma: float = 0.0
     """Spread of the regions' factors on every hazard: log-normal, of mean 1. 0: all
-    regions alike. No method is told; see ``variation``."""
+    regions alike. No method sees it; see ``draws``."""
     dispersion: float | None = None
     """Shape of people's infectiousness: gamma, of mean 1; a small one makes few
-    people infect most. None: all alike. No method is told; see ``variation``."""
+    people infect most. None: all alike. No method sees it; see ``draws``."""
 
     def __post_init__(self) -> None:
-        one_of(("seir", "sir"), model=self.model)
-        one_of(("I/N", "I/S"), contact=self.contact)
-        one_of(("exponential", "linear"), chance=self.chance)
-        one_of(("infectious", "exposed"), seed_state=self.seed_state)
+        one_of(get_args(Model), model=self.model)
+        one_of(get_args(ContactLaw), contact=self.contact)
+        one_of(get_args(Chance), chance=self.chance)
+        one_of(get_args(SeedState), seed_state=self.seed_state)
         if isinstance(self.kappa, str):
             one_of(("r0",), kappa=self.kappa)
         else:
@@ -70,37 +71,31 @@ class OutbreakSettings:
         non_negative(regional_sigma=self.regional_sigma)
         if self.dispersion is not None:
             positive(dispersion=self.dispersion)
-        self._check_seeds()
-
-    def _check_seeds(self) -> None:
-        given = {
-            "seed_count": self.seed_count is not None,
-            "seed_share": self.seed_share is not None,
-            "seed_people": bool(self.seed_people),
-        }
-        if sum(given.values()) > 1:
-            told = " and ".join(name for name, is_given in given.items() if is_given)
-            raise SettingsError(f"{told} exclude each other: give one of them")
         if self.seed_count is not None:
             non_negative(seed_count=self.seed_count)
         if self.seed_share is not None:
             unit_interval(seed_share=self.seed_share)
-        if self.seed_people and self.seed_regions:
-            raise SettingsError("seed_people and seed_regions exclude each other")
+        self._check_seeds()
+
+    def _check_seeds(self) -> None:
+        for names in (("seed_count", "seed_share", "seed_people"), _SEED_LISTS):
+            given = [name for name in names if getattr(self, name) not in (None, ())]
+            if len(given) > 1:
+                text = " and ".join(given)
+                raise SettingsError(f"{text} exclude each other: give one of them")
         if len(set(self.seed_people)) < len(self.seed_people):
             raise SettingsError("seed_people names a person twice")
-        for name in ("seed_people", "seed_regions"):
-            low = min(getattr(self, name), default=0)
-            if low < 0:
+        for name in _SEED_LISTS:
+            if (low := min(getattr(self, name), default=0)) < 0:
                 raise SettingsError(f"{name} holds {low}, expected 0 or more")
 
     @property
     def even(self) -> bool:
-        """Whether all regions and all people pass the disease on alike."""
+        """True if all regions and all people pass the disease on alike."""
         return self.regional_sigma == 0 and self.dispersion is None
 
     def wished_seeds(self, pathogen: Pathogen, qualified: int) -> int:
-        """How many of ``qualified`` people start the outbreak."""
+        """Return how many of ``qualified`` people start the outbreak."""
         if self.seed_people:
             return len(self.seed_people)
         if self.seed_share is not None:
@@ -109,10 +104,10 @@ class OutbreakSettings:
             return max(least, round(self.seed_share * qualified))
         if self.seed_count is not None:
             return self.seed_count
-        return _PAPER_SEEDS.get(pathogen.name, _PAPER_SEEDS[SARS_COV_2.name])
+        return _seeds(_PAPER_SEEDS, pathogen)
 
     def mean_infectious_days(self, pathogen: Pathogen) -> float:
-        """Expected infectious time in days, time without symptoms weighted.
+        """Compute the expected infectious days, time without symptoms weighted.
 
         1 / mu where ``asymptomatic_weight`` is 1.
         """
@@ -127,7 +122,7 @@ RULES = ("paper", "authors")
 
 
 def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
-    """The settings of a named rule.
+    """Return the settings of a named rule.
 
     ``paper``: SEIR, 300 seeds (Omicron 30), kappa such that the hazard R0 is
     beta / mu. ``authors``: as their program, SIR with the chance beta dt I/N,

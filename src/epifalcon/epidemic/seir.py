@@ -35,14 +35,14 @@ from typing import NamedTuple
 import numpy as np
 
 from epifalcon._numba import njit
+from epifalcon.epidemic.draws import EVEN, Draws, SlotCounts, Variation
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import resolve_kappa, slot_hazard
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.epidemic.sellke import Draws, SlotCounts
-from epifalcon.epidemic.variation import EVEN, Variation
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
+from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, RegionIds, Slots
 
 
@@ -55,11 +55,14 @@ def simulate(
     """Run a disease through the city: the paper's simulator settings.
 
     Equal traces, settings and generator state give the same outbreak, bit by
-    bit, on any number of threads. Cost is linear in people times slots; memory
-    is a few numbers per person and region.
+    bit. Cost is linear in people times slots; memory is a few numbers per person
+    and region.
     """
     draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
-    variation = Variation.after(traces, settings, rng)
+    variation = EVEN
+    if not settings.even:
+        streams = Streams(int(rng.integers(2**63)))
+        variation = Variation.sample(traces, settings, streams)
     return replay(traces, pathogen, settings, draws, variation=variation)
 
 
@@ -69,22 +72,18 @@ def replay(
     settings: OutbreakSettings,
     draws: Draws,
     kappa: float | None = None,
-    variation: Variation | None = None,
+    variation: Variation = EVEN,
 ) -> Outbreak:
-    """The outbreak that follows from ``draws``; no chance is left.
+    """Compute the outbreak that follows from ``draws``, without further chance.
 
-    ``kappa`` (default: what the settings say) lets calibration try many values
-    without working out "r0" each time. ``variation`` may be left out where the
-    settings ask for none.
+    ``kappa`` is computed by ``resolve_kappa`` unless given.
     """
     if len(draws) != traces.people:
         raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
     if kappa is None:
         kappa = resolve_kappa(traces, pathogen, settings)
-    variation = EVEN if variation is None else variation
-    variation.require_asked_for(settings)
-    variation.require_fit(traces.people, len(traces.regions))
-    seeds = choose_seeds(traces, pathogen, settings, draws)
+    variation.require_fit(settings, traces.people, len(traces.regions))
+    seeds = _choose_seeds(traces, pathogen, settings, draws)
     cases = _Cases.none(traces.people)
     infectiousness = variation.infectiousness
     _run(
@@ -125,10 +124,10 @@ def replay(
     )
 
 
-def choose_seeds(
+def _choose_seeds(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, draws: Draws
 ) -> Mask:
-    """Who starts the outbreak: (people,) mask."""
+    """Choose who starts the outbreak: (people,)."""
     seeds = np.zeros(traces.people, np.bool_)
     if settings.seed_people:
         chosen = np.array(settings.seed_people)
@@ -159,12 +158,8 @@ def _qualified(traces: Traces, regions: tuple[int, ...]) -> PersonIds:
             f"seed_regions holds {max(regions)}, "
             f"the city has {len(traces.regions)} regions"
         )
-    first = traces.by_slot[0].copy()
-    for here in traces.by_slot[1:]:
-        missing = first == UNKNOWN
-        if not missing.any():
-            break
-        first[missing] = here[missing]
+    slot = (traces.by_slot != UNKNOWN).argmax(axis=0)
+    first = traces.by_slot[slot, np.arange(traces.people)]
     return np.flatnonzero(np.isin(first, regions)).astype(np.int32)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from epifalcon import store
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.mobility.ingest.values import natural_order
+from epifalcon.mobility.ingest.rows import natural_order
 from epifalcon.types import Probabilities
 
 SUFFIXES = (".csv", ".parquet")

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from epifalcon import store
-from epifalcon.epidemic.concerns import concerns
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.measurements import Failed

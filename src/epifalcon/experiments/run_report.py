@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.concerns import concerns
+from epifalcon.epidemic.known import concerns
 from epifalcon.experiments import explaining, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explaining import Explanation, explain_person

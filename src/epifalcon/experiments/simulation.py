@@ -10,12 +10,11 @@ from pathlib import Path
 from time import perf_counter
 
 from epifalcon import store
+from epifalcon.epidemic.draws import Draws, Variation
 from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.reproduction_number import resolve_kappa
 from epifalcon.epidemic.seir import replay
-from epifalcon.epidemic.sellke import Draws
-from epifalcon.epidemic.variation import Variation
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.mobility.reporting import report

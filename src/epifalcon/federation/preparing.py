@@ -25,8 +25,7 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import without
+from epifalcon.epidemic.known import Known, without
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.plan import PrivacyPlan

@@ -650,7 +650,7 @@ def public_mobility(
     untested = Known(traces.people, nobody, np.zeros(0, np.bool_), nobody)
     group = mobility_group(Household(traces, untested), pseudo.people_share, seed)
     tally = tally_mobility(traces, group, progress)
-    return tally.model(traces.regions, pseudo.mobility.epsilon)
+    return tally.model(traces.regions)
 
 
 def _finished(task: Task, folder: Path, origin: store.Origin) -> Prediction:

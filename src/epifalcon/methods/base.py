@@ -15,11 +15,10 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent

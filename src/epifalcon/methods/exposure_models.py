@@ -15,8 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from epifalcon.checks import non_negative, positive, unit_interval, whole
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import blind_folds, without
+from epifalcon.epidemic.known import Known, blind_folds, without
 from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
 from epifalcon.methods.base import Kind, Method, Scores, require_both

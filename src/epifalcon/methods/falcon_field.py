@@ -28,8 +28,7 @@ from epifalcon.belief_propagation.calibration import (
 )
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
 from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.field.course import Course, run_in_process
 from epifalcon.federation.field.home import FieldHome

@@ -40,8 +40,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from epifalcon.checks import non_negative, one_of, unit_interval, whole
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import hold_back, without
+from epifalcon.epidemic.known import Known, hold_back, without
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edges import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses

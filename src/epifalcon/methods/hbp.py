@@ -27,10 +27,9 @@ import numpy as np
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Factor
 from epifalcon.checks import unit_interval, whole
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.course import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
@@ -140,7 +139,7 @@ class HbpTrueFactors(Hbp):
                 f"{self.name} is a ceiling: give the context the ground truth"
             )
         regions = len(traces.regions)
-        truth.variation.require_fit(truth.people, regions)
+        truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])
         by_day = np.tile(mean, (traces.clock.days, 1))
         return Factor(by_day, np.ones_like(by_day), by_day)

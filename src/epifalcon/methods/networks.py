@@ -27,8 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import non_negative, one_of, unit_interval, whole
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.splits import blind_folds, hold_back, without
+from epifalcon.epidemic.known import Known, blind_folds, hold_back, without
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, strongest
 from epifalcon.hypergraph.edges import EdgeList

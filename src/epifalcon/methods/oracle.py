@@ -58,7 +58,7 @@ def _hazard(traces: Traces, truth: Outbreak) -> Floats:
     rule, regions = truth.settings, len(traces.regions)
     force = truth.kappa * truth.pathogen.beta * traces.clock.slot_days
     dropped = truth.clock.slots - traces.slots
-    truth.variation.require_fit(traces.people, regions)
+    truth.variation.require_fit(truth.settings, traces.people, regions)
     factor, counts_as = truth.variation.factors(regions), truth.variation.infectiousness
     total = np.zeros(traces.people)
     for number, here in enumerate(traces.by_slot):

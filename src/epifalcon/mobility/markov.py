@@ -24,33 +24,19 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import non_negative, unit_interval
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.checks import non_negative
+from epifalcon.errors import DataError
 from epifalcon.mobility.regions import EARTH_RADIUS_KM, Regions, unit_vectors
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, Floats, Probabilities, RegionIds
 
+EPSILON = 1e-8
+"""Weight of the distance term, d in kilometres. The moves of one slot add up to at
+most 1 over all regions, and the distance term is added to every pair, so its part
+grows with the square of the number of regions: 0.03 % of the moves in the preset with
+3,127 areas, 2 % in the one with 11,234 places."""
 _POINTS_PER_BLOCK = 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class MobilityModelSettings:
-    """Settings of the aggregate mobility model."""
-
-    epsilon: float = 1e-8
-    """Weight of the distance term, d in kilometres. The moves of one slot add up to
-    at most 1 over all regions, and the distance term is added to every pair, so its
-    part grows with the square of the number of regions: 0.03 % of the moves in the
-    preset with 3,127 areas, 2 % in the one with 11,234 places."""
-    people_share: float = 1.0
-    """Share of people, chosen at random, that the model is learnt from."""
-
-    def __post_init__(self) -> None:
-        non_negative(epsilon=self.epsilon)
-        unit_interval(people_share=self.people_share)
-        if self.people_share == 0:
-            raise SettingsError("people_share=0 must be greater than 0")
 
 
 class Transitions(NamedTuple):
@@ -78,9 +64,7 @@ class Transitions(NamedTuple):
 class MobilityModel:
     """The aggregate model of a group of people, with its distance term.
 
-    Slots are taken modulo the day, so a slot of the traces may be given as it is.
-    The rows of the paper's p do not add up to 1; with ``normalised`` each row is
-    divided by its total, which makes it the distribution of the next region.
+    The rows of the paper's p do not add up to 1: divide by ``transitions.total``.
     """
 
     joint: sp.csr_array
@@ -128,44 +112,15 @@ class MobilityModel:
             epsilon=float(self.epsilon),
         )
 
-    def transition(
-        self, slot: int, here: RegionIds, there: RegionIds, *, normalised: bool = False
-    ) -> Probabilities:
-        """Compute p(here, slot -> there, slot + 1) element by element.
-
-        Shapes broadcast. A normalised row that is empty is 0 everywhere.
-        """
-        here, there = np.broadcast_arrays(here, there)
-        for ids in (here, there):
-            if ids.size and (ids.min() < 0 or ids.max() >= len(self.regions)):
-                raise DataError(
-                    f"region ids run from {ids.min()} to {ids.max()}, "
-                    f"expected 0 to {len(self.regions) - 1}"
-                )
-        row = self._of_day(slot) * len(self.regions) + here.astype(np.int64)
-        found = self.joint[row.ravel(), there.ravel()].reshape(here.shape)
-        # Unlike maximum, fmax takes the 1 where the distance is NaN.
-        apart = np.fmax(1.0, self.regions.distance_km(here, there))
-        made = np.asarray(found + self.epsilon / (apart * apart))
-        if not normalised:
-            return made
-        total = self.transitions.total[row]
-        return np.divide(made, total, out=np.zeros(made.shape), where=total > 0)
-
     def log_visits(self, slot: int) -> Floats:
         """Compute the log share of people in each region at ``slot``: (regions,).
 
         epsilon is added to every share, so all are finite when it is above 0.
         """
-        weight = self.visits[self._of_day(slot)] + self.epsilon
+        weight = self.visits[slot % self.slots_per_day] + self.epsilon
         share = weight / max(weight.sum(), np.finfo(float).tiny)
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(share))
-
-    def _of_day(self, slot: int) -> int:
-        if slot < 0:
-            raise SettingsError(f"slot={slot} must be 0 or more")
-        return int(slot) % self.slots_per_day
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,37 +143,25 @@ class MobilityTally:
             self.people + other.people,
         )
 
-    def model(self, regions: Regions, epsilon: float) -> MobilityModel:
+    def model(self, regions: Regions, epsilon: float = EPSILON) -> MobilityModel:
         """Make the model of everybody counted."""
         shares = self.visits / np.maximum(self.observed, 1)
         mean = sp.csr_array(self.joint / self.people)
         return MobilityModel(mean, shares, regions, epsilon, self.people)
 
 
-def mobility_model(
-    traces: Traces,
-    settings: MobilityModelSettings,
-    rng: np.random.Generator,
-    progress: Progress = silent,
-) -> MobilityModel:
-    """Learn the aggregate model of everybody, or of a random share of the people.
-
-    Work and memory follow the number of observed points, taken in blocks of
-    people; ``rng`` chooses the group and is not used when it is everybody.
-    """
-    group = None
-    if settings.people_share < 1:
-        size = max(1, round(settings.people_share * traces.people))
-        group = np.sort(rng.choice(traces.people, size=size, replace=False))
-    return tally_mobility(traces, group, progress).model(
-        traces.regions, settings.epsilon
-    )
+def mobility_model(traces: Traces, epsilon: float = EPSILON) -> MobilityModel:
+    """Fit the aggregate model of everybody; ``tally_mobility`` takes a group."""
+    return tally_mobility(traces).model(traces.regions, epsilon)
 
 
 def tally_mobility(
     traces: Traces, group: NDArray[np.int64] | None = None, progress: Progress = silent
 ) -> MobilityTally:
-    """Add up what all people, or those of a ``group``, contribute to the model."""
+    """Add up what all people, or those of a ``group``, contribute to the model.
+
+    Work and memory follow the number of observed points, in blocks of people.
+    """
     group = np.arange(traces.people) if group is None else group
     count, day = len(traces.regions), traces.clock.slots_per_day
     visits, observed = np.zeros((day, count)), np.zeros((day, 1))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from epifalcon.checks import one_of
 from epifalcon.errors import DataError
-from epifalcon.text_arrays import pack_strings, unpack_strings
+from epifalcon.store import pack_strings, unpack_strings
 from epifalcon.types import Floats, RegionIds
 
 EARTH_RADIUS_KM = 6371.0088

@@ -4,6 +4,10 @@ Works on synthetic and imported traces alike, with gaps (-1), with one person, o
 region or one day, and with regions whose place is not known: a statistic that
 cannot be computed is NaN and neither holds nor fails.
 
+The ranges are those of realistic cities at slots of two hours over a fortnight or
+longer. They are wide on purpose: they separate a city from a random walk, not one
+city from another.
+
 Radius of gyration: González, Hidalgo, Barabási, "Understanding individual human
 mobility patterns", Nature 2008. Predictability: Song, Qu, Blumm, Barabási, "Limits
 of predictability in human mobility", Science 2010: the entropy rate by Lempel and
@@ -11,22 +15,16 @@ Ziv's match lengths, and Fano's bound from it.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from scipy.optimize import minimize_scalar
 from scipy.spatial import cKDTree
 
 from epifalcon._numba import njit
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.reference_ranges import (
-    LEAST_OBSERVED,
-    NEEDS_OBSERVATION,
-    RANGES,
-    Range,
-)
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -42,6 +40,61 @@ _SHORTEST_JUMP_KM, _LONGEST_STAY_HOURS = 1.0, 17.0
 # Predictability: at most so many slots and people, at least so many observations.
 _ORDER_SLOTS, _ORDER_PEOPLE, _ORDER_LEAST = 1_000, 2_000, 24
 _ORDER_WORK = 300_000_000
+
+_GONZALEZ = "González et al. 2008; GeoLife fortnights"
+_SONG = "Song et al. 2010 (Nature Physics); GeoLife fortnights"
+_ORDER = "Song et al. 2010 (Science); GeoLife fortnights"
+_CENSUS = "US census commutes 2.2 / 9.7 / 28.7 km"
+_RELEASED = "infectious presence released with the paper"
+_DIARIES = "national time-use diaries"
+_DENSITY = "people per region of the paper's data"
+
+
+# name, low, high, unit, source
+_AREA = (
+    ("radius_of_gyration_q10", 0.3, 3.0, "km", _GONZALEZ),
+    ("radius_of_gyration_median", 2.5, 8.0, "km", _GONZALEZ),
+    ("radius_of_gyration_q90", 7.0, 30.0, "km", _GONZALEZ),
+    ("distinct_1d", 2.0, 3.6, "regions", _SONG),
+    ("distinct_7d", 7.5, 14.0, "regions", _SONG),
+    ("distinct_14d", 12.0, 24.0, "regions", _SONG),
+    ("distinct_exponent", 0.6, 0.85, "", _SONG),
+    ("zipf_exponent", 1.3, 2.5, "", _SONG),
+    ("jump_exponent", 1.3, 1.9, "", _GONZALEZ),
+    ("stay_exponent", 1.2, 2.4, "", _SONG),
+    ("stay_away_mean", 2.5, 6.0, "hours", _SONG),
+    ("entropy", 1.4, 2.6, "bits", _ORDER),
+    ("predictability", 0.8, 0.93, "", _ORDER),
+    ("commute_q10", 1.0, 4.0, "km", _CENSUS),
+    ("commute_median", 6.0, 14.0, "km", _CENSUS),
+    ("commute_q90", 18.0, 40.0, "km", _CENSUS),
+    ("copresence", 0.08, 0.25, "", _DENSITY),
+    ("share_alone", 0.01, 0.12, "", _DENSITY),
+    ("occupancy_gini", 0.45, 0.85, "", _RELEASED),
+    ("occupancy_top_1pct", 0.06, 0.35, "", _RELEASED),
+    ("at_home_night", 0.8, 0.98, "", _DIARIES),
+    ("at_home_midday", 0.25, 0.6, "", _DIARIES),
+)
+
+_POI = {
+    "radius_of_gyration_q10": (0.2, 3.0),
+    "radius_of_gyration_median": (1.0, 6.0),
+    "radius_of_gyration_q90": (3.0, 15.0),
+    "commute_q10": (0.3, 4.0),
+    "commute_median": (2.0, 10.0),
+    "commute_q90": (6.0, 25.0),
+    "copresence": (0.2, 0.6),
+    "share_alone": (0.05, 0.45),
+    "occupancy_gini": (0.7, 0.95),
+    "occupancy_top_1pct": (0.15, 0.6),
+}
+
+_LEAST_OBSERVED = 0.8
+_NEEDS_OBSERVATION = (
+    "distinct_1d", "distinct_7d", "distinct_14d", "distinct_exponent", "stay_exponent",
+    "stay_away_mean", "predictability",
+)  # fmt: skip
+"""Statistics that gaps bias: not compared if less than 80 % was observed."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +160,7 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
     _measure_crowds(traces, values, curves)
     _measure_time_at_home(sample, values, curves)
     progress("statistics", 4, 4)
-    found = tuple(
-        _compare(known, values[known.name], traces.observed_share)
-        for known in RANGES[traces.regions.kind]
-    )
-    return MobilityStatistics(found, tuple(curves))
+    return MobilityStatistics(tuple(_compare(traces, values)), tuple(curves))
 
 
 def home_regions(traces: Traces) -> RegionIds:
@@ -120,59 +169,82 @@ def home_regions(traces: Traces) -> RegionIds:
     Most slots of any hour where no night was observed; -1 for people who were
     never observed. Works in blocks of people, so that memory stays small.
     """
-    night = _hours_within(traces.clock, _NIGHT)
-    office = np.zeros(traces.slots, np.bool_)
-    home = np.empty(traces.people, np.int32)
+    blocks = []
     for first in range(0, traces.people, _SAMPLE_PEOPLE):
-        block = slice(first, first + _SAMPLE_PEOPLE)
-        by_person = np.ascontiguousarray(traces.by_person[block])
-        home[block] = _anchors(by_person, night, office, len(traces.regions)).home
-    return home
+        by_person = traces.by_person[first : first + _SAMPLE_PEOPLE]
+        blocks.append(_homes(_visits(by_person), len(by_person), traces.clock))
+    return np.concatenate(blocks)
 
 
-def _compare(known: Range, value: float, observed: float) -> Statistic:
-    holds: bool | None = bool(known.low <= value <= known.high)
-    source = known.source
-    if observed < LEAST_OBSERVED and known.name in NEEDS_OBSERVATION:
-        holds = None
-        source = f"not judged, only {observed:.0%} of slots observed; {source}"
-    if np.isnan(value):
-        holds = None
-    return Statistic(
-        known.name, value, known.low, known.high, holds, known.unit, source
-    )
-
-
-class Anchors(NamedTuple):
-    """Home and workplace (people,), -1 for none."""
-
-    home: RegionIds
-    work: RegionIds
+def _compare(traces: Traces, values: dict[str, float]) -> Iterator[Statistic]:
+    observed = traces.observed_share
+    for name, low, high, unit, source in _AREA:
+        value = values[name]
+        if traces.regions.kind == "poi":
+            low, high = _POI.get(name, (low, high))
+        holds = None if math.isnan(value) else low <= value <= high
+        if observed < _LEAST_OBSERVED and name in _NEEDS_OBSERVATION:
+            holds = None
+            source = f"not judged, only {observed:.0%} of slots observed; {source}"
+        yield Statistic(name, value, low, high, holds, unit, source)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
     """Traces ``by_person`` (people, slots) of some people, with home and work.
 
-    Home is the region of most night slots, or of all slots where no night was
-    observed. Work is another region in which at least a fifth of the slots from
-    9 to 17 h were spent.
+    Home and work are (people,), -1 for none. Work is a region other than home in
+    which at least a fifth of the slots from 9 to 17 h were spent.
     """
 
     by_person: RegionIds
-    anchors: Anchors
+    visits: pl.DataFrame
+    home: RegionIds
+    work: RegionIds
     clock: Clock
     regions: Regions
 
 
 def _take_sample(traces: Traces) -> _Sample:
     most = min(_SAMPLE_PEOPLE, max(100, _SAMPLE_CELLS // traces.slots))
-    by_person = np.ascontiguousarray(
-        traces.by_slot[:, _evenly(traces.people, most)].T, dtype=np.int32
-    )
-    night, office = (_hours_within(traces.clock, span) for span in (_NIGHT, _OFFICE))
-    anchors = _anchors(by_person, night, office, len(traces.regions))
-    return _Sample(by_person, anchors, traces.clock, traces.regions)
+    chosen = _evenly(traces.people, most)
+    by_person = np.ascontiguousarray(traces.by_slot[:, chosen].T, dtype=np.int32)
+    visits, clock = _visits(by_person), traces.clock
+    home = _homes(visits, len(by_person), clock)
+    office = visits.filter(_hours_within(clock, _OFFICE)[visits["slot"]])
+    seen = np.bincount(office["person"], minlength=len(by_person))
+    away = office.filter(office["region"] != home[office["person"]])
+    best = _most_frequent(away)
+    best = best.filter(best["count"] >= _WORK_SHARE * seen[best["person"]])
+    work = np.full(len(by_person), UNKNOWN, np.int32)
+    work[best["person"]] = best["region"]
+    return _Sample(by_person, visits, home, work, clock, traces.regions)
+
+
+def _visits(by_person: RegionIds) -> pl.DataFrame:
+    """List all observed slots: ``person``, ``slot``, ``region``."""
+    person, slot = np.nonzero(by_person != UNKNOWN)
+    region = by_person[person, slot]
+    return pl.DataFrame({"person": person, "slot": slot, "region": region})
+
+
+def _homes(visits: pl.DataFrame, people: int, clock: Clock) -> RegionIds:
+    home = np.full(people, UNKNOWN, np.int32)
+    chosen = visits.filter(_hours_within(clock, _NIGHT)[visits["slot"]])
+    for _ in range(2):
+        best = _most_frequent(chosen)
+        home[best["person"]] = best["region"]
+        # The second time: people without an observed night.
+        chosen = visits.filter(home[visits["person"]] == UNKNOWN)
+    return home
+
+
+def _most_frequent(visits: pl.DataFrame) -> pl.DataFrame:
+    """Find the region of most visits per person; of equals, the one complete first."""
+    groups = visits.group_by("person", "region")
+    counted = groups.agg(pl.len().alias("count"), pl.max("slot"))
+    order = counted.sort("count", "slot", descending=[True, False])
+    return order.unique("person", keep="first", maintain_order=True)
 
 
 def _hours_within(clock: Clock, span: tuple[float, float]) -> Mask:
@@ -193,76 +265,51 @@ def _evenly(count: int, most: int) -> Counts:
     return np.linspace(0, count - 1, most).astype(np.int64)
 
 
-@njit
-def _anchors(by_person: RegionIds, night: Mask, office: Mask, regions: int) -> Anchors:
-    people = by_person.shape[0]
-    home = np.full(people, UNKNOWN, np.int32)
-    work = np.full(people, UNKNOWN, np.int32)
-    tally = np.zeros(regions, np.int64)
-    every = np.ones(by_person.shape[1], np.bool_)
-    for person in range(people):
-        row = by_person[person]
-        place, _, seen = _modal(row, night, UNKNOWN, tally)
-        if seen == 0:
-            place, _, seen = _modal(row, every, UNKNOWN, tally)
-        home[person] = place
-        place, most, seen = _modal(row, office, home[person], tally)
-        if most > 0 and most >= _WORK_SHARE * seen:
-            work[person] = place
-    return Anchors(home, work)
-
-
-@njit
-def _modal(
-    row: RegionIds, mask: Mask, excluded: int, tally: Counts
-) -> tuple[int, int, int]:
-    """Find the region of most masked slots; its slots; all observed masked slots."""
-    best, most, seen = UNKNOWN, 0, 0
-    for slot in range(row.size):
-        place = row[slot]
-        if not mask[slot] or place == UNKNOWN:
-            continue
-        seen += 1
-        tally[place] += 1
-        if place != excluded and tally[place] > most:
-            best, most = place, tally[place]
-    for slot in range(row.size):
-        if row[slot] != UNKNOWN:
-            tally[row[slot]] = 0
-    return best, most, seen
-
-
 def _measure_people(
     sample: _Sample, values: dict[str, float], curves: list[Curve]
 ) -> None:
     """Measure reach, distinct places over time, ranks, entropy, predictability."""
-    radius, entropy, distinct, ranks = _count_visits(
-        sample.by_person, sample.regions.centre_km
+    groups = sample.visits.group_by("person", "region")
+    places = groups.agg(pl.len().alias("share"), pl.min("slot").alias("first"))
+    places = places.sort("person", "region")
+    x, y = sample.regions.centre_km[places["region"]].T
+    total = pl.col("share").sum().over("person")
+    places = places.with_columns(pl.col("share") / total, x=x, y=y)
+    off = [pl.col(axis) - (pl.col(axis) * pl.col("share")).sum() for axis in "xy"]
+    spread = (pl.col("share") * (off[0] ** 2 + off[1] ** 2)).sum()
+    people = places.group_by("person", maintain_order=True).agg(
+        radius=spread.sqrt(), entropy=pl.col("share").entropy(2, normalize=False)
     )
+    radius, entropy = people["radius"].to_numpy(), people["entropy"].to_numpy()
+    order = pl.col("share").rank("ordinal", descending=True).over("person") - 1
+    at = places.select(order)["share"]
+    ranks = np.bincount(at, places["share"], _RANKS)[:_RANKS] / max(1, len(people))
+    distinct = np.bincount(places["first"], minlength=sample.clock.slots).cumsum()
+    distinct = distinct / max(1, len(people))
     slots = min(sample.by_person.shape[1], _ORDER_SLOTS)
     most = min(_ORDER_PEOPLE, max(50, _ORDER_WORK // slots**2))
     chosen = _evenly(len(sample.by_person), most)
-    order = _predictability(sample.by_person[chosen, :slots])
+    bound = _predictability(sample.by_person[chosen, :slots])
 
     per_day = sample.clock.slots_per_day
     daily = distinct[per_day - 1 :: per_day]
     day = np.arange(1, len(daily) + 1, dtype=float)
     values |= _quantiles("radius_of_gyration", radius[np.isfinite(radius)])
-    for days in (1, 7, 14):
-        known = len(daily) >= days and daily[-1] > 0
-        values[f"distinct_{days}d"] = float(daily[days - 1]) if known else math.nan
+    for wait in (1, 7, 14):
+        known = len(daily) >= wait and daily[-1] > 0
+        values[f"distinct_{wait}d"] = float(daily[wait - 1]) if known else math.nan
     values["distinct_exponent"] = math.nan
     if len(daily) >= 3 and daily[0] > 0:
         # At evenly spaced log t.
-        at = np.unique(np.rint(np.geomspace(1, len(daily), 12)).astype(int))
-        values["distinct_exponent"] = _log_slope(at, daily[at - 1])
+        days = np.unique(np.rint(np.geomspace(1, len(daily), 12)).astype(int))
+        values["distinct_exponent"] = _log_slope(days, daily[days - 1])
     share = ranks[:_ZIPF_RANKS][ranks[:_ZIPF_RANKS] > 0]
     values["zipf_exponent"] = -_log_slope(np.arange(1, len(share) + 1), share)
-    values["entropy"] = _mean(entropy[np.isfinite(entropy)])
-    values["predictability"] = _mean(order)
+    values["entropy"] = _mean(entropy)
+    values["predictability"] = _mean(bound)
 
     used = np.flatnonzero(ranks > 0)
-    rank = np.asarray(used + 1, dtype=np.float64)
+    rank = np.asarray(used + 1.0, np.float64)
     curves += [
         _spread("radius_of_gyration", radius, "radius of gyration (km)"),
         Curve("distinct", day, daily, "days", "distinct regions", True, True),
@@ -271,47 +318,6 @@ def _measure_people(
         ),
         _spread("entropy", entropy, "entropy (bits)"),
     ]
-
-
-class _Visits(NamedTuple):
-    """Per person: radius of gyration (km) and entropy (bits), NaN if never seen.
-
-    ``distinct`` (slots,) is the mean number of distinct regions seen up to each
-    slot; ``ranks`` the mean share of time in a person's most, second most, ...
-    frequent region.
-    """
-
-    radius: Floats
-    entropy: Floats
-    distinct: Floats
-    ranks: Floats
-
-
-def _count_visits(by_person: RegionIds, centre: Floats) -> _Visits:
-    people, slots = by_person.shape
-    seen, slot = np.nonzero(by_person != UNKNOWN)
-    key = seen * len(centre) + by_person[seen, slot]
-    key, earliest, count = np.unique(key, return_index=True, return_counts=True)
-    person, place = np.divmod(key, len(centre))
-    observed = np.bincount(seen, minlength=people)
-    share = count / observed[person]
-
-    def total(value: Floats) -> Floats:
-        sums = np.bincount(person, value, people)
-        return np.where(observed > 0, sums, np.nan)
-
-    mean_km = np.stack([total(share * axis) for axis in centre[place].T], axis=1)
-    square = ((centre[place] - mean_km[person]) ** 2).sum(axis=1)
-    alive = max(int((observed > 0).sum()), 1)
-    order = np.lexsort((-share, person))
-    rank = np.arange(len(person)) - np.searchsorted(person, person)
-    ranks = np.bincount(rank, share[order], _RANKS)[:_RANKS]
-    return _Visits(
-        np.sqrt(total(share * square)),
-        np.maximum(total(-share * np.log2(share)), 0),
-        np.cumsum(np.bincount(slot[earliest], minlength=slots)) / alive,
-        ranks / alive,
-    )
 
 
 def _predictability(by_person: RegionIds) -> Floats:
@@ -369,7 +375,7 @@ def _measure_moves(
     A jump joins consecutive slots in different regions, both observed. A stay
     counts if it began and ended under observation.
     """
-    regions, home, work = sample.regions, *sample.anchors
+    regions, home, work = sample.regions, sample.home, sample.work
     here, there = sample.by_person[:, :-1], sample.by_person[:, 1:]
     jumped = (here != there) & (here != UNKNOWN) & (there != UNKNOWN)
     jump_km, commute_km, shortest = np.empty(0), np.empty(0), _SHORTEST_JUMP_KM
@@ -460,7 +466,7 @@ def _stays(sample: _Sample) -> tuple[Counts, Mask]:
     before = np.append(False, known[:-1]) & (slot > 0)
     after = np.append(known[1:], False) & (slot + length < slots)
     whole = known & before & after
-    return length[whole], (place != sample.anchors.home[person])[whole]
+    return length[whole], (place != sample.home[person])[whole]
 
 
 def _spacing_km(regions: Regions) -> float:
@@ -477,7 +483,7 @@ def _measure_time_at_home(
 ) -> None:
     """Measure the share of observed people who are at home, by slot of the day."""
     seen = sample.by_person != UNKNOWN
-    home = seen & (sample.by_person == sample.anchors.home[:, None])
+    home = seen & (sample.by_person == sample.home[:, None])
     hour = _slot_hours(sample.clock)
     total, at_home = (
         part.sum(axis=0).reshape(-1, len(hour)).sum(axis=0) for part in (seen, home)

@@ -15,7 +15,7 @@ from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.settings import as_plain, build
-from epifalcon.text_arrays import pack_strings, unpack_strings
+from epifalcon.store import pack_strings, unpack_strings
 from epifalcon.types import UNKNOWN, Counts, RegionIds
 
 _KIND = "city"

@@ -32,7 +32,7 @@ from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSet
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, build
-from epifalcon.text_arrays import pack_strings
+from epifalcon.store import pack_strings
 from epifalcon.types import Floats
 
 SOURCES = ("reported", "all")

@@ -8,7 +8,6 @@ from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import (
     MobilityModel,
-    MobilityModelSettings,
     mobility_model,
 )
 from epifalcon.mobility.regions import Regions
@@ -30,8 +29,7 @@ def town(rng, people=6, regions=12, days=2, gaps=0.2, degrees=False):
 
 
 def model_of(traces: Traces, epsilon=1e-3) -> MobilityModel:
-    settings = MobilityModelSettings(epsilon=epsilon)
-    return mobility_model(traces, settings, np.random.default_rng(0))
+    return mobility_model(traces, epsilon)
 
 
 def pseudo(traces: Traces, rng, copies=2) -> PseudoTraces:

@@ -15,8 +15,7 @@ from epifalcon.belief_propagation.settings import (
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.mobility.ingest import ReadSettings
-from epifalcon.mobility.ingest.rejects import RowFilter
-from epifalcon.mobility.ingest.values import keep_times, localise
+from epifalcon.mobility.ingest.rows import RowFilter, keep_times, localise
 
 EPOCH = datetime(1970, 1, 1)
 ZONES = [

@@ -19,6 +19,7 @@ from epifalcon.privacy.pseudo.domains import (
 from epifalcon.privacy.pseudo.generators import GENERATORS, generate
 from epifalcon.privacy.pseudo.record import PseudoSettings
 from tests.oracles.cities import cities
+from tests.oracles.markov_loop import transition
 from tests.oracles.pseudo_loop import next_shares, place_shares
 from tests.oracles.recurrence_attack import recurrence_error
 from tests.privacy.pseudo.goodness import p_value
@@ -187,7 +188,7 @@ def test_among_many_candidates_the_moves_decide():
     free[true[true >= 0]] = False
 
     def move(slot, here, there):
-        return world.model.transition(slot, here, there, normalised=True)
+        return transition(world.model, slot, here, there, normalised=True)
 
     def shares(condition):
         # 7 is met in slot 2, after 2 in slots 0 and 1, and only slots 1 to 2 join

@@ -7,7 +7,6 @@ import numpy as np
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import (
     MobilityModel,
-    MobilityModelSettings,
     mobility_model,
 )
 from epifalcon.mobility.traces import Traces
@@ -24,8 +23,7 @@ class World:
 
 
 def learn(traces: Traces, epsilon: float = 1e-3) -> MobilityModel:
-    settings = MobilityModelSettings(epsilon=epsilon)
-    return mobility_model(traces, settings, np.random.default_rng(0))
+    return mobility_model(traces, epsilon)
 
 
 def world_of(traces: Traces, epsilon: float = 1e-3, seed: int = 0) -> World:

@@ -23,8 +23,7 @@ import numpy as np
 from epifalcon.belief_propagation.inference import Cohort, Exchange
 from epifalcon.belief_propagation.rates import Rates
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.test_errors import TestErrors
+from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions

@@ -8,9 +8,9 @@ from typing import Literal, get_args
 
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.checks import one_of, positive, whole
+from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.epidemic.test_errors import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import UNITS, Unit

@@ -83,7 +83,6 @@ from epifalcon.federation.sites.session import (
 )
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.models.micro import (
     Exchange,
     LinearUse,
@@ -667,8 +666,7 @@ def _surrounding(
     preparing.require_public(tally, settings)
     mobility = cases = scaling = None
     if tally.mobility is not None:
-        epsilon = MobilityModelSettings().epsilon
-        mobility = tally.mobility.model(traces.regions, epsilon)
+        mobility = tally.mobility.model(traces.regions)
     if tally.reported is not None:
         cases = tally.reported.cases
     if settings.uses_region_model:

@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.mobility.ingest.rejects import RowCount, RowFilter, Rule
+from epifalcon.mobility.ingest.rows import (
+    RowCount,
+    RowFilter,
+    Rule,
+    keep_ids,
+    keep_numbers,
+    natural_order,
+)
 from epifalcon.mobility.ingest.settings import ImportSettings
 from epifalcon.mobility.ingest.tables import (
     TABLE_PLACE,
@@ -27,7 +34,6 @@ from epifalcon.mobility.ingest.tables import (
     readable,
     renamed,
 )
-from epifalcon.mobility.ingest.values import keep_ids, keep_numbers, natural_order
 from epifalcon.mobility.regions import (
     EARTH_RADIUS_KM,
     RegionKind,

@@ -1,6 +1,5 @@
-"""The synthetic city: layout of the land, destinations, people's days, gaps."""
+"""The synthetic city: land, destinations, people's days, gaps."""
 
-from epifalcon.mobility.synthetic.city import build_city
-from epifalcon.mobility.synthetic.settings import CitySettings
+from epifalcon.mobility.synthetic.city import CitySettings, build_city
 
 __all__ = ["CitySettings", "build_city"]

@@ -1,28 +1,51 @@
-"""Build a synthetic city: homes, work, outings, exploration and return.
+"""A synthetic city: its settings, its land, and everybody's traces.
 
 Replaces the mobility data of the paper's experiments (section "Data"), which is
 not public. NumPy lays out the land; then every person's days are simulated with a
 random stream of their own, compiled and in parallel.
+
+Areas are cells of a bent honeycomb, so that they tile the plane; points of interest
+lie in blocks along towns. Both follow one settlement field: a main centre and smaller
+towns, each falling off exponentially. Homes and attraction are lognormal around that
+field (sigma 1.58 was measured for attraction in the released data of the paper),
+which makes them concentrated and clustered.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
 
 import numpy as np
 from numba import get_num_threads
 from scipy.optimize import brentq
 
+from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import RegionKind, Regions
 from epifalcon.mobility.synthetic.gravity import Kernel, destinations
-from epifalcon.mobility.synthetic.layout import Layout, lay_out
 from epifalcon.mobility.synthetic.schedule import (
     Behaviour,
     Coverage,
     World,
     simulate_people,
 )
-from epifalcon.mobility.synthetic.settings import CitySettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
+from epifalcon.types import Floats
 
+_LARGEST_COUNT = 2**31 - 1
+_LENGTHS = (
+    "region_radius_km", "built_share", "commute_scale_km", "commute_cutoff_km",
+    "visit_scale_km", "visit_cutoff_km", "excursion_cutoff_km", "gap_hours",
+)  # fmt: skip
+_EXPONENTS = ("commute_exponent", "visit_exponent", "exploration_decay", "outings")
+_SHARES = (
+    "built_share", "home_share", "commuter_share", "exploration", "chain_share",
+    "traveller_share", "excursion_share", "overnight_share", "observed_share",
+)  # fmt: skip
+_SIGMAS = ("home_sigma", "attraction_sigma", "outing_sigma", "observed_sigma")
 BLOCK_PEOPLE = 256
 
 # Chance per hour of leaving home for an outing, by hour of the day: nearly none at
@@ -35,6 +58,281 @@ _LEAVING = np.array(
          .26, .28, .32, .32, .3, .3, .32, .26, .18, .1, .06, .04],
     ]
 )  # fmt: skip
+_KERNEL = ("exponent", "scale_km", "cutoff_km")
+
+_TOWN_REACH = 0.18
+_MAIN_REACH = 0.3
+_EDGE_NOISE = 0.35
+_BEND = 0.22
+_BLOCK_REGIONS = 10
+_BLOCK_KM = 0.08
+_RESIDENTIAL_VISITS = 0.1
+_SHARED_ATTRACTION = 0.7
+_FOLLOW = 0.7
+_LARGEST = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CitySettings:
+    """A synthetic city. The defaults suit a city of areas; presets suit others.
+
+    Lengths are in kilometres, times in hours, shares in [0, 1].
+    """
+
+    people: int = 2_000
+    regions: int = 400
+    kind: RegionKind = "area"
+    days: int = 14
+    slot_hours: float = 2.0
+    start: str | None = None
+    """ISO date of day 0, which sets its weekday; a Monday when not given."""
+
+    region_radius_km: float = 0.79
+    """Radius of a disc as large as one region's land."""
+    built_share: float = 0.45
+    """Share of the city's round extent that its regions cover."""
+    towns: int = 24
+    """Settlements around the main centre."""
+    home_sigma: float = 0.95
+    """Spread (of the logarithm) of the number of homes per region."""
+    attraction_sigma: float = 1.9
+    """Spread (of the logarithm) of how much a region draws workers and visitors."""
+    home_share: float = 1.0
+    """Share of the regions in which people live at all."""
+
+    commuter_share: float = 0.66
+    """Share of people with a fixed place of work or study outside their home."""
+    commute_exponent: float = 1.5
+    commute_scale_km: float = 2.5
+    commute_cutoff_km: float = 20.0
+    """A workplace at d km is chosen with weight (1 + d/scale)^-exponent
+    exp(-d/cutoff) times its attraction."""
+    visit_exponent: float = 4.5
+    visit_scale_km: float = 1.0
+    visit_cutoff_km: float = 30.0
+    """The same for a first visit to a new place."""
+    exploration: float = 0.6
+    exploration_decay: float = 0.21
+    """With S places known, the next one is new with chance exploration *
+    S^-exploration_decay."""
+    outings: float = 1.2
+    """How often people go out, as a multiple of the built-in hourly rates."""
+    outing_sigma: float = 0.4
+    """Spread (of the logarithm) of that between people."""
+    chain_share: float = 0.4
+    """Chance that a stop of an outing is followed by another one."""
+    stay_exponent: float = 2.0
+    stay_min_hours: float = 0.5
+    stay_max_hours: float = 12.0
+    """Stops last t hours with density t^-stay_exponent between min and max."""
+    traveller_share: float = 0.2
+    """Share of people who make excursions."""
+    excursion_share: float = 0.25
+    """Chance that they spend a day off far away; half of that on other days."""
+    excursion_cutoff_km: float = 60.0
+    """A goal at d km is chosen with weight exp(-d/cutoff) times its attraction."""
+    overnight_share: float = 0.25
+    """Chance that an excursion lasts over night."""
+
+    observed_share: float = 1.0
+    """Mean share of slots in which a person is observed; the rest is -1."""
+    observed_sigma: float = 1.0
+    """Spread (of the log odds) of that share between people."""
+    gap_hours: float = 6.0
+    """Hours over which being observed or not stays alike."""
+    fill_gaps: bool = False
+    """Replace each unobserved slot by the last observed region, and the slots before
+    the first observation by the first. People then seem to stay where they were seen
+    last, and the outbreak spreads along these traces. The authors' Larger data set
+    was made in this way from sparse location records."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("people", 1), ("regions", 1), ("days", 1), ("towns", 0)):
+            value = getattr(self, name)
+            whole(least, **{name: value})
+            if value > _LARGEST_COUNT:
+                raise SettingsError(f"{name}={value} must be at most {_LARGEST_COUNT}")
+        one_of(("poi", "area"), kind=self.kind)
+        for check, names in (
+            (positive, _LENGTHS),
+            (non_negative, _EXPONENTS),
+            (unit_interval, _SHARES),
+        ):
+            check(**{name: getattr(self, name) for name in names})
+        for name, low, high in (
+            *((name, 0, 5.0) for name in _SIGMAS),
+            ("stay_min_hours", 0.25, self.stay_max_hours),
+            ("stay_max_hours", self.stay_min_hours, 24),
+            ("stay_exponent", math.nextafter(1, 2), 10),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingsError(f"{name}={value} must lie in [{low:g}, {high:g}]")
+        self.clock  # noqa: B018  refuses impossible slots and dates
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the city's traces."""
+        return Clock(slot_hours=self.slot_hours, days=self.days, start=self.start)
+
+    @property
+    def first_weekday(self) -> int:
+        """Weekday of day 0; 0 is Monday."""
+        return 0 if self.start is None else date.fromisoformat(self.start).weekday()
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """The regions and, for each, its weight as home, workplace and goal."""
+
+    regions: Regions
+    home: Floats
+    work: Floats
+    visit: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Field:
+    """Towns at ``centre_km`` (towns, 2), their weights and their reach in km."""
+
+    centre_km: Floats
+    weight: Floats
+    reach_km: Floats
+
+    def log_density(self, point_km: Floats) -> Floats:
+        """Compute the log settlement density at points (points, 2)."""
+        density = np.full(len(point_km), 1e-4)
+        for centre, weight, reach in zip(
+            self.centre_km, self.weight, self.reach_km, strict=True
+        ):
+            offset = np.hypot(*(point_km - centre).T)
+            density += weight * np.exp(-offset / reach)
+        return np.asarray(np.log(density))
+
+
+def lay_out(settings: CitySettings, rng: np.random.Generator) -> Layout:
+    """Place the regions of the city and weigh them."""
+    extent_km = settings.region_radius_km * math.sqrt(
+        settings.regions / settings.built_share
+    )
+    field = _towns(settings.towns, extent_km, rng)
+    if settings.kind == "area":
+        regions = _honeycomb(settings, extent_km, field, rng)
+        rough = np.zeros(len(regions))
+    else:
+        regions, rough = _blocks(settings, field, rng)
+    return _weigh(regions, field, rough, settings, rng)
+
+
+def _towns(count: int, extent_km: float, rng: np.random.Generator) -> Field:
+    angle = rng.uniform(0, 2 * math.pi, count)
+    radius = extent_km * np.sqrt(rng.uniform(0.05, 1, count))
+    around = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
+    size = 0.5 * np.arange(1, count + 1) ** -0.5
+    reach = extent_km * _TOWN_REACH * np.sqrt(size)
+    return Field(
+        centre_km=np.vstack([np.zeros((1, 2)), around]),
+        weight=np.append(1.0, size),
+        reach_km=np.append(extent_km * _MAIN_REACH, reach),
+    )
+
+
+def _honeycomb(
+    settings: CitySettings, extent_km: float, field: Field, rng: np.random.Generator
+) -> Regions:
+    """Choose the most settled cells of a honeycomb with bent corners."""
+    pitch = settings.region_radius_km * math.sqrt(2 * math.pi / math.sqrt(3))
+    rings = math.ceil(extent_km / pitch * 1.2) + 1
+    row, column = np.divmod(np.arange((2 * rings + 1) ** 2), 2 * rings + 1)
+    row, column = row - rings, column - rings
+    centre = np.column_stack([column + (row % 2) / 2, row * math.sqrt(3) / 2]) * pitch
+    score = field.log_density(centre) + rng.gumbel(0, _EDGE_NOISE, len(centre))
+    score[np.hypot(*centre.T) > max(extent_km, pitch)] -= 100
+    taken = np.argsort(-score, kind="stable")[: settings.regions]
+    taken = taken[_nearby_order(centre[taken], 4 * pitch)]
+    corners = _bent_corners(centre[taken], pitch, rng)
+    return Regions(
+        kind="area",
+        centre_km=corners.mean(axis=1),
+        outline_km=corners.reshape(-1, 2),
+        outline_ends=np.arange(6, 6 * len(taken) + 1, 6, dtype=np.int64),
+    )
+
+
+def _bent_corners(centre: Floats, pitch: float, rng: np.random.Generator) -> Floats:
+    """Compute corners (regions, 6, 2); cells bend a shared corner the same way."""
+    angle = np.radians(30 + 60 * np.arange(6))
+    around = np.column_stack([np.cos(angle), np.sin(angle)]) * pitch / math.sqrt(3)
+    corners = centre[:, None, :] + around
+    # Corners lie on a lattice of half a pitch by half a side: whole numbers name them.
+    grid = np.array([pitch / 2, pitch / (2 * math.sqrt(3))])
+    key = np.rint(corners / grid).astype(np.int64).reshape(-1, 2)
+    named, label = np.unique(key, axis=0, return_inverse=True)
+    bend = rng.uniform(-_BEND, _BEND, (len(named), 2)) * pitch
+    return np.asarray(corners + bend[label.reshape(-1)].reshape(corners.shape))
+
+
+def _blocks(
+    settings: CitySettings, field: Field, rng: np.random.Generator
+) -> tuple[Regions, Floats]:
+    """Draw points in blocks around towns, and the roughness of each point's block."""
+    count = max(1, settings.regions // _BLOCK_REGIONS)
+    mass = field.weight * field.reach_km**2
+    town = rng.choice(len(mass), size=count, p=mass / mass.sum())
+    # Twice-exponential radii: the density of each town falls off exponentially.
+    radius = rng.gamma(2.0, 1.0, count) * field.reach_km[town]
+    angle = rng.uniform(0, 2 * math.pi, count)
+    offset = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
+    block_km = field.centre_km[town] + offset
+    rough = rng.normal(0, 1, count)
+    block = rng.integers(count, size=settings.regions)
+    point = block_km[block] + rng.normal(0, _BLOCK_KM, (settings.regions, 2))
+    order = _nearby_order(point, 0.5)
+    return Regions(kind="poi", centre_km=point[order]), rough[block][order]
+
+
+def _nearby_order(point_km: Floats, size_km: float) -> np.ndarray:
+    """Order points so that neighbours in space are mostly neighbours in memory."""
+    grid = np.floor(point_km / size_km).astype(np.int64)
+    grid -= grid.min(axis=0)
+    east = np.where(grid[:, 1] % 2, -grid[:, 0], grid[:, 0])
+    return np.lexsort((east, grid[:, 1]))
+
+
+def _weigh(
+    regions: Regions,
+    field: Field,
+    rough: Floats,
+    settings: CitySettings,
+    rng: np.random.Generator,
+) -> Layout:
+    count = len(regions)
+    dense = field.log_density(regions.centre_km)
+    dense = dense - dense.mean()
+    shared, work, visit = rng.normal(0, 1, (3, count))
+    own = math.sqrt(1 - _SHARED_ATTRACTION**2)
+    lived_in = rng.permutation(count) < max(1, round(settings.home_share * count))
+    home = settings.home_sigma * _skewed(count, rng) + _FOLLOW * dense
+    draws = [
+        settings.attraction_sigma * (_SHARED_ATTRACTION * shared + own * extra)
+        + _FOLLOW * dense
+        + 0.5 * settings.attraction_sigma * rough
+        for extra in (work, visit)
+    ]
+    weight = [np.exp(value - value.max()) for value in (home, *draws)]
+    if settings.home_share < 1:
+        for goal in weight[1:]:
+            goal[lived_in] *= _RESIDENTIAL_VISITS
+    return Layout(regions, np.where(lived_in, weight[0], 0.0), weight[1], weight[2])
+
+
+def _skewed(count: int, rng: np.random.Generator) -> Floats:
+    """Draw exponential numbers below 6: the logarithms of a bounded Pareto law.
+
+    Unlike a lognormal law of equal spread it leaves few regions empty while
+    the largest hold many people, as in the released data.
+    """
+    return np.asarray(-np.log1p(rng.random(count) * np.expm1(-_LARGEST)))
 
 
 def build_city(
@@ -85,9 +383,6 @@ def make_world(layout: Layout, settings: CitySettings) -> World:
             *(float(getattr(settings, name)) for name in Behaviour._fields)
         ),
     )
-
-
-_KERNEL = ("exponent", "scale_km", "cutoff_km")
 
 
 def make_coverage(settings: CitySettings) -> Coverage:

@@ -8,9 +8,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import one_of, whole
+from epifalcon.checks import one_of, positive, unit_interval, whole
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.mobility.markov import MobilityModelSettings
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.types import UNKNOWN, RegionIds
@@ -38,18 +37,14 @@ class PseudoSettings:
     def __post_init__(self) -> None:
         one_of(get_args(Method), method=self.method)
         whole(0, pseudo_copies=self.pseudo_copies)
-        _ = self.mobility  # Validates people_share.
+        unit_interval(people_share=self.people_share)
+        positive(people_share=self.people_share)
         if self.domains.least_regions <= self.pseudo_copies:
             raise SettingsError(
                 f"domains.least_regions={self.domains.least_regions} must be greater "
                 f"than pseudo_copies={self.pseudo_copies}: the true place and each "
                 "copy need a region of their own"
             )
-
-    @property
-    def mobility(self) -> MobilityModelSettings:
-        """Settings of the mobility model that the generators draw from."""
-        return MobilityModelSettings(people_share=self.people_share)
 
     @property
     def reads_cases(self) -> bool:
