@@ -1,8 +1,10 @@
+import inspect
+
 import numpy as np
 import pytest
 
-from epifalcon import checks
-from epifalcon.errors import DataError, SettingsError
+from epifalcon import checks, errors
+from epifalcon.errors import DataError, EpifalconError, SettingsError
 
 NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), "3", None, True, [1]]
 
@@ -50,12 +52,6 @@ def test_same_length():
         checks.same_length(one=np.zeros(3), other=np.zeros(4))
 
 
-def test_the_message_names_the_setting_its_value_and_what_was_expected():
-    with pytest.raises(SettingsError) as caught:
-        checks.positive(fine=1, clip=-1)
-    assert str(caught.value) == "clip=-1 must be a number greater than 0"
-
-
 def test_vectors_are_of_one_length_and_type_and_become_read_only():
     good = np.zeros(3, np.int32)
     checks.vectors({"a": np.int32, "b": np.bool_}, a=good, b=np.zeros(3, np.bool_))
@@ -63,3 +59,27 @@ def test_vectors_are_of_one_length_and_type_and_become_read_only():
     for wrong in (np.zeros(2, np.int32), np.zeros(3), np.zeros((3, 1), np.int32)):
         with pytest.raises(DataError):
             checks.vectors({"a": np.int32, "b": np.int32}, a=good, b=wrong)
+
+
+def family() -> dict[str, type[EpifalconError]]:
+    found = dict(inspect.getmembers(errors, inspect.isclass))
+    return {name: cls for name, cls in found.items() if cls is not EpifalconError}
+
+
+def test_exit_codes_are_the_documented_ones():
+    codes = {name: cls.exit_code for name, cls in family().items()}
+    assert codes == {
+        "SettingsError": 2,
+        "DataError": 3,
+        "BudgetExceededError": 4,
+        "CorruptFileError": 5,
+        "WriteError": 6,
+        "TooFewSitesError": 7,
+        "StoppedError": 130,
+    }
+
+
+def test_callers_may_also_catch_the_built_in_kinds():
+    assert issubclass(errors.SettingsError, ValueError)
+    assert issubclass(errors.DataError, ValueError)
+    assert issubclass(errors.WriteError, OSError)

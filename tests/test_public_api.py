@@ -46,6 +46,7 @@ def test_all_is_what_is_there():
     missing = [name for name in epifalcon.__all__ if not hasattr(epifalcon, name)]
     assert not missing
     assert set(epifalcon.__all__) <= set(dir(epifalcon))
+    assert (Path(epifalcon.__file__).parent / "py.typed").is_file()
 
 
 def test_type_checkers_see_the_same_names_from_the_same_places():
@@ -53,15 +54,6 @@ def test_type_checkers_see_the_same_names_from_the_same_places():
     for name, module in promised().items():
         there = getattr(importlib.import_module(module), name)
         assert getattr(epifalcon, name) is there, name
-
-
-def test_everything_public_has_a_docstring():
-    bare = [
-        name
-        for name in epifalcon.__all__
-        if callable(getattr(epifalcon, name)) and not getattr(epifalcon, name).__doc__
-    ]
-    assert not bare
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -83,12 +75,6 @@ def test_the_records_of_mobility_load_neither_torch_nor_pictures():
     assert heavy.isdisjoint({"torch", "matplotlib", "polars"})
 
 
-def test_a_star_import_gives_every_name():
-    names: dict[str, object] = {}
-    exec("from epifalcon import *", names)
-    assert set(epifalcon.__all__) <= names.keys()
-
-
 def test_the_page_of_the_api_tells_of_every_name():
     page = Path(__file__).parents[1] / "docs" / "reference-api.md"
     told = re.findall(r"^::: epifalcon\.(.+)$", page.read_text("utf-8"), re.MULTILINE)
@@ -97,7 +83,3 @@ def test_the_page_of_the_api_tells_of_every_name():
     for place, _, name in (one.rpartition(".") for one in told if "." in one):
         there = getattr(importlib.import_module(f"epifalcon.{place}"), name)
         assert there.__doc__, name
-
-
-def test_types_are_shipped():
-    assert (Path(epifalcon.__file__).parent / "py.typed").is_file()

@@ -1,7 +1,15 @@
+import subprocess
+import sys
+
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from epifalcon._random import fill_normals, normal, start, uniform
+from epifalcon.errors import SettingsError
+from epifalcon.streams import Streams
 from tests.oracles.city_loop import Stream
 
 
@@ -45,3 +53,50 @@ def test_normals_are_independent_standard_gaussians_of_their_key_and_row():
     some = np.empty((3, 33))
     fill_normals(np.uint64(2**63 + 5), 17, np.array([1.0, 0.0, 2.0]), some)
     np.testing.assert_array_equal(some, out[7:10] * [[1], [0], [2]])
+
+
+SEEDS = st.integers(0, 2**63 - 1)
+CASES = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+@CASES
+@given(SEEDS, st.text(max_size=20).filter(str.isprintable))
+def test_equal_seed_and_name_give_equal_draws(seed, name):
+    one, other = Streams(seed), Streams(seed)
+    first = one.numpy(name).random()
+    assert first == one.numpy(name).random() == other.numpy(name).random()
+    assert one.seed_for(name) == Streams(np.int64(seed)).seed_for(name)
+    assert one.seed_for(name) == other.seed_for(name)
+    assert 0 <= one.seed_for(name) < 2**63
+
+
+@CASES
+@given(SEEDS, SEEDS)
+def test_another_seed_or_name_gives_other_draws(seed, other):
+    assert Streams(seed).seed_for("city") != Streams(seed).seed_for("seir")
+    if seed != other:
+        assert Streams(seed).seed_for("city") != Streams(other).seed_for("city")
+
+
+def test_streams_of_neighbouring_seeds_are_not_alike():
+    draws = np.array([Streams(seed).numpy("seir").random(2000) for seed in range(20)])
+    apart = np.corrcoef(draws)[np.triu_indices(20, 1)]
+    # 190 correlations of standard error 1/sqrt(2000).
+    assert np.abs(apart).max() < 4.5 / np.sqrt(2000)
+
+
+def test_draws_are_the_same_in_another_process_and_for_ever():
+    code = "from epifalcon.streams import Streams; print(Streams(7).seed_for('seir'))"
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) == Streams(7).seed_for("seir") == GOLDEN
+
+
+GOLDEN = 6350676652363362084
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, True, 1.5, 7.0, "7", None])
+def test_seeds_that_are_none_are_refused(seed):
+    with pytest.raises(SettingsError, match="seed="):
+        Streams(seed)

@@ -76,17 +76,15 @@ __all__ = [
 
 
 def _find_room_for_compiled_code() -> None:
-    """Give numba a folder of its own where it could write nowhere else.
+    """Give numba a temporary cache folder where it could write nowhere else.
 
-    Beside the package or in the user's home compiled code is kept for the next
-    time. An account that may write in neither, as in many containers, compiles
-    anew each time, into a folder that only it can read and that ends with it.
+    As in many containers, whose account may write neither beside the package nor
+    in the user's home.
     """
-    home = _os.path.expanduser("~")
-    beside = _os.path.dirname(__file__)
-    if "NUMBA_CACHE_DIR" in _os.environ:
-        return
-    if _os.access(beside, _os.W_OK) or _os.access(home, _os.W_OK):
+    usual = _os.path.dirname(__file__), _os.path.expanduser("~")
+    if "NUMBA_CACHE_DIR" in _os.environ or any(
+        _os.access(at, _os.W_OK) for at in usual
+    ):
         return
     folder = _tempfile.mkdtemp(prefix="epifalcon-")
     _os.environ["NUMBA_CACHE_DIR"] = folder

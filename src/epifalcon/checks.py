@@ -66,8 +66,15 @@ def same_length(**arrays: NDArray[Any]) -> None:
     """Raise unless all arrays have the same length along their first axis."""
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise DataError(f"lengths must agree: {told}")
+        listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise DataError(f"lengths must agree: {listed}")
+
+
+def shaped(shape: tuple[int, ...], **arrays: Any) -> None:  # noqa: ANN401
+    """Raise unless all arrays have this ``shape``."""
+    for name, array in arrays.items():
+        if array.shape != shape:
+            raise DataError(f"{name} has shape {array.shape}, expected {shape}")
 
 
 def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:

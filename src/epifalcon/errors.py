@@ -35,18 +35,18 @@ class CorruptFileError(EpifalconError):
 
 
 class WriteError(EpifalconError, OSError):
-    """The output cannot be written where it was asked for: choose another place."""
+    """The output cannot be written there: choose another place."""
 
     exit_code = 6
 
 
 class TooFewSitesError(EpifalconError):
-    """Sites were lost: what was done is kept and can be gone on with."""
+    """Sites were lost: the work so far is stored and can be resumed."""
 
     exit_code = 7
 
 
 class StoppedError(EpifalconError):
-    """The user stopped the work: what was done is kept and can be gone on with."""
+    """The user stopped the work: the work so far is stored and can be resumed."""
 
     exit_code = 130

@@ -46,7 +46,7 @@ class FileLock:
         return cls(folder / ".lock", busy=busy)
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock, and remove its file if wished; idempotent."""
+        """Release the lock, and remove its file with ``remove``; idempotent."""
         if self._handle is not None:
             if remove:
                 self._path.unlink(missing_ok=True)

@@ -50,36 +50,34 @@ def free_mb() -> float:
 
 
 def rss_mb(pid: int | None) -> float:
-    """Memory in MB that a process holds now; 0 where that cannot be told."""
+    """Return the memory in MB that a process holds now; 0 if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        told = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
-        return int(told.split()[1]) * _PAGE_MB
+        text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
+        return int(text.split()[1]) * _PAGE_MB
     return 0.0
 
 
 def peak_rss_mb() -> float:
-    """The most memory that this process has held, in MB.
+    """Return the peak memory of this process in MB.
 
-    Linux counts what the starting process held into a child's own maximum;
-    ``VmHWM`` begins anew with the program.
+    Unlike ``ru_maxrss``, ``VmHWM`` does not include the peak of the parent process.
     """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(told.partition("VmHWM:")[2].split()[0]) / 1024
+        text = Path("/proc/self/status").read_text(encoding="ascii")
+        return int(text.partition("VmHWM:")[2].split()[0]) / 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (1e6 if sys.platform == "darwin" else 1024)
 
 
 @contextlib.contextmanager
 def pages_reused() -> Iterator[Callable[[], None]]:
-    """A function to call after a first step: later steps reuse its memory.
+    """Yield a function to call after a first step: later steps reuse its memory.
 
-    Large arrays come as fresh pages from the system and go back to it when they are
-    freed, and each page is cleared and mapped anew at the first touch: half of the
-    processor time of a network over forty days. Once the function was called, what
-    is freed stays with the process, if at least twice the peak of memory until then
-    is still free; at the end all goes back. Results do not change. Where the C
-    library is not glibc nothing happens.
+    Large arrays come as fresh pages from the system, and each page is cleared and
+    mapped at the first touch: half of the processor time of a network over forty
+    days. After the call, freed memory stays with the process, if at least twice the
+    peak of memory until then is still free; at the end it is returned. Without glibc
+    nothing happens.
     """
     library = _glibc()
     kept = False
@@ -87,14 +85,14 @@ def pages_reused() -> Iterator[Callable[[], None]]:
     def keep() -> None:
         nonlocal kept
         if not kept and library is not None and free_mb() > _ROOM * peak_rss_mb():
-            _tell(library, _KEPT)
+            _set_options(library, _KEPT)
             kept = True
 
     try:
         yield keep
     finally:
         if kept and library is not None:
-            _tell(library, _USUAL)
+            _set_options(library, _USUAL)
             library.malloc_trim(0)
 
 
@@ -105,15 +103,15 @@ def _glibc() -> ctypes.CDLL | None:
     return library if hasattr(library, "gnu_get_libc_version") else None
 
 
-def _tell(library: ctypes.CDLL, values: dict[int, int]) -> None:
+def _set_options(library: ctypes.CDLL, values: dict[int, int]) -> None:
     for name, value in values.items():
         library.mallopt(name, value)
 
 
 def _machine_mb() -> float:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
-        return int(told.partition("MemAvailable:")[2].split()[0]) / 1024
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(text.partition("MemAvailable:")[2].split()[0]) / 1024
     # Elsewhere half of all memory is taken to be free.
     return os.sysconf("SC_PHYS_PAGES") * _PAGE_MB / 2
 

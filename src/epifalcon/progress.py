@@ -1,4 +1,4 @@
-"""How long work tells how far it is, without knowing who listens."""
+"""Progress of long work, without knowing who displays it."""
 
 from typing import Protocol
 
@@ -6,11 +6,11 @@ from typing import Protocol
 class Progress(Protocol):
     """Called with the name of the work, the steps done and all its steps.
 
-    ``told`` is what stands beside the bar, such as the loss so far.
+    ``told`` is displayed beside the bar, such as the loss so far.
     """
 
     def __call__(self, name: str, done: int, total: int, told: str = "") -> None: ...
 
 
 def silent(name: str, done: int, total: int, told: str = "") -> None:
-    """Tell nobody."""
+    """Display nothing."""

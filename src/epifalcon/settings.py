@@ -1,9 +1,8 @@
-"""Settings between plain mappings (TOML, JSON, command line) and frozen dataclasses.
+"""Convert plain mappings (TOML, JSON, command line) to frozen dataclasses and back.
 
-A settings class is a frozen dataclass that stands beside the code that reads
-it. This file only translates: an unknown key is refused with the nearest valid
-name, a value of the wrong kind is refused with the kind that was expected, and
-the class's own checks are reported under the key's full path.
+An unknown key is refused with the nearest valid name, a value of the wrong kind with
+the kind that was expected, and the checks of a class are reported under the key's
+full path.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -37,14 +36,16 @@ def build(cls: type[T], values: "Plain", where: str = "") -> T:
     ``where`` is the dotted path of the mapping, used in messages.
     """
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]
     made: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else key
-        if key not in names:
-            raise SettingsError(unknown_name("setting", path, names, where))
+        if key not in fields:
+            raise SettingsError(unknown_name("setting", path, fields, where))
         made[key] = _convert(hints[key], value, path)
-    if missing := [name for name in _required(cls) if name not in made]:
+    none = dataclasses.MISSING
+    needed = (f.name for f in fields.values() if f.default is f.default_factory is none)
+    if missing := [name for name in needed if name not in made]:
         section = f"[{where}] " if where else ""
         raise SettingsError(f"{section}needs {', '.join(missing)}")
     try:
@@ -57,19 +58,19 @@ def build(cls: type[T], values: "Plain", where: str = "") -> T:
 def unknown_name(
     what: str, name: str, known: typing.Iterable[str], where: str = ""
 ) -> str:
-    """The message for a name that is not known, with the nearest that is."""
+    """Return the message for an unknown name, with the nearest known one."""
     known = sorted(known)
     near = difflib.get_close_matches(name.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
     prefix = f"{where}." if where else ""
     if near:
         return f"unknown {what} {name!r}: did you mean {prefix + near[0]!r}?"
-    # Labels with a comma in them are told apart by quotes.
+    # Quotes separate labels that contain a comma.
     listed = [repr(one) if "," in one else one for one in known]
     return f"unknown {what} {name!r}: expected one of {', '.join(listed)}"
 
 
 def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
-    """The settings as a mapping that JSON and TOML can hold; ``build`` undoes it."""
+    """Convert settings to a mapping for JSON and TOML; the inverse of ``build``."""
     return {
         field.name: _plain(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
@@ -78,7 +79,7 @@ def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def override(values: "Plain", assignment: str) -> dict[str, Any]:
-    """A copy of nested ``values`` with one ``key.path=value`` put in.
+    """Copy nested ``values`` with one ``key.path=value`` set.
 
     The value is read as TOML (``3``, ``.5``, ``true``, ``"text"``, ``[1, 2]``);
     what is not TOML is taken as text, so quotes may be left out.
@@ -93,7 +94,7 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
 def first_difference(
     one: "Plain", other: "Plain", where: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """The first key path at which two plain settings differ, with both values."""
+    """Find the first key path at which two settings differ, with both values."""
     for key in {**one, **other}:
         path = f"{where}.{key}" if where else key
         mine, theirs = one.get(key), other.get(key)
@@ -106,7 +107,7 @@ def first_difference(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The mapping in a TOML file, or ``SettingsError`` naming file and place."""
+    """Read a TOML file, or raise ``SettingsError`` naming file and place."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -118,9 +119,9 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def json_text(values: "Plain", indent: int | None = None) -> str:
-    """The mapping as JSON; a number that is not finite becomes null."""
+    """Convert the mapping to JSON; numbers that are not finite become null."""
     return json.dumps(
-        _finite(values),
+        _leaves(values, _null_unless_finite),
         indent=indent,
         ensure_ascii=False,
         allow_nan=False,
@@ -129,21 +130,14 @@ def json_text(values: "Plain", indent: int | None = None) -> str:
 
 
 def fingerprint(values: "Plain") -> str:
-    """SHA-256 of the mapping; equal for equal content in any order of keys."""
+    """Compute the SHA-256 of the mapping, whatever the order of its keys."""
     text = json.dumps(
-        _canonical(values), sort_keys=True, separators=(",", ":"), default=_native
+        _leaves(values, _one_form),
+        sort_keys=True,
+        separators=(",", ":"),
+        default=_native,
     )
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _required(cls: type) -> list[str]:
-    return [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.init
-        and field.default is dataclasses.MISSING
-        and field.default_factory is dataclasses.MISSING
-    ]
 
 
 def _put(values: "Plain", path: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -169,16 +163,6 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
     return read["value"] if len(read) == 1 else text
 
 
-def _finite(value: Any) -> Any:  # noqa: ANN401
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 def _plain(value: Any) -> Any:  # noqa: ANN401
     if dataclasses.is_dataclass(value):
         return as_plain(value)
@@ -196,26 +180,17 @@ def _convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
         # True == 1, so equality alone would let a bool pass for a number.
         if any(type(value) is type(choice) and value == choice for choice in choices):
             return value
-        raise SettingsError(unknown_choice(path, value, choices))
+        listed = ", ".join(repr(choice) for choice in choices)
+        near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise SettingsError(f"{path}={value!r} must be one of {listed}{hint}")
     if origin is tuple:
         return _convert_tuple(hint, value, path)
-    if origin is Mapping:
+    if origin is Mapping or dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
             raise SettingsError(f"{path}={value!r} must be a table of settings")
-        return dict(value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(value, Mapping):
-            raise SettingsError(f"{path}={value!r} must be a table of settings")
-        return build(hint, value, path)
+        return dict(value) if origin is Mapping else build(hint, value, path)
     return _convert_scalar(hint, value, path)
-
-
-def unknown_choice(path: str, value: object, choices: typing.Iterable[object]) -> str:
-    """The message for a value that is none of ``choices``."""
-    told = ", ".join(repr(choice) for choice in choices)
-    near = difflib.get_close_matches(str(value), [str(c) for c in choices], n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    return f"{path}={value!r} must be one of {told}{hint}"
 
 
 def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:  # noqa: ANN401
@@ -251,7 +226,10 @@ def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa
 
 def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return _as_float(value, path)
+        try:
+            return float(value)
+        except OverflowError:
+            raise SettingsError(f"{path} is too large a number") from None
     if hint is str and isinstance(value, datetime.date | datetime.time):
         # TOML reads an unquoted 2020-03-01 as a date.
         return value.isoformat()
@@ -264,35 +242,30 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
     raise SettingsError(f"{path}={value!r} must be {_KINDS.get(hint, hint)}")
 
 
-def _as_float(value: int, path: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise SettingsError(f"{path} is too large a number") from None
-
-
 def _native(value: object) -> Any:  # noqa: ANN401
-    """NumPy's scalars as Python's, which JSON knows."""
+    """Convert a NumPy scalar to Python's."""
     item = getattr(value, "item", None)
     if item is None:
         raise TypeError(f"{value!r} is not something that JSON can hold")
     return item()
 
 
-def _canonical(value: Any) -> Any:  # noqa: ANN401
-    """Equal numbers in one form, so that 2 and 2.0 have one fingerprint."""
+def _leaves(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
+    """Apply ``change`` to everything in nested mappings and lists."""
     if isinstance(value, Mapping):
-        return {key: _canonical(inner) for key, inner in value.items()}
+        return {key: _leaves(inner, change) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_canonical(inner) for inner in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+        return [_leaves(inner, change) for inner in value]
+    return change(value)
 
 
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-}
+def _null_unless_finite(value: Any) -> Any:  # noqa: ANN401
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _one_form(value: Any) -> Any:  # noqa: ANN401
+    """Convert equal numbers to one form, so that 2 and 2.0 have one fingerprint."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

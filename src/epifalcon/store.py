@@ -1,10 +1,8 @@
 """Records of arrays on disk: plain ``.npy`` files beside one JSON manifest.
 
-A record directory holds its arrays (memory-mappable, never pickled) and
-``manifest.json`` with the kind and schema of the record, the exact settings,
-seed and versions that made it, and the SHA-256 and size of every file.
-Directories appear whole or not at all: they are written under another name,
-flushed, then renamed.
+``manifest.json`` holds the kind and schema of the record, the settings, seed and
+versions that made it, and the SHA-256 and size of every file. Directories appear
+whole or not at all: they are written under another name, flushed, then renamed.
 """
 
 import contextlib
@@ -26,12 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.errors import (
-    CorruptFileError,
-    DataError,
-    EpifalconError,
-    WriteError,
-)
+from epifalcon.errors import CorruptFileError, DataError, EpifalconError, WriteError
 from epifalcon.settings import fingerprint, json_text
 from epifalcon.types import Plain
 
@@ -41,7 +34,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
 _GROWS = "grows"
 _JOURNAL = ".jsonl"
-"""Of files that are only added to; a chain of their own vouches for what is added."""
+"""Ending of files that are only appended to; they verify their lines themselves."""
 _SCRATCH = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<what>partial|old)")
 
 
@@ -55,7 +48,7 @@ class Origin:
 
     @classmethod
     def now(cls, settings: Plain, seed: int | None) -> "Origin":
-        """The origin of something made by the program that is running."""
+        """Return the origin of something made by the running program."""
         return cls(settings=settings, seed=seed, versions=dict(installed_versions()))
 
     @property
@@ -87,7 +80,7 @@ class _Entries(dict[str, Any]):
 
 @cache
 def installed_versions() -> Mapping[str, str]:
-    """Versions of Python, epifalcon and the libraries that decide its numbers."""
+    """Return the versions of Python, epifalcon and its numerical libraries."""
     found = {"python": platform.python_version()}
     for name in _VERSIONED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -101,11 +94,10 @@ def new_directory(
 ) -> Iterator[Path]:
     """Yield a scratch folder that becomes ``path`` if the block succeeds.
 
-    On any error the scratch folder and any parents made for it are removed,
-    and ``path`` is as it was.
-    An existing ``path`` is refused, unless it is empty, or ``overwrite`` is
-    given, it holds a manifest of ours and no file besides those listed there,
-    and none of ``inputs``, what the block reads, is or lies in it.
+    On any error the scratch folder and any parents made for it are removed, and
+    ``path`` is as it was. An existing ``path`` is refused, unless it is empty, or
+    ``overwrite`` is given, it holds a manifest of ours and no file besides those
+    listed there, and none of ``inputs``, which the block reads, lies in it.
     """
     path = Path(os.path.realpath(path))
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
@@ -113,7 +105,13 @@ def new_directory(
     try:
         with writing(path, scratch):
             refuse_occupied(path, overwrite)
-            _refuse_inputs(path, inputs)
+            for given in inputs:
+                read = path if given is None else Path(os.path.realpath(given))
+                if given is not None and (read == path or path in read.parents):
+                    raise WriteError(
+                        f"{path}: holds {given}, which is being read; choose another "
+                        "folder"
+                    )
             make_parents(path.parent, made)
             scratch.mkdir()
             yield scratch
@@ -129,9 +127,8 @@ def new_directory(
 def clear_scratch(folder: Path, name: str | None = None) -> None:
     """Remove what killed ``new_directory`` calls left in ``folder``.
 
-    Only of the directory ``name``, where one is given. A directory that was to be
-    replaced, and was killed half way, is put back. Only for one who knows that
-    nobody else is writing there.
+    Only of the directory ``name``, if given. A directory whose replacement did not
+    arrive is put back. Nobody else may be writing there.
     """
     for left in sorted(folder.iterdir()):
         made = _SCRATCH.fullmatch(left.name)
@@ -161,7 +158,7 @@ def write(
         except OSError as error:
             if error.errno is not None:
                 raise
-            # NumPy tells of a full disk in words alone.
+            # NumPy reports a full disk without an error number.
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
     write_manifest(folder, kind, meta=meta, origin=origin, schema=schema)
 
@@ -169,10 +166,10 @@ def write(
 def write_manifest(
     folder: Path, kind: str, *, meta: Plain, origin: Origin, schema: int = 1
 ) -> None:
-    """Write ``manifest.json`` over every file that stands in ``folder`` now.
+    """Write ``manifest.json`` over every file in ``folder``.
 
-    Files that come later make the folder a strange one, not to be overwritten,
-    unless their names begin with one of those listed in ``meta["grows"]``.
+    A folder with files added later is not overwritten, unless their names begin
+    with one of those listed in ``meta["grows"]``.
     """
     files = {
         entry.relative_to(folder).as_posix(): describe(entry)
@@ -196,7 +193,7 @@ def write_manifest(
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file that is there whole, old or new, at any moment."""
+    """Replace the contents of a file atomically."""
     scratch = path.with_name(f".{path.name}.partial")
     scratch.write_text(text, encoding="utf-8")
     _flush(scratch)
@@ -229,7 +226,7 @@ def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of ``folder``, its own hash checked but not those of the files."""
+    """Read the manifest of ``folder``; check its own hash, not those of the files."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
@@ -250,17 +247,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The manifest of ``folder``, after every file was checked against it."""
+    """Check every file of ``folder`` against its manifest, and return that."""
     manifest = read_manifest(folder)
     _verify(folder, manifest["files"])
     return manifest
 
 
 def seal(folder: Path, path: Path) -> None:
-    """Put ``path``, a journal of ``folder`` that has grown, into its manifest.
+    """Update the entry of ``path``, a journal that has grown, in the manifest.
 
-    Whoever is stopped before this leaves a journal that is longer than the
-    manifest says, which is allowed.
+    A journal that is longer than the manifest says is allowed.
     """
     manifest = read_manifest(folder)
     manifest["files"][path.relative_to(folder).as_posix()] = describe(path)
@@ -271,7 +267,7 @@ def seal(folder: Path, path: Path) -> None:
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """SHA-256 and size in bytes of a file."""
+    """Compute the SHA-256 and the size in bytes of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"sha256": digest, "bytes": path.stat().st_size}
@@ -279,29 +275,24 @@ def describe(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(*paths: Path) -> Iterator[None]:
-    """Trouble with the output ``paths`` becomes ``WriteError``; other passes by."""
+    """Turn an ``OSError`` about the output ``paths`` into ``WriteError``."""
     path = paths[0]
     try:
         yield
     except OSError as error:
-        # A full disk names no file.
-        ours = error.errno in _FULL or _concerns(error.filename, *paths)
+        # A full disk names no file; otherwise the file is, holds or lies in the output.
+        ours = error.errno in _FULL
+        if isinstance(error.filename, str | os.PathLike):
+            place = Path(error.filename)
+            ours |= place in {*paths, *path.parents}
+            ours |= not set(paths).isdisjoint(place.parents)
         if isinstance(error, WriteError) or not ours:
             raise
         raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def _concerns(name: object, *paths: Path) -> bool:
-    """Whether the file called ``name`` is, holds or lies in the output."""
-    if not isinstance(name, str | os.PathLike):
-        return False
-    place = Path(name)
-    around = {*paths, *paths[0].parents}
-    return place in around or not set(paths).isdisjoint(place.parents)
-
-
 def make_parents(folder: Path, made: list[Path]) -> None:
-    """Make ``folder`` and what is missing above it, noting each in ``made``."""
+    """Make ``folder`` and its missing parents; append each to ``made``."""
     missing = [folder, *folder.parents]
     missing = missing[: next(i for i, place in enumerate(missing) if place.exists())]
     for place in reversed(missing):
@@ -311,7 +302,7 @@ def make_parents(folder: Path, made: list[Path]) -> None:
 
 
 def _own_digest(manifest: Plain) -> str:
-    """Hash of all of a manifest but this hash."""
+    """Hash a manifest without its own hash."""
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return fingerprint(rest)
 
@@ -341,17 +332,6 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
-
-
-def _refuse_inputs(path: Path, inputs: Sequence[Path | None]) -> None:
-    for given in inputs:
-        if given is None:
-            continue
-        place = Path(os.path.realpath(given))
-        if place == path or path in place.parents:
-            raise WriteError(
-                f"{path}: holds {given}, which is being read; choose another folder"
-            )
 
 
 def _put_in_place(scratch: Path, path: Path) -> None:
@@ -392,24 +372,19 @@ def _verify(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
             raise CorruptFileError(
                 f"{path}: has {size} bytes, expected {expected['bytes']}"
             )
-        if _digest(path, expected["bytes"]) != expected["sha256"]:
+        digest = describe(path)["sha256"]
+        if grown:
+            with path.open("rb") as file:
+                digest = hashlib.sha256(file.read(expected["bytes"])).hexdigest()
+        if digest != expected["sha256"]:
             raise CorruptFileError(f"{path}: content differs from its SHA-256")
-
-
-def _digest(path: Path, size: int) -> str:
-    """SHA-256 of the first ``size`` bytes."""
-    if path.stat().st_size == size:
-        return str(describe(path)["sha256"])
-    with path.open("rb") as file:
-        return hashlib.sha256(file.read(size)).hexdigest()
 
 
 def _load_array(path: Path) -> NDArray[Any]:
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except ValueError as error:
         raise CorruptFileError(f"{path}: not a readable array: {error}") from None
-    return array
 
 
 def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:

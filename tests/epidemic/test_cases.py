@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.epidemic.cases import (
-    COUNTS,
     Cases,
     CaseSettings,
     all_cases,
@@ -102,75 +101,35 @@ def test_shares_equal_the_loop(drawn, growth, prior_people):
         assert made.by_region_and_day.max() <= 100 + 1e-9
 
 
-def test_days_of_which_no_test_speaks_are_no_days_without_disease():
-    traces = traces_of([[0, 1]] * 6)
-    known = known_of(2, [(0, 5, 1), (1, 5, 0)])
-    share = reported_cases(known, traces, CaseSettings(window_days=2))
-    np.testing.assert_allclose(share.by_region_and_day[:, :4], 50)
-    assert (share.by_region_and_day[0, 4:] > 50).all()
-
-
-def test_a_share_does_not_rise_with_the_crowd():
-    # Region 1 has ten times the visitors of region 0, and the same share of cases.
-    rows = [[0] * 2 + [1] * 20] * 3
-    traces = traces_of(rows, regions=3)
-    positive = [0, *range(2, 12)]
-    known = known_of(22, [(who, 2, who in positive) for who in range(22)])
-    share = reported_cases(known, traces, CaseSettings()).by_region_and_day
-    np.testing.assert_allclose(share, 50)
-    count = reported_cases(known, traces, COUNTS).by_region_and_day
-    np.testing.assert_allclose(count[1], 10 * count[0])
-
-
-def test_a_worked_example():
+@pytest.mark.parametrize(("measure", "each"), [("count", 0.5), ("presence", 1.0)])
+def test_a_worked_example(measure, each):
     traces = traces_of([[0, 1], [0, 1], [2, -1], [1, -1]], regions=3)
     known = known_of(2, [(0, 2, 1), (0, 3, 1), (1, 3, 0)])
-    cases = reported_cases(known, traces, CaseSettings(measure="count", window_days=2))
+    cases = reported_cases(known, traces, CaseSettings(measure=measure, window_days=2))
     expected = np.zeros((3, 4))
-    expected[0, 1] = expected[2, 2] = 0.5
+    expected[0, 1] = expected[2, 2] = each
     np.testing.assert_array_equal(cases.by_region_and_day, expected)
+    assert (cases.measure, cases.source) == (measure, "reported")
+    assert cases.label == "reported cases, tested people only"
 
 
 def test_all_cases_are_marked_and_count_the_infectious():
-    city = mixing_city()
-    rule = OutbreakSettings(seed_count=4)
+    city, rule = mixing_city(), OutbreakSettings(seed_count=4)
     outbreak = simulate(city, FAST, rule, np.random.default_rng(0))
-    cases = all_cases(outbreak, city)
-    assert cases.source == "all"
-    assert cases.label == "ALL CASES, hidden people included"
-    slots = cases.by_region_and_day * city.clock.slots_per_day
-    np.testing.assert_allclose(slots, outbreak.infectious_by_region_and_day(city))
-    reported = reported_cases(known_of(city.people, [(0, 0, 1)]), city)
-    assert reported.label == "reported cases, tested people only"
-
-
-def test_all_cases_honour_their_measure():
-    city = mixing_city()
-    outbreak = simulate(
-        city, FAST, OutbreakSettings(seed_count=4), np.random.default_rng(0)
-    )
     slots = outbreak.infectious_by_region_and_day(city)
     visits = np.zeros(slots.shape)
     for slot, row in enumerate(city.by_slot):
         for region in row[row >= 0]:
             visits[region, slot // city.clock.slots_per_day] += 1
-    presence = all_cases(outbreak, city, "presence")
-    share = all_cases(outbreak, city, "share")
-    assert (presence.measure, share.measure) == ("presence", "share")
-    np.testing.assert_array_equal(presence.by_region_and_day, slots)
-    expected = np.where(visits > 0, 100 * slots / np.maximum(visits, 1), 0)
-    np.testing.assert_allclose(share.by_region_and_day, expected)
-
-
-def test_presence_counts_the_slots_that_cases_spent_in_their_window():
-    traces = traces_of([[0, 1], [0, 1], [2, -1], [1, -1]], regions=3)
-    known = known_of(2, [(0, 2, 1), (0, 3, 1), (1, 3, 0)])
-    wanted = CaseSettings(measure="presence", window_days=2)
-    found = reported_cases(known, traces, wanted)
-    expected = np.zeros((3, 4))
-    expected[0, 1] = expected[2, 2] = 1
-    assert found.measure == "presence"
-    np.testing.assert_array_equal(found.by_region_and_day, expected)
+    for measure, expected in (
+        ("presence", slots),
+        ("count", slots / city.clock.slots_per_day),
+        ("share", 100 * slots / np.maximum(visits, 1)),
+    ):
+        cases = all_cases(outbreak, city, measure)
+        assert (cases.source, cases.measure) == ("all", measure)
+        assert cases.label == "ALL CASES, hidden people included"
+        np.testing.assert_allclose(cases.by_region_and_day, expected)
 
 
 def test_what_does_not_fit_is_refused():

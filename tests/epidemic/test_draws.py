@@ -63,29 +63,17 @@ def test_the_arrays_are_independent():
     assert np.abs(correlation).max() < 5 / np.sqrt(PEOPLE)
 
 
-def test_symptomatic_share_decides_who_ever_has_symptoms():
-    share = (sample(symptomatic_share=0.3).onset_slots > 0).mean()
-    assert share == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / PEOPLE))
-
-
 def test_settings_change_the_translation_not_the_numbers():
     slow, quick = sample(), sample(pathogen=OMICRON, model="sir", chance="linear")
     np.testing.assert_array_equal(slow.resistance, quick.resistance)
     np.testing.assert_array_equal(slow.seed_order, quick.seed_order)
     assert (quick.latent_slots == 1).all()
-    assert (sample(pathogen=OMICRON).latent_slots <= slow.latent_slots).all()
-
-
-def test_waits_past_the_clock_stay_small_numbers():
+    share = (sample(symptomatic_share=0.3).onset_slots > 0).mean()
+    assert share == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / PEOPLE))
     never = Pathogen(name="chronic", beta=1, alpha=1e-300, mu=1e-300)
-    draws = sample(pathogen=never, clock=Clock(2, 14))
-    assert (draws.latent_slots == 169).all()
-    assert (draws.infectious_slots == 169).all()
-
-
-def test_a_certain_event_takes_one_slot():
-    times = np.array([0.0, 1e-9, 3.0, 40.0])
-    np.testing.assert_array_equal(whole_slots(times, 24.0, "linear", Clock(2, 1)), 1)
+    assert (sample(pathogen=never).latent_slots == CLOCK.slots + 1).all()
+    assert whole_slots(np.array([0.0, 40.0]), 24.0, "linear", CLOCK).tolist() == [1, 1]
+    assert (sample(pathogen=OMICRON).latent_slots <= slow.latent_slots).all()
 
 
 def test_impossible_draws_are_refused():

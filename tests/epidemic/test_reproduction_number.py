@@ -42,13 +42,6 @@ def test_mean_share_of_others_equals_the_loop(traces):
     )
 
 
-def test_a_worked_example():
-    traces = traces_of([[0, 0, 1, -1], [0, 0, 0, 0]])
-    # 1 - 1/N: a half twice, 0 once, three quarters four times.
-    assert mean_share_of_others(traces) == pytest.approx((1 + 0 + 3) / 7)
-    assert resolve_kappa(traces, SARS_COV_2, OutbreakSettings()) == pytest.approx(7 / 4)
-
-
 @pytest.mark.parametrize("contact", ["I/N", "I/S"])
 @pytest.mark.parametrize("weight", [1.0, 0.3])
 def test_kappa_gives_the_hazard_r0_of_the_pathogen(contact, weight):

@@ -133,14 +133,8 @@ def test_the_plane_keeps_distances_of_a_city_also_across_the_date_line(centre, o
     apart = float(great_circle_km(degrees[0], degrees[1]))
     assert flat == pytest.approx(apart, rel=0.015, abs=1e-6)
     assert np.abs(plane.mean(axis=0)).max() < 1e-6
-
-
-def test_the_plane_leaves_unknown_places_unknown():
-    degrees = np.array([[10.0, 50.0], [NAN, NAN], [10.2, 50.0]])
-    plane = plane_km(degrees, middle(degrees))
-    assert np.isnan(plane[1]).all()
-    assert plane[2, 0] - plane[0, 0] == pytest.approx(14.3, abs=0.1)
-    assert middle(np.full((2, 2), NAN)).tolist() == [0, 0]
+    unknown = np.vstack([degrees, [NAN, NAN]])
+    np.testing.assert_array_equal(plane_km(unknown, middle(unknown))[:-1], plane)
 
 
 def test_distances_broadcast_and_prefer_degrees():
@@ -183,9 +177,9 @@ SIX = np.zeros((3, 2))
         ({"names": ("a",)}, "1 names"),
         ({"outline_km": SIX}, "together"),
         ({"outline_ends": np.array([3, 3])}, "together"),
-        ({"outline_km": SIX, "outline_ends": np.array([3])}, "1 outlines"),
+        ({"outline_km": SIX, "outline_ends": np.array([3])}, "outline_ends"),
         ({"outline_km": SIX, "outline_ends": np.array([4, 3])}, "must not fall"),
-        ({"outline_km": SIX, "outline_ends": np.array([1, 2])}, "3 points"),
+        ({"outline_km": SIX, "outline_ends": np.array([1, 2])}, "outline_km"),
         ({"outline_km": np.zeros(3), "outline_ends": np.array([1, 3])}, "outline_km"),
     ],
 )

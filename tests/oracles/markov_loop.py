@@ -64,7 +64,7 @@ def transition(
     """
     here, there = np.broadcast_arrays(here, there)
     row = slot % model.slots_per_day * len(model.regions) + here
-    found = model.joint[row.ravel(), there.ravel()].reshape(here.shape)
+    found = model.joint[row.flatten(), there.flatten()].reshape(here.shape)
     apart = np.fmax(1.0, model.regions.distance_km(here, there))
     made = np.asarray(found + model.epsilon / (apart * apart))
     if not normalised:

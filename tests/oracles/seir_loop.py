@@ -7,7 +7,7 @@ must agree with it in distribution.
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -51,22 +51,15 @@ class Story:
         return self
 
 
+@dataclass
 class Place:
     """Who is in a region in one slot."""
 
-    def __init__(self, factor: float) -> None:
-        self.crowd = 0
-        self.susceptible = 0
-        self.silent = 0
-        self.ill = 0
-        self.factor = factor
-        self.own_weight = 0.0
-        self.carriers: list[int] = []
-
-    def weight(self, settings: OutbreakSettings) -> float:
-        if settings.dispersion is None:
-            return self.ill + settings.asymptomatic_weight * self.silent
-        return self.own_weight
+    factor: float
+    crowd: int = 0
+    susceptible: int = 0
+    weight: float = 0.0
+    carriers: list[int] = field(default_factory=list)
 
 
 def loop_with_draws(world: World, draws: Draws) -> Story:
@@ -127,22 +120,17 @@ def look_around(world: World, story: Story, slot: int, here: list[int]) -> list[
             place.carriers.append(person)
             ill = NEVER != onset[person] <= slot
             symptoms = 1.0 if ill else world.settings.asymptomatic_weight
-            place.own_weight += world.infectiousness[person] * symptoms
-            if onset[person] == NEVER or onset[person] > slot:
-                place.silent += 1
-            else:
-                place.ill += 1
+            place.weight += world.infectiousness[person] * symptoms
     return places
 
 
 def hazard(world: World, place: Place) -> float:
     settings = world.settings
     below = place.crowd if settings.contact == "I/N" else place.susceptible
-    weight = place.weight(settings)
-    if weight == 0 or below == 0:
+    if place.weight == 0 or below == 0:
         return 0.0
     force = world.kappa * world.pathogen.beta * world.slot_days
-    dose = force * (weight / below) * place.factor
+    dose = force * (place.weight / below) * place.factor
     if settings.chance == "exponential":
         return dose
     return math.inf if dose >= 1 else -math.log1p(-dose)
@@ -156,7 +144,7 @@ def pick_source(
     def symptoms(carrier: int) -> bool:
         return NEVER != story.onset_slot[carrier] <= slot
 
-    left = choice * place.weight(settings)
+    left = choice * place.weight
     source = NEVER
     for carrier in sorted(place.carriers, key=symptoms, reverse=True):
         weight = 1.0 if symptoms(carrier) else settings.asymptomatic_weight

@@ -1,8 +1,7 @@
 """The clock of a city: days cut into slots of equal length.
 
-Slots follow the wall clock of the city's time zone, so that "slot 4" is the
-same hour every day. On the two days a year on which clocks change, the slot
-that holds the change is an hour shorter or longer in true time.
+Slots follow the wall clock of the city's time zone. When clocks change, the slot
+that holds the change is shorter or longer in true time.
 """
 
 import math
@@ -44,7 +43,12 @@ class Clock:
             )
         if self.start is not None:
             _require_date(self.start, self.days)
-        _require_zone(self.timezone)
+        try:
+            ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise SettingsError(
+                f"timezone={self.timezone!r} must be a name like Europe/Berlin or UTC"
+            ) from None
 
     @property
     def slot_minutes(self) -> int:
@@ -75,22 +79,22 @@ class Clock:
         return first.days * self.slots_per_day
 
     def day_of_slot(self, slot: int) -> int:
-        """The day, from 0, that holds ``slot``."""
+        """Return the day, from 0, that holds ``slot``."""
         return slot // self.slots_per_day
 
     def hour_of_slot(self, slot: int) -> float:
-        """The hour of the day, from 0, at which ``slot`` begins."""
+        """Return the hour of the day at which ``slot`` begins."""
         return (slot % self.slots_per_day) * self.slot_minutes / 60
 
     def slots_of_day(self, day: int) -> slice:
-        """The slots of ``day`` as a slice; negative days count from the end."""
+        """Return the slots of ``day``; negative days count from the end."""
         if not -self.days <= day < self.days:
             raise SettingsError(f"day={day} must lie between 0 and {self.days - 1}")
         day %= self.days
         return slice(day * self.slots_per_day, (day + 1) * self.slots_per_day)
 
     def last(self, days: int) -> "Clock":
-        """The clock of the latest ``days`` days."""
+        """Return the clock of the latest ``days`` days."""
         whole(1, last_days=days)
         if days > self.days:
             raise SettingsError(f"last_days={days} must lie between 1 and {self.days}")
@@ -115,13 +119,4 @@ def _require_date(text: str, days: int) -> None:
     except (ValueError, OverflowError):
         raise SettingsError(
             f"days={days} from {text} on end after the year 9999: choose fewer"
-        ) from None
-
-
-def _require_zone(name: str) -> None:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise SettingsError(
-            f"timezone={name!r} must be a name like Europe/Berlin or UTC"
         ) from None

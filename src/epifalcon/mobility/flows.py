@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from epifalcon.checks import shaped
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -35,12 +36,8 @@ class Flows:
 
     def __post_init__(self) -> None:
         days, regions = self.stays.shape
-        for name, shape, expected in (
-            ("visitors", self.visitors.shape, (days, regions)),
-            ("between", self.between.shape, (days * regions, regions)),
-        ):
-            if shape != expected:
-                raise DataError(f"{name} has shape {shape}, expected {expected}")
+        shaped((days, regions), visitors=self.visitors)
+        shaped((days * regions, regions), between=self.between)
 
     @property
     def days(self) -> int:

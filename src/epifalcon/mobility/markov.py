@@ -24,8 +24,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import non_negative
-from epifalcon.errors import DataError
+from epifalcon.checks import non_negative, shaped
 from epifalcon.mobility.regions import EARTH_RADIUS_KM, Regions, unit_vectors
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -77,14 +76,9 @@ class MobilityModel:
     """N, the number of people that the model was learnt from."""
 
     def __post_init__(self) -> None:
-        count = len(self.regions)
-        slots = len(self.visits)
-        for name, shape, expected in (
-            ("joint", self.joint.shape, (slots * count, count)),
-            ("visits", self.visits.shape, (slots, count)),
-        ):
-            if shape != expected:
-                raise DataError(f"{name} has shape {shape}, expected {expected}")
+        slots, count = len(self.visits), len(self.regions)
+        shaped((slots, count), visits=self.visits)
+        shaped((slots * count, count), joint=self.joint)
         non_negative(epsilon=self.epsilon)
 
     @property

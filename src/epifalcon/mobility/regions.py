@@ -3,30 +3,29 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import one_of
+from epifalcon.checks import one_of, shaped
 from epifalcon.errors import DataError
 from epifalcon.store import pack_strings, unpack_strings
 from epifalcon.types import Floats, RegionIds
 
 EARTH_RADIUS_KM = 6371.0088
 RegionKind = Literal["poi", "area"]
+_OPTIONAL = ("lonlat", "outline_km", "outline_ends")
 
 
 @dataclass(frozen=True, eq=False)
 class Regions:
     """Where each region lies and what kind of place it is.
 
-    ``centre_km`` (regions, 2) are plane coordinates in kilometres. Where the
-    data came with degrees, ``lonlat`` (regions, 2) keeps them and distances
-    are great-circle ones. ``outline_km`` (points, 2) holds the corners of all
-    polygons, one after the other; region r owns the points from
-    ``outline_ends[r - 1]`` to ``outline_ends[r]``. A region whose place is not
-    known (a bare name) has NaN for its centre.
+    ``centre_km`` (regions, 2) are plane coordinates in kilometres, NaN where the
+    place is not known. With ``lonlat`` (regions, 2) in degrees, distances are
+    great-circle ones. ``outline_km`` (points, 2) holds the corners of all polygons;
+    region r owns the points from ``outline_ends[r - 1]`` to ``outline_ends[r]``.
     """
 
     kind: RegionKind
@@ -37,43 +36,49 @@ class Regions:
     outline_ends: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
-        one_of(("poi", "area"), kind=self.kind)
-        _require_floats(centre_km=self.centre_km, lonlat=self.lonlat)
-        shape = self.centre_km.shape
-        if len(shape) != 2 or shape[1] != 2 or shape[0] == 0:
-            raise DataError(f"centre_km has shape {shape}, expected (regions, 2)")
-        if self.lonlat is not None and self.lonlat.shape != shape:
-            raise DataError(f"lonlat has shape {self.lonlat.shape}, expected {shape}")
-        if self.names is not None and len(self.names) != shape[0]:
-            raise DataError(f"{len(self.names)} names for {shape[0]} regions")
-        if (self.outline_km is None) != (self.outline_ends is None):
+        one_of(get_args(RegionKind), kind=self.kind)
+        count, ends = len(self.centre_km), self.outline_ends
+        if not count:
+            raise DataError("centre_km holds no regions")
+        floats = {name: getattr(self, name) for name in ("centre_km", "lonlat")}
+        for name, array in floats.items():
+            if array is not None and array.dtype != np.float64:
+                raise DataError(f"{name} is {array.dtype}, expected float64")
+            if array is not None:
+                shaped((count, 2), **{name: array})
+        if self.names is not None and len(self.names) != count:
+            raise DataError(f"{len(self.names)} names for {count} regions")
+        if (self.outline_km is None) != (ends is None):
             raise DataError("outline_km and outline_ends come together")
-        if self.outline_km is not None and self.outline_ends is not None:
-            _require_outlines(self.outline_km, self.outline_ends, shape[0])
+        if self.outline_km is not None and ends is not None:
+            shaped((count,), outline_ends=ends)
+            if (np.diff(ends, prepend=0) < 0).any():
+                raise DataError("outline_ends must not fall")
+            shaped((int(ends[-1]), 2), outline_km=self.outline_km)
 
     def __len__(self) -> int:
         return len(self.centre_km)
 
     @cached_property
     def placed(self) -> bool:
-        """Whether every region's place is known, so that distances exist."""
+        """True if every region's place is known, so that distances exist."""
         return bool(np.isfinite(self.centre_km).all())
 
     def name(self, region: int) -> str:
-        """What people call the region: its own name or its number."""
+        """Return the region's name, or its number without names."""
         return str(region) if self.names is None else self.names[region]
 
     def outline(self, region: int) -> Floats | None:
-        """Corners (points, 2) of the region's polygon in kilometres, if it has one."""
+        """Return the corners (points, 2) of the region's polygon in kilometres."""
         if self.outline_km is None or self.outline_ends is None:
             return None
         start = 0 if region == 0 else self.outline_ends[region - 1]
         return self.outline_km[start : self.outline_ends[region]]
 
     def pack(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the record, for the store; ``unpack`` undoes it."""
+        """Return the arrays of the record, for the store."""
         arrays: dict[str, NDArray[Any]] = {"centre_km": self.centre_km}
-        for name in ("lonlat", "outline_km", "outline_ends"):
+        for name in _OPTIONAL:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name)
         if self.names is not None:
@@ -82,18 +87,12 @@ class Regions:
 
     @classmethod
     def unpack(cls, kind: RegionKind, arrays: Mapping[str, NDArray[Any]]) -> "Regions":
-        """The record whose arrays stand among ``arrays``."""
+        """Make the record from the arrays of ``pack``."""
         names = None
         if "region_names_text" in arrays:
             names = unpack_strings("region_names", arrays)
-        return cls(
-            kind=kind,
-            centre_km=arrays["centre_km"],
-            lonlat=arrays.get("lonlat"),
-            names=names,
-            outline_km=arrays.get("outline_km"),
-            outline_ends=arrays.get("outline_ends"),
-        )
+        given = {name: arrays.get(name) for name in _OPTIONAL}
+        return cls(kind, arrays["centre_km"], names=names, **given)
 
     def distance_km(self, here: RegionIds, there: RegionIds) -> Floats:
         """Kilometres between regions, element by element; shapes broadcast.
@@ -148,27 +147,3 @@ def middle(lonlat: Floats) -> Floats:
     # Measured from one of the points: 179 and -179 are neighbours.
     east = (known[:, 0] - known[0, 0] + 180) % 360 - 180
     return np.array([known[0, 0] + east.mean(), known[:, 1].mean()])
-
-
-def _require_floats(**arrays: Floats | None) -> None:
-    for name, array in arrays.items():
-        if array is not None and array.dtype != np.float64:
-            raise DataError(f"{name} is {array.dtype}, expected float64")
-
-
-def _require_outlines(
-    outline_km: Floats, outline_ends: NDArray[np.int64], regions: int
-) -> None:
-    if len(outline_ends) != regions:
-        raise DataError(f"{len(outline_ends)} outlines for {regions} regions")
-    if outline_km.ndim != 2 or outline_km.shape[1] != 2:
-        raise DataError(
-            f"outline_km has shape {outline_km.shape}, expected (points, 2)"
-        )
-    if (np.diff(outline_ends, prepend=0) < 0).any():
-        raise DataError("outline_ends must not fall")
-    if outline_ends[-1] != len(outline_km):
-        raise DataError(
-            f"outline_ends close at {outline_ends[-1]}, "
-            f"but there are {len(outline_km)} points"
-        )

@@ -37,17 +37,14 @@ def report(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Traces:
-    """The traces as reported: the latest days first, then a share of their points.
-
-    With the default settings the very same record comes back.
-    """
+    """Take the latest days, then a share of their points; by default everything."""
     if settings.last_days is not None:
         traces = keep_last_days(traces, settings.last_days)
     return keep_share(traces, settings.trace_share, rng, progress)
 
 
 def keep_last_days(traces: Traces, last_days: int) -> Traces:
-    """The latest ``last_days`` days (paper: l), on the memory of ``traces``."""
+    """Select the latest ``last_days`` days (paper: l), without a copy."""
     clock = traces.clock.last(last_days)
     if clock.days == traces.clock.days:
         return traces
@@ -65,13 +62,10 @@ def keep_share(
     """Keep a random share of each person's observed points (paper: eta).
 
     A person with n observed points keeps floor(trace_share * n + u) of them, u
-    uniform in [0, 1): the whole number below or above trace_share * n, and
-    trace_share * n on average, so that short traces do not vanish or survive
-    as a group, as they would by rounding. Every subset of that size is equally
-    likely. All other points become -1. With an equal ``rng`` the points kept at
-    a smaller share are among those kept at a larger one.
-
-    A share of 1 hands back the same record and draws nothing.
+    uniform in [0, 1), so trace_share * n on average; every subset of that size is
+    equally likely. All other points become -1. With an equal ``rng`` the points kept
+    at a smaller share are among those kept at a larger one. A share of 1 returns the
+    same record and draws nothing.
     """
     unit_interval(trace_share=trace_share)
     if trace_share == 1:
@@ -86,7 +80,7 @@ def keep_share(
 
 
 def _thin(region: RegionIds, trace_share: float, rng: np.random.Generator) -> RegionIds:
-    """(people, slots) ids with all but a share of each row's points blanked."""
+    """Blank all but a share of each row's points in (people, slots)."""
     people, slots = region.shape
     observed = region != UNKNOWN
     seen = np.count_nonzero(observed, axis=1)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.settings import as_plain, build
@@ -25,17 +25,15 @@ _KIND = "city"
 class Traces:
     """Who was where, when: the record that every later stage reads.
 
-    ``by_slot`` (slots, people) int32 holds region ids, -1 where a person was
-    not observed. It lies in memory slot by slot, because the epidemic, the
-    hypergraph and the flows all walk through time; ``by_person`` is the same
-    memory seen as (people, slots). The array is made read-only.
+    ``by_slot`` (slots, people) int32 holds region ids, -1 where a person was not
+    observed; it is made read-only. ``by_person`` (people, slots) is a view of it.
     """
 
     by_slot: RegionIds
     clock: Clock
     regions: Regions
     names: Sequence[str] | None = None
-    """What each person is called in the data that was read, if it was read."""
+    """Names of the people in imported data."""
 
     def __post_init__(self) -> None:
         array = self.by_slot
@@ -91,7 +89,7 @@ class Traces:
         return digest.hexdigest()
 
     def occupancy(self, slot: int) -> Counts:
-        """How many people were in each region at ``slot``: (regions,)."""
+        """Count the people in each region at ``slot``: (regions,)."""
         here = self.by_slot[slot]
         return np.bincount(here[here != UNKNOWN], minlength=len(self.regions))
 
@@ -114,12 +112,9 @@ class Traces:
         """Read what ``save`` wrote; the ids stay on disk, memory-mapped."""
         stored = store.read(folder, _KIND)
         arrays = stored.arrays
-        try:
-            regions = Regions.unpack(stored.meta["kind"], arrays)
-            clock = build(Clock, stored.meta["clock"], "clock")
-            names = None
-            if "person_names_text" in arrays:
-                names = unpack_strings("person_names", arrays)
-            return cls(arrays["by_slot"], clock, regions, names)
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        names = None
+        if "person_names_text" in arrays:
+            names = unpack_strings("person_names", arrays)
+        clock = build(Clock, stored.meta["clock"], "clock")
+        regions = Regions.unpack(stored.meta["kind"], arrays)
+        return cls(arrays["by_slot"], clock, regions, names)

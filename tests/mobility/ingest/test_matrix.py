@@ -5,7 +5,7 @@ import pytest
 
 from epifalcon.errors import DataError
 from epifalcon.mobility.ingest import ImportSettings, ReadSettings, import_visits
-from epifalcon.mobility.ingest import matrix as matrix_module
+from epifalcon.mobility.ingest import visits as matrix_module
 
 
 def imported(tmp_path, array, **chosen):

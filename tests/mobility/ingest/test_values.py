@@ -84,20 +84,6 @@ def test_every_half_hour_around_every_change_of_the_clocks(name):
         assert localised(walls, name, False)["utc"].to_list() == expected
 
 
-def test_clocks_forward_and_back_in_berlin():
-    column = pl.Series(
-        ["2020-03-29T02:30:00", "2020-10-25T02:30:00", "2020-10-25T01:59"]
-    )
-    found = times_of(column, "Europe/Berlin")
-    assert utc_of(column, "Europe/Berlin") == [
-        datetime(2020, 3, 29, 1, 30),
-        datetime(2020, 10, 25, 0, 30),
-        datetime(2020, 10, 24, 23, 59),
-    ]
-    assert found["time_never"].to_list() == [True, False, False]
-    assert found["time_twice"].to_list() == [False, True, False]
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -100,11 +100,7 @@ def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
 
 
 def read_places(settings: ImportSettings) -> Places | None:
-    """Read the table named by the settings, or return None if there is none.
-
-    Columns: place (or cell, or tower), lat, lon. Rejects a name that appears again
-    and a row with bad coordinates.
-    """
+    """Read the table (place or cell or tower, lat, lon) named by the settings."""
     if settings.places is None:
         return None
     path, read = Path(settings.places), settings.read
@@ -118,18 +114,16 @@ def read_places(settings: ImportSettings) -> Places | None:
         for ours, theirs in (("place", TABLE_PLACE), ("lat", "lat"), ("lon", "lon"))
     }
     rows = RowFilter(path, wanted, read)
-    known = pl.DataFrame(
-        schema={"name": pl.String, "lon": pl.Float64, "lat": pl.Float64}
-    )
+    schema = {"name": pl.String, "lon": pl.Float64, "lat": pl.Float64}
+    known = pl.DataFrame(schema=schema)
     for batch in rows.batches(table):
         frame = keep_ids(rows, batch.frame, "place")
         frame = keep_numbers(rows, frame, "lat", 90)
         frame = keep_numbers(rows, frame, "lon", 180)
         text = pl.col("place_text")
         again = ~text.is_first_distinct() | text.is_in(known["name"].implode())
-        frame = rows.keep(
-            frame, Rule("name appears again", "place", "each name once", again)
-        )
+        once = Rule("name appears again", "place", "each name once", again)
+        frame = rows.keep(frame, once)
         made = frame.select(name=text, lon="lon_value", lat="lat_value")
         known = pl.concat([known, made])
     return Places(path, known, rows.finish())

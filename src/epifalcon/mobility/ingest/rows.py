@@ -48,10 +48,12 @@ class RefusedRow:
     expected: str
 
     def __str__(self) -> str:
-        return (
-            f"row {self.row}, column {self.column!r}: {self.reason}: "
-            f"found {self.value}, expected {self.expected}"
-        )
+        return f"row {self.row}, column {self.column!r}: {self.reason}: {self.found}"
+
+    @property
+    def found(self) -> str:
+        """What was found and what was expected."""
+        return f"found {self.value}, expected {self.expected}"
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,18 @@ class RowFilter:
     def batches(self, table: Table) -> Iterator[Batch]:
         """Yield the rows of ``table`` that have the right number of fields."""
         width = len(table.names)
+        fields = Rule(
+            "wrong number of fields, or an open quote",
+            "(whole row)",
+            f"{width} fields",
+            pl.col("fields") != width,
+            # -1 marks a quote that is never closed, where fields cannot be counted.
+            lambda row: (
+                f"{row['fields']} fields" if row["fields"] >= 0 else "open quote"
+            ),
+        )
         for batch in table.batches(self.columns):
             self.count(len(batch.frame))
-            fields = Rule(
-                "wrong number of fields, or an open quote",
-                "(whole row)",
-                f"{width} fields",
-                pl.col("fields") != width,
-                lambda row: _show_fields(row["fields"]),
-            )
             if "fields" in batch.frame.columns:
                 batch = replace(batch, frame=self.keep(batch.frame, fields))
             yield batch
@@ -165,12 +170,13 @@ class RowFilter:
 
     def finish(self) -> RowCount:
         """Return the count, or raise ``DataError`` if too many rows were rejected."""
-        refused = sum(self._refused.values())
-        order = sorted(self._refused, key=lambda name: (-self._refused[name], name))
+        counts = dict(
+            sorted(self._refused.items(), key=lambda pair: (-pair[1], pair[0]))
+        )
+        refused, order = sum(counts.values()), list(counts)
         examples = sorted(
             self._examples, key=lambda row: (order.index(row.reason), row.row)
         )
-        counts = {reason: self._refused[reason] for reason in order}
         found = RowCount(self._read, self._read - refused, counts, tuple(examples))
         if self._read == 0:
             raise DataError(f"{self.path}: holds no rows")
@@ -196,19 +202,12 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def _show_fields(count: int) -> str:
-    # -1 marks a quote that is never closed, where fields cannot be counted.
-    return f"{count} fields" if count >= 0 else "an open quote"
-
-
 def _summary(count: RowCount, most: int = 3) -> str:
     parts = []
     for reason, number in list(count.refused.items())[:most]:
-        example = next(row for row in count.examples if row.reason == reason)
-        parts.append(
-            f"{number} x {reason} (row {example.row}, column {example.column!r}: "
-            f"found {example.value}, expected {example.expected})"
-        )
+        one = next(row for row in count.examples if row.reason == reason)
+        where = f"row {one.row}, column {one.column!r}"
+        parts.append(f"{number} x {reason} ({where}: {one.found})")
     return "; ".join(parts)
 
 
@@ -227,18 +226,13 @@ def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
         text = pl.when(whole).then(number).otherwise(value.cast(pl.String))
     frame = frame.with_columns(text.alias(f"{name}_text"))
     text = pl.col(f"{name}_text")
+    empty = (text.str.strip_chars() == "").fill_null(True)
+    lossy, lines = (text.str.contains(part, literal=True) for part in ("\ufffd", "\n"))
     return rows.keep(
         frame,
-        Rule(
-            f"empty {name}",
-            name,
-            "an id",
-            (text.str.strip_chars() == "").fill_null(True),
-        ),
-        Rule(f"{name} is not UTF-8", name, "UTF-8 text", _contains(text, "\ufffd")),
-        Rule(
-            f"line end inside {name}", name, "an id in one line", _contains(text, "\n")
-        ),
+        Rule(f"empty {name}", name, "an id", empty),
+        Rule(f"{name} is not UTF-8", name, "UTF-8 text", lossy),
+        Rule(f"line end inside {name}", name, "an id in one line", lines),
     )
 
 
@@ -289,9 +283,8 @@ def keep_times(
     found = localise(
         frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"], zone
     )
-    return frame.drop(f"{name}_value", f"{name}_zoned").with_columns(
-        found.rename(lambda part: f"{name}_{part}")
-    )
+    frame = frame.drop(f"{name}_value", f"{name}_zoned")
+    return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
 
 
 def localise(value: pl.Series, zoned: pl.Series, zone: str) -> pl.DataFrame:
@@ -334,10 +327,6 @@ def natural_order(text: pl.Series) -> NDArray[np.int64]:
     if text.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
         text = text.cast(pl.Int64)
     return text.arg_sort().to_numpy().astype(np.int64)
-
-
-def _contains(text: pl.Expr, part: str) -> pl.Expr:
-    return text.str.contains(part, literal=True)
 
 
 def _require_type(

@@ -90,52 +90,35 @@ class ImportSettings:
             at_least(1, days=self.days)
         slot = self.clock(self.days or 1).slot_minutes
         ReadSettings(columns=self.place_columns)
-        matrix, pings = self.kind == "matrix", self.kind == "pings"
-        rule = self.regions
-        for wrong, message in (
-            (
-                matrix and rule not in ("auto", "given"),
-                (
-                    f"regions={rule!r} makes no sense for a matrix, which holds region "
-                    "ids: leave it out or say 'given'"
-                ),
-            ),
-            (
-                matrix and slot % Clock(self.matrix_slot_hours, 1).slot_minutes,
-                (
-                    f"slot_hours={self.slot_hours} must be a multiple of "
-                    f"matrix_slot_hours={self.matrix_slot_hours}"
-                ),
-            ),
-            (
-                pings and rule == "given",
-                (
-                    "regions='given' makes no sense for pings, which name no place: "
-                    "choose grid, h3, polygons or towers"
-                ),
-            ),
-            (
-                rule == "polygons" and self.polygons is None,
-                "regions='polygons' needs polygons=FILE (GeoJSON)",
-            ),
-            (
-                rule != "polygons" and self.polygons is not None,
-                f"polygons={self.polygons!r} needs regions='polygons', not {rule!r}",
-            ),
-            (
-                rule == "towers" and self.places is None,
-                "regions='towers' needs places=FILE (tower, lat, lon)",
-            ),
-            (
-                pings and rule != "towers" and self.places is not None,
-                (
-                    f"places={self.places!r} is of no use for pings unless "
-                    "regions='towers'"
-                ),
-            ),
-        ):
-            if wrong:
-                raise SettingsError(message)
+        rule, matrix, pings = self.regions, self.kind == "matrix", self.kind == "pings"
+        column = Clock(self.matrix_slot_hours, 1).slot_minutes if matrix else 1
+        if matrix and rule not in ("auto", "given"):
+            raise SettingsError(
+                f"regions={rule!r} makes no sense for a matrix, which holds region "
+                "ids: leave it out or say 'given'"
+            )
+        if slot % column:
+            raise SettingsError(
+                f"slot_hours={self.slot_hours} must be a multiple of "
+                f"matrix_slot_hours={self.matrix_slot_hours}"
+            )
+        if pings and rule == "given":
+            raise SettingsError(
+                "regions='given' makes no sense for pings, which name no place: "
+                "choose grid, h3, polygons or towers"
+            )
+        if rule == "polygons" and self.polygons is None:
+            raise SettingsError("regions='polygons' needs polygons=FILE (GeoJSON)")
+        if rule != "polygons" and self.polygons is not None:
+            raise SettingsError(
+                f"polygons={self.polygons!r} needs regions='polygons', not {rule!r}"
+            )
+        if rule == "towers" and self.places is None:
+            raise SettingsError("regions='towers' needs places=FILE (tower, lat, lon)")
+        if pings and rule != "towers" and self.places is not None:
+            raise SettingsError(
+                f"places={self.places!r} is of no use for pings unless regions='towers'"
+            )
 
     def clock(self, days: int, start: str | None = None) -> Clock:
         """Make the clock of ``days`` days from ``start``, by default the settings'."""

@@ -1,10 +1,9 @@
 """Read tables from disk batch by batch: CSV (also gzipped) and Parquet.
 
-A CSV file is read line by line, so that one broken row costs only itself and every
-row keeps its line number. Lines without quotes are split by polars, many at a time.
-A line with quotes goes through Python's ``csv``; a quoted field may continue on the
-next lines. A quote that is never closed, or that closes into a row of the wrong
-width, spoils its own line only.
+A broken row of a CSV file costs only itself, and every row has its line number.
+Polars splits lines without quotes; a line with quotes goes through Python's ``csv``
+and may continue on the next lines. A quote that is never closed, or that closes into
+a row of the wrong width, spoils its own line only.
 """
 
 import contextlib
@@ -30,8 +29,8 @@ BLOCK_BYTES = 16 << 20
 LONGEST_LINE = 64 << 20
 MOST_JOINED_LINES = 50
 OPEN_QUOTE = -1
-CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
-PARQUET_ENDINGS = (".parquet", ".pq")
+_CSV_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
+_PARQUET_ENDINGS = (".parquet", ".pq")
 TABLE_PLACE = "table place"
 """The name column of a table of places, which may also be called cell or tower."""
 _USUAL = {
@@ -76,10 +75,7 @@ class Table(Protocol):
 
 
 def open_table(path: Path, delimiter: str = "auto") -> Table:
-    """Open the table in ``path``; the ending of the file decides on its format.
-
-    Raises ``DataError`` naming the file and what was expected.
-    """
+    """Open the table in ``path``; the ending of the file decides on its format."""
     with readable(path):
         if not path.exists():
             raise DataError(f"{path}: no such file")
@@ -89,11 +85,11 @@ def open_table(path: Path, delimiter: str = "auto") -> Table:
         if path.stat().st_size == 0:
             raise DataError(f"{path}: is empty")
         name = path.name.lower()
-        if name.endswith(PARQUET_ENDINGS):
+        if name.endswith(_PARQUET_ENDINGS):
             return _ParquetTable(path)
-        if name.endswith(CSV_ENDINGS):
+        if name.endswith(_CSV_ENDINGS):
             return CsvTable(path, delimiter)
-    endings = ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
+    endings = ", ".join(_CSV_ENDINGS + _PARQUET_ENDINGS)
     raise DataError(f"{path}: expected a file ending in one of {endings}")
 
 
@@ -190,16 +186,12 @@ class CsvTable:
         )
         if not records:
             return frame, used
-        quoted = [
-            {
-                "row": begin,
-                "fields": OPEN_QUOTE if row is None else len(row),
-                **{ours: row[k] if row and k < len(row) else None
-                   for ours, k in at.items()},
-            }
-            for begin, row in records.items()
-        ]  # fmt: skip
-        made = pl.DataFrame(quoted, schema=frame.schema)
+        quoted = []
+        for begin, row in records.items():
+            count = OPEN_QUOTE if row is None else len(row)
+            fields = (row[k] if row and k < count else None for k in at.values())
+            quoted.append((begin, count, *fields))
+        made = pl.DataFrame(quoted, schema=frame.schema, orient="row")
         return pl.concat([frame, made]).sort("row"), used
 
     def _quoted_rows(

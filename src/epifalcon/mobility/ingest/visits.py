@@ -1,8 +1,7 @@
 """Import visits: pings, stays, check-ins, cell events and matrices become traces.
 
-Also reads visits of a known city (person, day, hour, region): there days are numbers
-from 1, or dates where the first day is known, and a region is named, or numbered
-where it has no name.
+Also reads visits of a known city (person, day, hour, region), where days are numbers
+from 1 or dates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,10 +113,9 @@ def import_visits(
 ) -> Imported:
     """Make traces from the file ``path`` of the kind that the settings name.
 
-    Row-level problems reject the row and are counted by reason; file-level
-    ones raise ``DataError`` naming file, row, column and what was expected.
-    People and regions are numbered in the order of their names, so the result
-    does not depend on the order of the rows.
+    Bad rows are rejected and counted by reason; other problems raise ``DataError``
+    naming file, row, column and what was expected. People and regions are numbered
+    in the order of their names, so the order of rows does not matter.
     """
     if settings.kind == "matrix":
         return read_matrix(path, settings, progress)
@@ -145,8 +143,8 @@ def read_visits(
     seen = reading.run(progress)
     rows = reading.rows.finish()
     clock = _clock(path, settings, seen["slot"])
-    seen, names = number_people(seen)
-    require_room(path, len(names), clock)
+    seen, names = _number_people(seen)
+    _require_room(path, len(names), clock)
     keys = seen["region"].unique().sort()
     numbered = reading.regions.number(keys)
     ids = keys.to_frame("region").with_columns(id=numbered.ids)
@@ -154,15 +152,10 @@ def read_visits(
         "person", "weight", "first", region="id", slot=pl.col("slot") - clock.epoch_slot
     )
     by_slot = dominant(seen, clock.slots, len(names))
-    traces = finished(by_slot, clock, numbered.regions, names, settings)
-    return Imported(
-        traces,
-        rows,
-        places.rows if places else None,
-        dict(wanted),
-        reading.twice,
-        reading.never,
-    )
+    fill_gaps(by_slot, _gap_slots(settings))
+    traces = Traces(by_slot, clock, numbered.regions, names)
+    listed = places.rows if places else None
+    return Imported(traces, rows, listed, wanted, reading.twice, reading.never)
 
 
 class _Reading:
@@ -235,7 +228,11 @@ class _Reading:
                 Rule("stay too long", "end", late, spent > MAX_SPAN_DAYS * DAY),
             )
         frame = self._place(frame)
-        low, high = _window(settings)
+        low, high = -(2**31), 2**31 - 1
+        if settings.start is not None:
+            clock = settings.clock(settings.days or 1)
+            low = clock.epoch_slot
+            high = low + clock.slots - 1 if settings.days else high
         if is_stay:
             frame, parts = self._cut(frame, low, high)
         else:
@@ -293,10 +290,8 @@ class _Reading:
     ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
         """Cut stays at the wall clock's slots; also drop those outside the days.
 
-        Time is true time: a stay over the hour that is skipped in spring is an
-        hour shorter than the clocks say, and the slot of the hour that comes twice
-        in autumn gets both. A stay of no length is one piece of weight 0. Several
-        parts bound the memory of long stays.
+        Time is true time, also over a change of the clocks. A stay of no length is
+        one piece of weight 0. Several parts bound the memory of long stays.
         """
         if frame.is_empty():
             return frame, []
@@ -328,11 +323,9 @@ class _Reading:
 
 
 def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
-    """Find when slots of the wall clock begin between two moments in UTC.
+    """Find when slots of the wall clock begin: ``utc``, and the ``slot`` from there.
 
-    Returns the moments (``utc``) and the ``slot`` that begins at each. All offsets
-    are whole quarters of an hour, so that slots can begin, and clocks can change,
-    only on this grid.
+    Slots begin, and clocks change, only on a grid of quarters of an hour.
     """
     step = gcd(slot_us, 900_000_000)
     utc = np.arange(first // step, last // step + 2) * step
@@ -342,7 +335,7 @@ def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
     return pl.DataFrame({"utc": utc[begins], "slot": slot[begins]})
 
 
-def number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def _number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Replace the names in ``person`` by numbers in their natural order."""
     names = seen["person"].unique()
     text = names.cast(pl.String)
@@ -369,9 +362,8 @@ def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
 def fill_gaps(by_slot: RegionIds, longest: int) -> None:
     """Fill, in place, gaps of up to ``longest`` slots between two observations.
 
-    The person is taken to have stayed in the region before the gap. A longer gap
-    is left as it is, and so is the time before the first and after the last
-    observation. Shape (slots, people).
+    The person is assumed to have stayed in the region before the gap. Shape
+    (slots, people).
     """
     last = np.full(by_slot.shape[1], -1)
     for slot in range(len(by_slot) if longest > 0 else 0):
@@ -386,21 +378,12 @@ def fill_gaps(by_slot: RegionIds, longest: int) -> None:
         last[seen] = slot
 
 
-def finished(
-    by_slot: RegionIds,
-    clock: Clock,
-    regions: Regions,
-    names: Sequence[str],
-    settings: ImportSettings,
-) -> Traces:
-    """Make the traces, with short gaps filled if the settings say so."""
+def _gap_slots(settings: ImportSettings) -> int:
     # A little slack: 0.3 / 0.1 is slightly less than 3.
-    fill_gaps(by_slot, int(settings.fill_gap_hours / clock.slot_hours + 1e-9))
-    return Traces(by_slot, clock, regions, names)
+    return int(settings.fill_gap_hours / settings.slot_hours + 1e-9)
 
 
-def require_room(path: Path, people: int, clock: Clock) -> None:
-    """Raise ``DataError`` where people x slots would not fit into memory."""
+def _require_room(path: Path, people: int, clock: Clock) -> None:
     cells = people * clock.slots
     if cells > MAX_CELLS:
         raise DataError(
@@ -456,15 +439,6 @@ def _region_rule(
     return GridRegions(settings.cell_km)
 
 
-def _window(settings: ImportSettings) -> tuple[int, int]:
-    """Return the first and the last slot, from 1970, that the settings ask for."""
-    if settings.start is None:
-        return -(2**31), 2**31 - 1
-    clock = settings.clock(settings.days or 1)
-    low = clock.epoch_slot
-    return low, low + clock.slots - 1 if settings.days else 2**31 - 1
-
-
 def _day(slot: int, clock: Clock) -> str:
     """Return the ISO date of a slot counted from 1970."""
     return date.fromordinal(slot // clock.slots_per_day + _EPOCH_ORDINAL).isoformat()
@@ -495,8 +469,7 @@ def read_day_visits(
     """Read the traces in a CSV or Parquet file, on ``clock`` and in ``regions``.
 
     ``first_day`` is the number of the clock's first day. Each (person, slot) gets
-    the region of most rows, the first of equal ones. Any row that cannot be read is
-    a ``DataError`` that names row, column and what was expected.
+    the region of most rows, the first of equal ones. A bad row raises ``DataError``.
     """
     table = open_table(path)
     columns = ("person", "day", "hour", "region")
@@ -514,7 +487,7 @@ def read_day_visits(
     rows.finish()
     seen = pl.concat(parts).group_by(person="person_text", slot="slot", region="at")
     counted = seen.agg(weight=pl.len(), first=pl.col("row").min())
-    numbered, people = number_people(counted)
+    numbered, people = _number_people(counted)
     by_slot = dominant(numbered, clock.slots, len(people))
     return Traces(by_slot, clock, regions, people)
 
@@ -554,14 +527,14 @@ def read_matrix(
 ) -> Imported:
     """Make traces from a matrix (people, columns of ``matrix_slot_hours`` each).
 
-    Whole numbers are region ids; negative ones and NaN are "not observed". A slot
-    of several columns gets the id it holds most often, of equals the one that
-    comes first. A row with anything else in it is rejected. People and regions are
-    named by their numbers; a person never observed is kept.
+    Whole numbers are region ids; negative ones and NaN are "not observed". A row with
+    anything else is rejected. A slot of several columns gets its most frequent id, of
+    equals the first. People and regions are named by their numbers; people who were
+    never observed remain.
     """
     matrix = _open_matrix(path)
     clock, width = _matrix_clock(path, matrix, settings)
-    require_room(path, len(matrix), clock)
+    _require_room(path, len(matrix), clock)
     matrix = matrix[:, : clock.slots * width]
     rows = RowFilter(path, {}, settings.read)
     kept, ids = np.zeros(len(matrix), dtype=np.bool_), np.empty(0, dtype=np.int64)
@@ -598,7 +571,8 @@ def read_matrix(
         by_slot[:, done : done + len(local)] = _most_frequent(local, width).T
         done += len(local)
     people = tuple(str(row) for row in np.flatnonzero(kept).tolist())
-    traces = finished(by_slot, clock, numbered.regions, people, settings)
+    fill_gaps(by_slot, _gap_slots(settings))
+    traces = Traces(by_slot, clock, numbered.regions, people)
     return Imported(traces, count, places.rows if places else None)
 
 
