@@ -3,12 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.cases import (
-    Cases,
-    CaseSettings,
-    all_cases,
-    reported_cases,
-)
+from epifalcon.epidemic.cases import Cases, CaseSettings, all_cases, reported_cases
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate

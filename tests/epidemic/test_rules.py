@@ -91,8 +91,7 @@ def test_impossible_beliefs_are_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    ("pathogen", "r0", "recall"),
-    [(SARS_COV_2, 5.7, 0.8246), (OMICRON, 10.78, 0.9072)],
+    ("pathogen", "r0", "recall"), [(SARS_COV_2, 5.7, 0.8246), (OMICRON, 10.78, 0.9072)]
 )
 def test_the_paper_table(pathogen, r0, recall):
     assert pathogen.r0 == pytest.approx(r0, rel=1e-3)

@@ -14,13 +14,7 @@ from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
-from tests.epidemic.worlds import (
-    FAST,
-    mixing_city,
-    pathogens,
-    rules,
-    traces_of,
-)
+from tests.epidemic.worlds import FAST, mixing_city, pathogens, rules, traces_of
 from tests.oracles.cities import cities
 from tests.oracles.seir_loop import loop_with_coins, loop_with_draws, world_of
 

@@ -28,8 +28,7 @@ def traces_of(rows, slot_hours=2.0, centre=None, kind="area"):
 
 
 @pytest.mark.parametrize(
-    ("preset", "seed"),
-    [("hamlet", 0), ("hamlet", 7), ("larger-sars", 1)],
+    ("preset", "seed"), [("hamlet", 0), ("hamlet", 7), ("larger-sars", 1)]
 )
 def test_presets_keep_their_bands(preset, seed):
     city = build_city(Experiment.load(preset).city, np.random.default_rng(seed))

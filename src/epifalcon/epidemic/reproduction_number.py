@@ -19,11 +19,7 @@ import numpy as np
 
 from epifalcon._numba import njit
 from epifalcon.checks import at_least
-from epifalcon.epidemic.draws import (
-    draw_factors,
-    draw_infectiousness,
-    whole_slots,
-)
+from epifalcon.epidemic.draws import draw_factors, draw_infectiousness, whole_slots
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
 from epifalcon.errors import DataError, SettingsError

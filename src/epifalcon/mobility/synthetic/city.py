@@ -374,9 +374,7 @@ def make_world(layout: Layout, settings: CitySettings) -> World:
     return World(
         home=np.cumsum(layout.home),
         destinations=destinations(
-            layout.regions.centre_km,
-            (layout.work, layout.visit, layout.visit),
-            kernels,
+            layout.regions.centre_km, (layout.work, layout.visit, layout.visit), kernels
         ),
         rate=np.asarray(_LEAVING * settings.outings / 60),
         behaviour=Behaviour(
