@@ -101,9 +101,9 @@ class Contacts:
 
     def times(self, x: RowsOf) -> RowsOf:
         """C x; a group also returns a person's own row, which is subtracted."""
-        own = self._per_person(self.groups.edges).astype(x.dtype)
+        own = self._per_person(self.groups.edges).astype(float)
         slots = self.groups.edges.astype(float)
-        return self.groups.spread(x, slots) - own[:, None] * x
+        return self.groups.spread(x, slots, -own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,12 +24,13 @@ that people receive.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from epifalcon._numba import compiled, each_part
+from epifalcon._numba import compiled, each_part, inner
 from epifalcon._random import fill_normals
 from epifalcon.hypergraph.incidence import (
     Ends,
@@ -43,6 +44,7 @@ from epifalcon.hypergraph.incidence import (
 from epifalcon.hypergraph.propagate import RowsOf, equal_parts, inverse
 from epifalcon.types import Floats
 
+Lanes = tuple[np.floating, ...]
 ALONE = -1
 """The group of an edge with one member."""
 _PARTS = 2
@@ -52,8 +54,16 @@ _SMALLER = 4
 """A group this many times smaller than the block's largest begins a new block."""
 _CHUNK = 32
 """Blocks whose noise is drawn at once."""
-_COLUMNS = 64
-"""Columns that are passed at once, so that everybody's rows stay in a cache."""
+_COLUMNS = 32
+"""Columns that are passed at once; other widths are filled up with zeros."""
+# A block's table has one row per group with four parts of _COLUMNS values: who
+# enters less who leaves, people of this group alone, what the group passes on, and
+# the sum of that over the groups before. Constant widths compile to vector
+# instructions without loops, and unsigned indices need no check for negative ones.
+_WIDTH, _ONCE, _PASSED, _SUMMED, _ROW = (
+    np.uint64(part * _COLUMNS) for part in (1, 1, 2, 3, 4)
+)
+_1, _2, _3, _4, _5, _6, _7, _LANES = (np.uint64(number) for number in range(1, 9))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,50 +101,55 @@ class MergedEdges:
         """Number of members: (groups,)."""
         return np.diff(self.members.start)
 
-    def spread(self, x: RowsOf, weight: Floats, noise: "Noise | None" = None) -> RowsOf:
-        """Sum the members' rows in each group, scale, and add up each person's groups.
+    def spread(
+        self,
+        x: RowsOf,
+        weight: Floats,
+        own: Floats,
+        scale: Floats | None = None,
+        noise: "Noise | None" = None,
+    ) -> RowsOf:
+        """Sum the members' rows in each group, and each person's groups.
 
         Args:
             x: rows, (people, width), in 32 or 64 bits.
-            weight: (groups,) factor of each group's sum.
-            noise: added to what a group passes on.
+            weight: (groups,) factor of each group's sum, greater than 0.
+            own: (people,) factor of a person's own row, which is added.
+            scale: (people,) factor of the result; None for 1.
+            noise: added to what groups and people pass on.
 
         Returns:
             (people, width), of the type of ``x``. The work is cut into parts that do
             not depend on the number of threads, so neither does the result.
         """
-        width = x.shape[1]
-        if noise is None and width > _COLUMNS:
-            pieces = [
-                self.spread(np.ascontiguousarray(piece), weight)
-                for piece in np.split(x, range(_COLUMNS, width, _COLUMNS), axis=1)
-            ]
-            return np.concatenate(pieces, axis=1)
-        stays, scale = self.stays, weight.astype(x.dtype)
-        bound = equal_parts(stays.start, _PARTS)
-        sums = self._take_zeros((_PARTS, *x.shape), x.dtype)
-        sigma = None if noise is None else noise.group.astype(x.dtype)
+        stays, factor, width = self.stays, weight.astype(x.dtype), x.shape[1]
+        bound, rows = equal_parts(stays.start, _PARTS), _fill_up(x)
+        sums = self._take_zeros((_PARTS, *rows.shape), x.dtype)
+        # Noise is added to the sum of a group, which is scaled afterwards.
+        sigma = None if noise is None else (noise.group / weight).astype(x.dtype)
 
         def work(part: int) -> None:
             begin, end = int(bound[part]), int(bound[part + 1])
-            drawn = np.zeros((0, width), x.dtype)
             if noise is None or sigma is None:
-                stays.spread(begin, end, scale, drawn, x, sums[part])
+                stays.spread(begin, end, factor, None, rows, sums[part])
                 return
             for first in range(begin, end, _CHUNK):
                 past = min(first + _CHUNK, end)
                 groups = slice(stays.block[first], stays.block[past])
                 drawn = np.empty((len(sigma[groups]), width), x.dtype)
                 fill_normals(noise.word, groups.start, sigma[groups], drawn)
-                stays.spread(first, past, scale, drawn, x, sums[part])
+                stays.spread(first, past, factor, _fill_up(drawn), rows, sums[part])
 
         each_part(work, _PARTS, len(stays.person) * width)
-        total: RowsOf = np.add(sums[0], sums[1])
-        for more in sums[2:]:
-            total += more
-        sums.fill(0)
+        if noise is not None:
+            drawn = np.empty(x.shape, x.dtype)
+            fill_normals(noise.word, len(self), noise.person.astype(x.dtype), drawn)
+            sums[0] += _fill_up(drawn)
+        out = np.empty(rows.shape, x.dtype)
+        last = np.ones(len(x)) if scale is None else scale
+        _finish(sums, rows, own.astype(x.dtype), last.astype(x.dtype), out)
         self._spare[:] = [sums]
-        return total
+        return np.moveaxis(out, 0, 1).reshape(len(x), -1)[:, :width]
 
     @cached_property
     def stays(self) -> "Stays":
@@ -150,7 +165,7 @@ class MergedEdges:
         """Return zeros; the last array is used again, as fresh memory is slow."""
         found = self._spare.pop() if self._spare else None
         if found is None or found.shape != shape or found.dtype != dtype:
-            return np.zeros(shape, dtype)
+            return _zeros(shape, dtype)
         return found
 
 
@@ -180,16 +195,20 @@ class Stays(NamedTuple):
         begin: int,
         end: int,
         weight: RowsOf,
-        noise: RowsOf,
+        noise: RowsOf | None,
         x: RowsOf,
         out: RowsOf,
     ) -> None:
-        """Add to out[v] what the groups of blocks ``begin`` to ``end`` pass on to v.
+        """Add to ``out`` what the groups of blocks ``begin`` to ``end`` pass on.
 
-        A group passes on weight[g] times the sum of its members' rows, plus its row
-        of ``noise`` (groups of these blocks, width) unless that is empty.
+        A group passes on weight[g] times the sum of its members' rows of ``x`` and
+        its row of ``noise``. The three have shape (pieces, rows, _COLUMNS).
         """
-        _spread(*self, begin, end, weight, noise, x, out)
+        table = _zeros(((_BLOCK + 1) * int(_ROW),), x.dtype)
+        for piece in range(len(x)):
+            drawn = np.empty(0, x.dtype) if noise is None else noise[piece].ravel()
+            read, written = x[piece].reshape(-1), out[piece].reshape(-1)
+            _spread(*self, begin, end, weight, drawn, read, written, table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,16 +294,30 @@ class FusedOperator:
         Returns:
             (people, width), of the type of ``x``.
         """
-        out = self.merged.spread(x, self.weight.group, noise)
-        out += self.weight.person.astype(x.dtype)[:, None] * x
-        if noise is not None:
-            drawn = np.empty_like(x)
-            sigma = noise.person.astype(x.dtype)
-            fill_normals(noise.word, len(self.merged), sigma, drawn)
-            out += drawn
-        if scale is not None:
-            out *= scale.astype(x.dtype)[:, None]
-        return out
+        return self.merged.spread(
+            x, self.weight.group, self.weight.person, scale, noise
+        )
+
+
+def _fill_up(rows: RowsOf) -> RowsOf:
+    """Split (rows, width) into pieces, (pieces, rows, _COLUMNS), filled with zeros."""
+    count, width = rows.shape
+    if width == _COLUMNS:
+        return np.ascontiguousarray(rows)[None]
+    pieces = -(-width // _COLUMNS)
+    padded = np.zeros((count, pieces * _COLUMNS), rows.dtype)
+    padded[:, :width] = rows
+    split = padded.reshape(count, pieces, _COLUMNS)
+    return np.ascontiguousarray(np.moveaxis(split, 1, 0))
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> RowsOf:
+    """Return zeros that begin at a cache line, as torch allocates them.
+
+    A vector that reaches into a second line takes twice as long.
+    """
+    kind = torch.from_numpy(np.empty(0, dtype)).dtype
+    return cast(RowsOf, torch.zeros(shape, dtype=kind).numpy())
 
 
 def _by_region(inc: Incidence) -> Ids:
@@ -309,50 +342,142 @@ def _spread(
     noise: RowsOf,
     x: RowsOf,
     out: RowsOf,
+    table: RowsOf,
 ) -> None:
-    """See ``Stays.spread``."""
-    width = x.shape[1]
-    once = np.zeros((_BLOCK, width), x.dtype)
-    entered = np.zeros((_BLOCK + 1, width), x.dtype)
-    passed = np.zeros((_BLOCK, width), x.dtype)
-    summed = np.zeros((_BLOCK + 1, width), x.dtype)
-    silence = np.zeros((1, width), x.dtype)
-    present = np.empty(width, x.dtype)
+    """See ``Stays.spread``: one piece, flat arrays, and a table for one block.
+
+    The first two parts of the table's rows are zero before and after.
+    """
     for number in range(begin, end):
         for stay in range(start[number], longer[number]):
-            who, group = person[stay], first[stay]
-            for column in range(width):
-                once[group, column] += x[who, column]
+            who = np.uint64(person[stay]) * _WIDTH
+            group = np.uint64(first[stay]) * _ROW + _ONCE
+            for column in range(np.uint64(0), _WIDTH, _LANES):
+                sums = _load(table, group + column)
+                _store(table, group + column, _add(sums, _load(x, who + column)))
         for stay in range(longer[number], start[number + 1]):
-            who, group, after = person[stay], first[stay], past[stay]
-            for column in range(width):
-                entered[group, column] += x[who, column]
-            for column in range(width):
-                entered[after, column] -= x[who, column]
-        present[:] = 0
-        groups = block[number + 1] - block[number]
-        for group in range(groups):
-            factor, row = weight[block[number] + group], 0
-            drawn = silence
-            if len(noise):
-                drawn, row = noise, block[number] + group - block[begin]
-            for column in range(width):
-                present[column] += entered[group, column]
-                given = factor * (present[column] + once[group, column])
-                given += drawn[row, column]
-                passed[group, column] = given
-                summed[group + 1, column] = summed[group, column] + given
-                once[group, column] = 0
-                entered[group, column] = 0
-        entered[groups] = 0
+            who = np.uint64(person[stay]) * _WIDTH
+            group = np.uint64(first[stay]) * _ROW
+            after = np.uint64(past[stay]) * _ROW
+            for column in range(np.uint64(0), _WIDTH, _LANES):
+                values = _load(x, who + column)
+                sums = _load(table, group + column)
+                _store(table, group + column, _add(sums, values))
+                sums = _load(table, after + column)
+                _store(table, after + column, _subtract(sums, values))
+        if len(noise):
+            for row in range(block[number], block[number + 1]):
+                drawn = np.uint64(row - block[begin]) * _WIDTH
+                group = np.uint64(row - block[number]) * _ROW + _ONCE
+                for column in range(_WIDTH):
+                    table[group + column] += noise[drawn + column]
+        _pass_on(weight[block[number] : block[number + 1]], table)
         for stay in range(start[number], longer[number]):
-            who, group = person[stay], first[stay]
-            for column in range(width):
-                out[who, column] += passed[group, column]
+            who = np.uint64(person[stay]) * _WIDTH
+            group = np.uint64(first[stay]) * _ROW + _PASSED
+            for column in range(np.uint64(0), _WIDTH, _LANES):
+                sums = _load(out, who + column)
+                _store(out, who + column, _add(sums, _load(table, group + column)))
         for stay in range(longer[number], start[number + 1]):
-            who, group, after = person[stay], first[stay], past[stay]
-            for column in range(width):
-                out[who, column] += summed[after, column] - summed[group, column]
+            who = np.uint64(person[stay]) * _WIDTH
+            group = np.uint64(first[stay]) * _ROW + _SUMMED
+            after = np.uint64(past[stay]) * _ROW + _SUMMED
+            for column in range(np.uint64(0), _WIDTH, _LANES):
+                sums = _load(out, who + column)
+                values = _load(table, after + column)
+                values = _subtract(values, _load(table, group + column))
+                _store(out, who + column, _add(sums, values))
+
+
+@compiled
+def _pass_on(weight: RowsOf, table: RowsOf) -> None:
+    """Compute what each group of a block passes on, and its running sum."""
+    for group in range(len(weight)):
+        factor, row = weight[group], np.uint64(group) * _ROW
+        for column in range(_WIDTH):
+            at = row + column
+            present = table[at]
+            given = factor * (present + table[at + _ONCE])
+            table[at + _ROW] += present
+            table[at + _PASSED] = given
+            table[at + _ROW + _SUMMED] = table[at + _SUMMED] + given
+            table[at] = 0
+            table[at + _ONCE] = 0
+    row = np.uint64(len(weight)) * _ROW
+    for column in range(_WIDTH):
+        table[row + column] = 0
+
+
+@compiled
+def _finish(sums: RowsOf, x: RowsOf, own: RowsOf, scale: RowsOf, out: RowsOf) -> None:
+    """Compute scale * (sum of parts + own * x), and set the parts to zero again."""
+    parts, pieces, people, columns = sums.shape
+    for piece in range(pieces):
+        for who in range(people):
+            for column in range(columns):
+                out[piece, who, column] = own[who] * x[piece, who, column]
+            for part in range(parts):
+                for column in range(columns):
+                    out[piece, who, column] += sums[part, piece, who, column]
+                    sums[part, piece, who, column] = 0
+            for column in range(columns):
+                out[piece, who, column] *= scale[who]
+
+
+# Eight values at a time, all read before one is written: the compiler then uses one
+# vector for them and need not check whether arrays overlap.
+@inner
+def _load(values: RowsOf, at: np.uint64) -> "Lanes":
+    return (
+        values[at],
+        values[at + _1],
+        values[at + _2],
+        values[at + _3],
+        values[at + _4],
+        values[at + _5],
+        values[at + _6],
+        values[at + _7],
+    )
+
+
+@inner
+def _store(values: RowsOf, at: np.uint64, new: "Lanes") -> None:
+    values[at] = new[0]
+    values[at + _1] = new[1]
+    values[at + _2] = new[2]
+    values[at + _3] = new[3]
+    values[at + _4] = new[4]
+    values[at + _5] = new[5]
+    values[at + _6] = new[6]
+    values[at + _7] = new[7]
+
+
+@inner
+def _add(a: "Lanes", b: "Lanes") -> "Lanes":
+    return (
+        a[0] + b[0],
+        a[1] + b[1],
+        a[2] + b[2],
+        a[3] + b[3],
+        a[4] + b[4],
+        a[5] + b[5],
+        a[6] + b[6],
+        a[7] + b[7],
+    )
+
+
+@inner
+def _subtract(a: "Lanes", b: "Lanes") -> "Lanes":
+    return (
+        a[0] - b[0],
+        a[1] - b[1],
+        a[2] - b[2],
+        a[3] - b[3],
+        a[4] - b[4],
+        a[5] - b[5],
+        a[6] - b[6],
+        a[7] - b[7],
+    )
 
 
 def _stays(start: Ends, member: Ids, people: int) -> Stays:
