@@ -11,9 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from epifalcon.experiments.experiment import Experiment
 from epifalcon.federation.settings import SiteRules
-from epifalcon.studies.rehearsing import Rehearsal, rehearse, with_rounds
+from epifalcon.studies.rehearsing import Rehearsal, federated_experiment, rehearse
 
 _ROUNDS = 12
 _SITES = (1, 2, 4, 8)
@@ -38,7 +37,7 @@ def run(preset: str = "larger-sars") -> dict[str, Any]:
 
 
 def _one(preset: str, sites: int) -> dict[str, float]:
-    experiment = with_rounds(Experiment.load(preset, _WORDS), _ROUNDS)
+    experiment = federated_experiment(preset, "falcon", _WORDS, rounds=_ROUNDS)
     rules = SiteRules(least_sites=sites)
     wanted = Rehearsal(experiment=experiment, sites=sites, rules=rules)
     with tempfile.TemporaryDirectory() as folder:

@@ -49,8 +49,8 @@ def _run(words, log, full_at):
 class Running:
     """One command under way."""
 
-    def __init__(self, folder: Path, words, full_at=None):
-        self._log = folder / "log"
+    def __init__(self, folder: Path, words, full_at=None, log="log"):
+        self._log = folder / log
         self._log.unlink(missing_ok=True)
         arguments = [str(word) for word in words], str(self._log), full_at
         self._process = _CONTEXT.Process(target=_run, args=arguments)

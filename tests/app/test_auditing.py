@@ -7,7 +7,7 @@ import pytest
 
 from epifalcon.evaluation.attacks import upload_notes
 from epifalcon.evaluation.audit import field_canaries, releases
-from epifalcon.studies import auditing, auditing_field
+from epifalcon.studies import auditing
 from tests.app.conftest import QUICK, TINY
 from tests.app.runs import content, run_quietly, strict
 
@@ -44,26 +44,23 @@ def made(tmp_path_factory):
 def few_canaries(monkeypatch):
     """As many as show the shape: how well they find faults is tested elsewhere."""
 
-    def audited(plan, model, seed, _settings, progress):
+    def audited(plan, model, seed, progress):
         return releases.audit_releases(plan, model, seed, FEW, progress)
 
     monkeypatch.setattr(auditing, "audit_releases", audited)
 
 
-@pytest.fixture(scope="module")
-def kept():
-    """What audits said, by mode."""
-    return {}
+KEPT = {}
 
 
 @pytest.fixture
-def audited(epifalcon, made, kept):
+def audited(epifalcon, made):
     """What the audit of a mode's run says; made when first asked for."""
 
     def ask(mode):
-        if mode not in kept:
-            kept[mode] = epifalcon("audit", made(mode), "--json")
-        return kept[mode]
+        if mode not in KEPT:
+            KEPT[mode] = epifalcon("audit", made(mode), "--json")
+        return KEPT[mode]
 
     return ask
 
@@ -112,9 +109,8 @@ def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tm
     before, out = content(made("paper")), tmp_path / "card"
     said = epifalcon("audit", made("paper"), "--out", out)
     assert said.code == 0
-    for word in ("The guarantee", "Not protected", "blind guess", "Canaries"):
+    for word in ("The guarantee", "Not protected", "Canaries", "The strongest attack"):
         assert word in said.out
-    assert "The strongest attack tried" in said.out
     # Equal seeds give equal cards.
     assert strict((out / "card.json").read_text()) == strict(audited("paper").out)
     page = (out / "card.html").read_text()
@@ -125,13 +121,11 @@ def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tm
 
 
 def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
-    words = ("audit", copied, "--shadow-runs", 4, "--json")
-    said = epifalcon(*words)
+    said = epifalcon("audit", copied, "--shadow-runs", 4, "--json")
     told = {one["name"]: one for one in strict(said.out)["attacks"]}
     assert 0 <= told["membership from risks"]["tpr_at_1_percent"] <= 1
     assert {"result from risks", "result from others' risks"} <= set(told)
     assert len(list((copied / "methods" / "falcon" / "shadows").iterdir())) == 4
-    assert epifalcon(*words).out == said.out
 
 
 def test_a_claim_that_canaries_contradict_ends_with_code_4(
@@ -153,41 +147,6 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
     assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
 
 
-@pytest.mark.parametrize(
-    "fault", ["a bias without noise", "a wide clip", "late rounds"]
-)
-def test_small_faults_end_with_code_4_too(epifalcon, made, monkeypatch, fault):
-    from epifalcon.federation import client
-    from epifalcon.privacy import perturb
-
-    mean, clip, noised = client.private_mean, perturb.clip_rows, perturb.add_keyed
-
-    def bare(clipped, *given):
-        sent = mean(clipped, *given)
-        sent.value["head.bias"] = clipped.gradients["head.bias"] / clipped.people
-        return sent
-
-    def tired(value, sigma, rows, key):
-        return noised(value, 0.0 if key.terms.round >= 4 else sigma, rows, key)
-
-    run = made("local")
-    if fault == "a bias without noise":
-        monkeypatch.setattr(client, "private_mean", bare)
-    elif fault == "a wide clip":
-        monkeypatch.setattr(perturb, "clip_rows", lambda one, c: clip(one, 1.3 * c))
-    else:
-        monkeypatch.setattr(perturb, "add_keyed", tired)
-    said = epifalcon("audit", run)
-    assert said.code == 4
-    told = {
-        "a bias without noise": "in head.bias",
-        "a wide clip": "1.3 clips long",
-        "late rounds": "upload/0, test strength, each upload: noise repeats",
-    }
-    assert told[fault] in said.err
-    assert "stands" in said.out
-
-
 @pytest.mark.usefixtures("no_pictures")
 def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
     monkeypatch.setattr(upload_notes, "_SCHEMA", 99)
@@ -199,33 +158,24 @@ def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
     assert said.out == ""
 
 
-def test_notes_that_were_changed(epifalcon, copied):
-    place = copied / "methods" / "falcon" / "view" / "evidence.npy"
-    data = bytearray(place.read_bytes())
-    data[-1] ^= 1
-    place.write_bytes(bytes(data))
-    said = epifalcon("audit", copied)
-    assert said.code == 5
-    assert "evidence.npy" in said.err
-
-
-@pytest.mark.parametrize("change", ["edit", "cut", "gone"])
-def test_a_ledger_that_was_tampered_with(epifalcon, copied, change):
-    path = copied / "methods" / "falcon" / "ledger.jsonl"
-    text = path.read_text()
+@pytest.mark.parametrize("change", ["notes", "edit", "cut", "gone"])
+def test_what_was_tampered_with_is_not_audited(epifalcon, copied, change):
+    place = copied / "methods" / "falcon"
+    path = place / ("view/evidence.npy" if change == "notes" else "ledger.jsonl")
+    data = path.read_bytes()
     changed = {
-        "edit": text.replace('"sigma":0.05', '"sigma":0.5', 1),
-        "cut": "".join(text.splitlines(keepends=True)[:-1]),
-        "gone": "",
+        "notes": data[:-1] + bytes([data[-1] ^ 1]),
+        "edit": data.replace(b'"sigma":0.05', b'"sigma":0.5', 1),
+        "cut": b"".join(data.splitlines(keepends=True)[:-1]),
+        "gone": b"",
     }[change]
-    assert changed != text
-    path.write_text(changed)
-    if not changed:
+    assert changed != data
+    path.write_bytes(changed)
+    if change == "gone":
         path.unlink()
     said = epifalcon("audit", copied)
-    assert said.code == 5
-    assert "ledger" in said.err
-    assert said.out == ""
+    assert (said.code, said.out) == (5, "")
+    assert path.stem in said.err
 
 
 def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
@@ -246,10 +196,10 @@ def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
 def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, mode):
     few = field_canaries.FieldAuditSettings(canaries=60, around=10)
 
-    def audited(heard, seed, _settings, progress):
+    def audited(heard, seed, progress):
         return field_canaries.audit_field_releases(heard, seed, few, progress)
 
-    monkeypatch.setattr(auditing_field, "audit_field_releases", audited)
+    monkeypatch.setattr(auditing, "audit_field_releases", audited)
     words = (*TINY, "--set", "outbreak.seed_count=12", "--set", "field.sweeps=2")
     words += ("--set", "field.region.law=one", "--method", "falcon-field")
     run_quietly("run", *words, "--mode", mode, "--out", tmp_path / "run", "--quiet")

@@ -1,6 +1,5 @@
 """Comparisons that end before they are done: killed, interrupted, two at once."""
 
-import os
 import shutil
 import signal
 import time
@@ -8,36 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from epifalcon.studies import worker_pool
-from tests.app.processes import _CONTEXT, _run
+from tests.app.processes import Running
 from tests.app.runs import content, names, strict
 
 OWN = Path(__file__).parents[1] / "studies" / "own_methods.py"
 
 
-def _compare(words, log):
-    _run(words, log, None)
-
-
-class Comparing:
+class Comparing(Running):
     """One comparison under way, with the user's methods in ``folder / "mine"``."""
 
     def __init__(self, folder, quick, *words, out="out", log="log"):
-        self.mine, self._log = folder / "mine", folder / log
+        self.mine = folder / "mine"
+        own = self.mine / "own_methods.py"
         if not self.mine.exists():
             self.mine.mkdir()
-            shutil.copy(OWN, self.mine / "own_methods.py")
-        own = self.mine / "own_methods.py"
+            shutil.copy(OWN, own)
         given = ("--with", own, "--seeds", 1, "--json", "--methods", "fine,slow")
         given = ("compare", *quick, "--out", folder / out, *given, *words)
-        given = [str(word) for word in given]
-        self._process = _CONTEXT.Process(target=_compare, args=(given, str(self._log)))
-        with worker_pool.without_main():
-            self._process.start()
-
-    @property
-    def said(self):
-        return self._log.read_text() if self._log.exists() else ""
+        super().__init__(folder, given, log=log)
 
     def calls(self, name):
         """Processes in which the method called ``name`` has begun."""
@@ -45,16 +32,8 @@ class Comparing:
         lines = path.read_text().splitlines() if path.exists() else []
         return [int(line.split()[1]) for line in lines if line.split()[0] == name]
 
-    def until_slow_runs(self, times=1):
-        while len(self.calls("slow")) < times:
-            assert self.wait(0.02) is None, self.said
-
-    def stop(self, number):
-        os.kill(self._process.pid, number)
-
-    def wait(self, seconds=600.0):
-        self._process.join(seconds)
-        return self._process.exitcode
+    def until_slow_runs(self):
+        self.wait_for(lambda: self.calls("slow"))
 
 
 def until_gone(pids):
@@ -128,8 +107,7 @@ def test_a_stopped_comparison_goes_on(tmp_path, quick, whole, number, code):
 
 def test_an_interrupt_before_anything_is_begun_leaves_nothing(tmp_path, quick):
     running = Comparing(tmp_path, quick, "--set", "city.people=400000", out="new/out")
-    while not (tmp_path / "new" / ".out.lock").exists():
-        assert running.wait(0.005) is None, running.said
+    running.wait_for((tmp_path / "new" / ".out.lock").exists)
     running.stop(signal.SIGINT)
     assert running.wait() == 130
     assert running.said == "epifalcon: interrupted; nothing was written\n"

@@ -1,4 +1,5 @@
-import shutil
+"""``epifalcon methods``: every method with its settings, the user's own too."""
+
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,6 @@ from epifalcon.methods import registry
 from tests.app.runs import strict
 
 OWN = Path(__file__).parents[1] / "studies" / "own_methods.py"
-NAMES = {
-    "dct", "gcn", "gat", "unimp", "unimp-bare", "epignn", "stgcn", "dcrnn",
-    "graph-wavenet", "d2stgnn", "dstagnn", "fedpregnn", "hgnn", "falcon", "soft-dct",
-    "soft-dct-ratio", "exposure-logistic", "exposure-boosting", "mean-field", "hbp",
-    "oracle",
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -22,37 +17,28 @@ def forgotten(monkeypatch):
 
 
 def test_json_tells_every_method_with_its_settings(epifalcon):
-    said = epifalcon("methods", "--json")
+    said = epifalcon("methods", "--json", "--with", OWN)
     told = {one["name"]: one for one in strict(said.out)["methods"]}
-    assert set(told) >= NAMES
+    assert set(told) == set(registry.names())
     for one in told.values():
         assert one["unavailable"] is None
         assert one["title"]
-        assert one["what"].endswith(".")
     assert told["gcn"]["settings"]["width"] == 32
     assert told["gcn"]["prefix"] == "rivals.gcn."
     assert told["falcon"]["settings"]["model"]["width"] > 0
     assert told["falcon"]["prefix"] == ""
-    kinds = {one["kind"] for name, one in told.items() if name in NAMES}
-    assert kinds == {"paper", "reference", "ceiling"}
+    assert (told["fine"]["kind"], told["fine"]["what"]) == ("own", "Number of regions.")
 
 
 def test_people_see_the_list_and_the_settings_of_one(epifalcon):
     out = epifalcon("methods").out
     for words in ("GraphWaveNet", "exposure-boosting", "ceiling"):
         assert words in out
-    one = epifalcon("methods", "gcn")
-    assert one.code == 0
-    assert "rivals.gcn.width" in one.out
+    assert "rivals.gcn.width" in epifalcon("methods", "gcn").out
     assert "It has no settings." in epifalcon("methods", "fine", "--with", OWN).out
-
-
-def test_a_method_of_your_own_is_on_the_list(epifalcon, tmp_path):
-    own = shutil.copy(OWN, tmp_path / "mine.py")
-    said = epifalcon("methods", "--json", "--with", own)
-    told = {one["name"]: one for one in strict(said.out)["methods"]}
-    assert told["fine"]["kind"] == "own"
-    assert told["fine"]["what"] == "Number of regions."
+    said = epifalcon("methods", "gkn")
+    assert said.code == 2
+    assert "did you mean 'gcn'" in said.err
 
 
 def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
@@ -64,9 +50,3 @@ def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
     assert {one["settings"] for one in told} == {None}
     assert "torch_geometric" in told[0]["unavailable"]
     assert "It cannot be loaded" in epifalcon("methods", "gcn").out
-
-
-def test_an_unknown_name_is_told_with_the_nearest(epifalcon):
-    said = epifalcon("methods", "gkn")
-    assert said.code == 2
-    assert "did you mean 'gcn'" in said.err

@@ -1,3 +1,5 @@
+"""``epifalcon privacy``: exact epsilons, and the noise for a wished one."""
+
 import re
 
 import pytest
@@ -18,16 +20,7 @@ def test_json_tells_the_exact_epsilons_and_the_paper_s(epifalcon):
     assert told["settings"]["paper_delta"] == 0.001
 
 
-def test_a_wish_is_answered_by_a_sigma(epifalcon):
-    words = "privacy", "--target-epsilon", "8", "--unit", "person", "--layers", "1"
-    told = strict(epifalcon(*words, "--json").out)
-    assert told["sigma"] == pytest.approx(18.92, abs=0.01)
-    assert told["person"] == pytest.approx(8)
-    said = epifalcon(*words).out
-    assert "needs sigma 18.924, 189 times the clip" in said
-
-
-@pytest.mark.parametrize("wish", ["8", "1", "0.3", "200", "1e-6"])
+@pytest.mark.parametrize("wish", ["8", "0.3", "1e-6"])
 def test_the_sigma_printed_keeps_the_wish(epifalcon, wish):
     words = "privacy", "--rounds", "5"
     said = epifalcon(*words, "--target-epsilon", wish).out
@@ -37,21 +30,11 @@ def test_the_sigma_printed_keeps_the_wish(epifalcon, wish):
     assert told["person"] == pytest.approx(float(wish), rel=1e-3)
 
 
-def test_only_relations_that_can_be_kept_are_offered(epifalcon):
-    said = epifalcon("privacy", "--sigma", "1", "--relation", "foo")
-    assert said.code == 2
-    assert "add-remove" not in said.err
-    assert epifalcon("privacy", "--sigma", "1", "--relation", "replace").code == 0
-
-
-def test_people_read_a_table_of_at_most_80_columns(epifalcon):
-    said = epifalcon("privacy", "--sigma", "0.1").out
+def test_people_read_a_table_and_no_noise_is_no_bound(epifalcon):
+    said = epifalcon("privacy", "--sigma", "0", "--relation", "replace").out
     assert "one person" in said
+    assert "no bound" in said
     assert max(map(len, said.splitlines())) <= 80
-
-
-def test_no_noise_is_no_bound_and_null_in_json(epifalcon):
-    assert "no bound" in epifalcon("privacy", "--sigma", "0").out
     assert strict(epifalcon("privacy", "--sigma", "0", "--json").out)["person"] is None
 
 
@@ -66,11 +49,8 @@ def test_dp_accounting_can_be_asked_beside(epifalcon):
     [
         ((), "--sigma or --target-epsilon"),
         (("--sigma", "1", "--target-epsilon", "1"), "--sigma or --target-epsilon"),
-        (("--sigma", "-1"), "sigma=-1"),
         (("--sigma", "nan"), "sigma=nan"),
         (("--sigma", "1", "--unit", "week"), "unit='week'"),
-        (("--sigma", "1", "--delta", "0"), "delta=0"),
-        (("--sigma", "1", "--rounds", "0"), "rounds=0"),
         (("--sigma", "1", "--relation", "other"), "relation='other'"),
         (("--sigma", "0", "--check"), "sigma=0"),
         (("--target-epsilon", "0"), "epsilon=0"),
@@ -78,6 +58,5 @@ def test_dp_accounting_can_be_asked_beside(epifalcon):
 )
 def test_mistakes_are_named(epifalcon, words, told):
     said = epifalcon("privacy", *words)
-    assert said.code == 2
+    assert (said.code, said.out) == (2, "")
     assert told in said.err
-    assert said.out == ""

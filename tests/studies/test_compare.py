@@ -7,8 +7,9 @@ import pytest
 
 from epifalcon.experiments.measurements import RECALLS, Failed
 from epifalcon.reports import plot_style
-from epifalcon.studies.compare import keep_comparison, plan_of
+from epifalcon.studies.compare import plan_of
 from epifalcon.studies.scheduler import StudyRun
+from epifalcon.studies.study_report import keep_comparison
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import recalibration_tables, screen_tables
 from tests.studies.measured_figures import found, measured, plan

@@ -12,7 +12,7 @@ from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, read_no
 from epifalcon.federation.settings import PrivacySettings, ViewSettings
 from epifalcon.federation.training import fit, validation_people
 from epifalcon.store import Origin
-from epifalcon.studies.diagnosing import diagnoses, tried
+from epifalcon.studies.auditing import diagnoses
 from tests.studies import town
 
 SILENT = PrivacySettings(mode="paper", upload_sigma=0.001, gradient_sigma=0.001)
@@ -62,6 +62,12 @@ def test_validation_people_are_left_out_and_counted(recorded, kind):
     found = attacked(task, notes)
     count = np.count_nonzero(held_back)
     assert count > 1
+    kinds = ("rows", "rows and gradients") if kind == "status" else ("rows",)
+    assert set(found) == {
+        f"{what} from {source}"
+        for what in ("result", "tested")
+        for source in ("gradients", *kinds)
+    }
     for one in found.values():
         assert f"without {count} validation people" in one.what
     # To their devices' messages they are untested, so mixed in they spoil it.
@@ -77,13 +83,6 @@ def test_a_status_input_is_read_off_the_rows(recorded):
     for name in ("result", "tested"):
         assert found[f"{name} from rows"].error < 0.02
         assert found[f"{name} from rows and gradients"].error < 0.02
-
-
-def test_rows_of_peoples_own_are_followed_as_they_drift(recorded):
-    _, notes = recorded("embedding")
-    assert [one.name for one in tried(notes)] == ["gradients", "rows"]
-    wanted = label_inference.from_rows(notes)
-    assert np.array_equal(tried(notes)[1].positive, wanted.positive)
 
 
 def test_notes_of_a_status_input_stand_on_disk_as_they_were(recorded, tmp_path):

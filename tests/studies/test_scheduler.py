@@ -13,10 +13,12 @@ from epifalcon.experiments.measurements import Failed, Followed, Measured
 from epifalcon.locks import alone
 from epifalcon.methods import registry
 from epifalcon.progress import silent
+from epifalcon.settings import as_plain
 from epifalcon.studies import scheduler
 from epifalcon.studies.scheduler import (
     FollowUpTask,
     Scheduler,
+    Simulations,
     run_comparisons,
     run_follow_ups,
 )
@@ -163,18 +165,19 @@ def test_failures_stay_in_their_place_and_results_are_not_repeated(plans):
 
 
 def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
-    made, begin_run = [], scheduler.begin_run
+    made, simulate = [], Simulations.begun
 
-    def begin(plan, seed, *more):
-        made.append(f"{plan.label} {seed}")
+    def begun(self, plan, seed, threads):
+        if seed:
+            made.append(f"{plan.label} {seed}")
         if (plan.label, seed) == ("two", 1):
             raise DataError("no such town")
-        begin_run(plan, seed, *more)
+        return simulate(self, plan, seed, threads)
 
     labels = replace(plans[0].experiment.labels, label_share=1.0)
     experiment = replace(plans[0].experiment, labels=labels)
     impossible = replace(plans[0], folder=plans[0].folder / "no", experiment=experiment)
-    monkeypatch.setattr(scheduler, "begin_run", begin)
+    monkeypatch.setattr(Simulations, "begun", begun)
     several = [replace(one, seeds=(0, 1), methods=("fine",)) for one in plans]
     with monkeypatch.context() as patch:
         seen = []
@@ -193,6 +196,7 @@ def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
     assert isinstance(second["fine"][0], Measured)
     assert second["fine"][1].message == "no such town"
     assert "everybody is tested" in third["fine"][0].message
+    assert not impossible.folder.exists()
 
 
 def test_nobody_else_may_work_there_meanwhile(plans):
@@ -256,3 +260,60 @@ def test_a_failed_follow_up_is_retried_on_request(task, monkeypatch):
     end(6, "out: no space\n")
     with pytest.raises(WriteError, match="no space"):
         run_follow_ups([task], Workers(retry=True), silent)
+
+
+def sharing(folder):
+    """Four comparisons: two of one city and outbreak, then others of each."""
+    one = plan(folder / "one", ["dct"], [0, 1])
+    settings = one.experiment
+    changed = {
+        "two": {"reporting": replace(settings.reporting, trace_share=0.5)},
+        "labels": {"labels": replace(settings.labels, label_share=0.3)},
+        "city": {"city": replace(settings.city, people=90)},
+    }
+    return [one] + [
+        replace(one, folder=folder / name, experiment=replace(settings, **values))
+        for name, values in changed.items()
+    ]
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Every city and outbreak that is made, by name and seed."""
+    calls = []
+    cities, outbreaks = scheduler.prepare, scheduler.run_epidemics
+
+    def prepare(name, experiment, seed):
+        calls.append(("city", seed))
+        return cities(name, experiment, seed)
+
+    def run_epidemics(experiment, traces, seed):
+        calls.append(("outbreak", seed))
+        return outbreaks(experiment, traces, seed)
+
+    monkeypatch.setattr(scheduler, "prepare", prepare)
+    monkeypatch.setattr(scheduler, "run_epidemics", run_epidemics)
+    return calls
+
+
+def records(begun):
+    """What the inputs of a run hold, without the seconds that things took."""
+    labels, outbreak = begun.epidemic.labels, begun.epidemic.outbreak
+    return [
+        as_plain(begun.prepared.experiment),
+        begun.prepared.city_origin,
+        *(begun.reported.by_slot.tolist(), outbreak.infection_slot.tolist()),
+        *(labels.known.person.tolist(), labels.known.positive.tolist()),
+        labels.hidden.open("a test").infected.tolist(),
+    ]
+
+
+def test_what_is_shared_is_equal_to_what_is_made_alone(tmp_path, made):
+    simulated, plans = Simulations(), sharing(tmp_path)
+    together = [simulated.begun(one, seed, 1) for seed in (0, 1) for one in plans]
+    # Of each seed two cities and three outbreaks, not four of each.
+    assert sorted(made) == sorted(
+        [("city", 0), ("city", 1)] * 2 + [("outbreak", 0), ("outbreak", 1)] * 3
+    )
+    for begun, one in zip(together[4:], plans, strict=True):
+        assert records(begun) == records(Simulations().begun(one, 1, 1))

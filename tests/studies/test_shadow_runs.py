@@ -1,4 +1,4 @@
-"""Shadow runs: half of the tests each, kept when done, gone on with when stopped."""
+"""Shadow runs: half of the tests each, stored when done, resumed when stopped."""
 
 from dataclasses import replace
 
@@ -9,33 +9,24 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.attacks.membership import infer
 from epifalcon.methods.base import Method
 from epifalcon.studies import shadow_runs
-from epifalcon.studies.shadow_runs import Attacked, ShadowSettings, run_shadows
+from epifalcon.studies.shadow_runs import run_shadows
 from tests.scenes import Scene
 from tests.studies import town
-
-SOFT = Attacked("soft-dct-ratio")
-FOUR = ShadowSettings(runs=4)
 
 
 def scene(seed=3, **more):
     return Scene(town.traces(), seed=seed, **more)
 
 
-def run(folder, at=None, attacked=SOFT, settings=FOUR):
+def run(folder, at=None, method="soft-dct-ratio", settings=None, runs=4, known=None):
     at = at or scene()
-    return run_shadows(
-        folder,
-        at.traces,
-        town.known(),
-        attacked,
-        settings,
-        context=at,
-        seed=at.seed,
-    )
+    known = known or town.known()
+    words = {"runs": runs, "context": at, "seed": at.seed}
+    return run_shadows(folder, at.traces, known, method, settings, **words)
 
 
 class Remembering(Method):
-    """Gives its tested people their results, and notes what it was told."""
+    """Gives its tested people their results, and notes what it was given."""
 
     name, title = "remembering", "Remembering"
     told = ()
@@ -51,35 +42,28 @@ class Remembering(Method):
 def remembering(monkeypatch):
     monkeypatch.setattr(shadow_runs, "method_class", lambda _: Remembering)
     monkeypatch.setattr(Remembering, "told", ())
-    return SOFT
 
 
-def test_each_run_is_given_another_half_of_the_tests(tmp_path, remembering):
-    found = run(tmp_path / "runs", attacked=remembering)
+@pytest.mark.usefixtures("remembering")
+def test_each_run_is_given_another_half_and_a_method_that_remembers_is_caught(tmp_path):
+    found = run(tmp_path / "runs", runs=8)
     tested = town.known().tested
     assert np.array_equal(found.person, np.flatnonzero(tested))
     assert np.array_equal(found.infected, town.known().status[tested] == 1)
-    included = found.shadows.included
-    assert included.shape == (4, tested.sum())
+    included, risk = found.shadows.included, found.shadows.score
     assert (included.sum(axis=1) == round(tested.sum() / 2)).all()
-    assert len({row.tobytes() for row in included}) == 4
+    assert len({row.tobytes() for row in included}) == 8
+    assert len({seed for seed, _ in Remembering.told}) == 8
     # People left out look like anybody untested, in every run.
-    risk = found.shadows.score
     assert (np.abs(risk - 0.5)[~included] < 0.2).all()
     assert (np.abs(risk - 0.5)[included] > 0.2).all()
-    assert len({seed for seed, _ in Remembering.told}) == 4
+    inferred = infer(found.shadows, found.infected)
+    assert inferred.membership.auc.mean > 0.95
+    assert inferred.result.auc.mean > 0.95
 
 
-def test_a_method_that_remembers_is_caught(tmp_path, remembering):
-    found = run(
-        tmp_path / "runs", attacked=remembering, settings=ShadowSettings(runs=8)
-    )
-    told = infer(found.shadows, found.infected)
-    assert told.membership.auc.mean > 0.95
-    assert told.result.auc.mean > 0.95
-
-
-def test_stopped_runs_are_gone_on_with(tmp_path, remembering):
+@pytest.mark.usefixtures("remembering")
+def test_stopped_runs_are_resumed(tmp_path):
     def stop(name, done, total, told=""):
         del name, total, told
         if done == 2:
@@ -87,66 +71,44 @@ def test_stopped_runs_are_gone_on_with(tmp_path, remembering):
 
     folder = tmp_path / "runs"
     with pytest.raises(KeyboardInterrupt):
-        run(folder, scene(progress=stop), remembering)
+        run(folder, scene(progress=stop))
     assert sorted(place.name for place in folder.iterdir()) == ["run-000", "run-001"]
-    resumed = run(folder, attacked=remembering)
+    resumed = run(folder)
     assert len(Remembering.told) == 4
-    whole = run(tmp_path / "whole", attacked=remembering)
+    whole = run(tmp_path / "whole")
     assert np.array_equal(resumed.shadows.score, whole.shadows.score)
     assert np.array_equal(resumed.shadows.included, whole.shadows.included)
-    more = run(folder, attacked=remembering, settings=ShadowSettings(runs=5))
-    assert np.array_equal(more.shadows.score[:4], whole.shadows.score)
-
-
-def test_methods_of_the_catalogue_are_run(tmp_path):
-    told = []
-    found = run(
-        tmp_path / "runs",
-        scene(progress=lambda name, done, total, *_: told.append((name, done, total))),
-    )
-    assert ((found.shadows.score >= 0) & (found.shadows.score <= 1)).all()
-    assert told == [("shadow runs", number, 4) for number in range(5)]
+    assert np.array_equal(run(folder, runs=5).shadows.score[:4], whole.shadows.score)
 
 
 def test_falcon_is_run_with_its_settings(tmp_path):
-    falcon = Attacked("falcon", town.with_mode("local"))
-    found = run(tmp_path / "runs", attacked=falcon)
+    found = run(tmp_path, method="falcon", settings=town.with_mode("local"))
     assert found.shadows.score.std() > 0
 
 
-def test_runs_of_something_else_are_refused(tmp_path):
-    folder = tmp_path / "runs"
-    run(folder)
-    others = {
-        "seed": {"at": scene(4)},
-        "share": {"settings": ShadowSettings(runs=4, share=0.25)},
-        "method": {"attacked": Attacked("dct")},
-        "rates": {"at": scene(pathogen=replace(scene().pathogen, beta=0.1))},
-    }
-    for changed in others.values():
-        with pytest.raises(DataError, match="other data, settings or seed"):
-            run(folder, **changed)
+def test_runs_of_something_else_and_changed_runs_are_refused(tmp_path):
+    run(tmp_path)
     flipped = town.flipped(town.known(), town.known().person[:1])
-    with pytest.raises(DataError, match="other data"):
-        run_shadows(folder, town.traces(), flipped, SOFT, FOUR, seed=3)
-
-
-def test_a_changed_run_is_refused(tmp_path):
-    folder = tmp_path / "runs"
-    run(folder)
-    place = folder / "run-002" / "risk.npy"
+    for changed in (
+        {"at": scene(4)},
+        {"method": "dct"},
+        {"at": scene(pathogen=replace(scene().pathogen, beta=0.1))},
+        {"known": flipped},
+    ):
+        with pytest.raises(DataError, match="other data, settings or seed"):
+            run(tmp_path, **changed)
+    place = tmp_path / "run-002" / "risk.npy"
     place.write_bytes(place.read_bytes()[:-1] + b"\x01")
     with pytest.raises(CorruptFileError, match="SHA-256"):
-        run(folder)
+        run(tmp_path)
 
 
 def test_what_cannot_be_attacked_is_refused(tmp_path):
-    with pytest.raises(SettingsError, match="truth"):
-        run(tmp_path, attacked=Attacked("oracle"))
     few = town.known().of_people(np.arange(town.traces().people) < 3)
-    with pytest.raises(DataError, match="too few"):
-        run_shadows(tmp_path, town.traces(), few, SOFT, FOUR)
-    with pytest.raises(SettingsError, match="runs"):
-        ShadowSettings(runs=3)
-    with pytest.raises(SettingsError, match="both sides"):
-        ShadowSettings(share=1.0)
+    for error, match, words in (
+        (SettingsError, "truth", {"method": "oracle"}),
+        (SettingsError, "runs", {"runs": 3}),
+        (DataError, "too few", {"known": few}),
+    ):
+        with pytest.raises(error, match=match):
+            run(tmp_path, **words)

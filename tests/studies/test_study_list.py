@@ -4,15 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from epifalcon import store
 from epifalcon.errors import SettingsError
-from epifalcon.methods.registry import names
+from epifalcon.experiments.run_folder import PREDICTION
+from epifalcon.methods.registry import entries, names
 from epifalcon.reports.metrics import STUDY_METRICS
-from epifalcon.studies import study_list
+from epifalcon.studies import study_list, study_rows
+from epifalcon.studies.own.frontier import STUDY as FRONTIER
 from epifalcon.studies.study import SCALES, Asked
-from epifalcon.studies.study_findings import findings
 from epifalcon.studies.study_plan import plan_study
 from epifalcon.studies.study_rows import protocol, study_result
-from epifalcon.studies.study_tables import as_csv, as_markdown, result_tables
+from epifalcon.studies.study_tables import as_csv, as_markdown, findings, result_tables
+from tests.studies.measured_figures import plan
 from tests.studies.study_results import made_up
 
 NAMES = [
@@ -66,11 +69,12 @@ def test_every_plan_can_be_made(name, scale):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_overall_has_every_method_once_and_no_ceiling_of_other_worlds(scale):
+    ours = {one.name for one in entries() if not one.is_own}
     for name in ("overall", "omicron"):
         for group, cells in grouped(planned(name, scale).cells).items():
             found = [one for cell in cells for one in cell.methods]
             twice = [one for one in set(found) if found.count(one) > 1]
-            assert set(found) == set(names()) - {"hbp-true-factors"}, group
+            assert set(found) == ours - {"hbp-true-factors"}, group
             assert twice == ["falcon"]
 
 
@@ -95,11 +99,9 @@ def test_every_study_has_tables_plots_and_findings(name, tmp_path):
     # Made-up runs have no ledger, and so no epsilon to draw.
     assert drawn or name == "frontier"
     assert all(one.caption.endswith(".") for one in drawn.values())
-    said = findings(study, result)
+    said = findings(result)
     assert len(said) > 1
     assert not any(word in " ".join(said) for word in ("None", "nan", "{", "  "))
-    empty = [{**one, "seeds": [], "by_seed": []} for one in result["rows"]]
-    assert findings(study, {**result, "rows": empty}) == []
 
 
 def test_leaks_are_told_as_such():
@@ -111,14 +113,54 @@ def test_leaks_are_told_as_such():
 
 
 def test_the_stages_end_on_the_papers_days():
-    days = {
-        cell.label: made.experiment.city.clock.days
-        for cell in planned("stages", "full").cells
-        if (made := planned("stages", "full").plans[cell.label])
-    }
-    assert {days["before"], days["after"]} == {10, 14}
-    assert days["before"] == 10
+    plans = planned("stages", "full").plans
+    days = [plans[one].experiment.city.clock.days for one in ("before", "after")]
+    assert days == [10, 14]
 
 
 def test_worlds_begin_where_nothing_was_chosen_by():
     assert planned("worlds", "full").seeds[0] == 10
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"spent": {"epsilon": {"person": 8.0}}},
+        {"told": {"spent": {"epsilon": {"person": 8.0}}}},
+    ],
+)
+def test_what_was_spent_is_found_where_methods_tell_it(meta, tmp_path):
+    origin, mine = store.Origin.now({}, 1), plan(tmp_path / "out", ["hbp"], [0])
+    place = mine.place(0, "hbp") / PREDICTION
+    store.write(place, "prediction", {}, meta=meta, origin=origin)
+    spent = study_rows._spent(mine, 0, "hbp")
+    assert spent["epsilon_person"] == 8.0
+
+
+def with_epsilons(result):
+    """Rows as if each run had spent what it promised, for every unit alike."""
+    for row in result["rows"]:
+        promised = row["facts"].get("promised")
+        if promised is not None:
+            one = {"mean": promised, "low": promised, "high": promised}
+            row["figures"] |= {f"epsilon_{unit}": one for unit in ("person", "day")}
+    return result
+
+
+def test_a_panel_shows_what_was_promised_for_its_unit_alone(tmp_path):
+    result = with_epsilons(study_result(made_up(FRONTIER, tmp_path)))
+    figure = FRONTIER.draw(result)["frontier"].figure
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles[:3] == ["For a person", "For a day", "For a visit"]
+    epsilons = sorted(
+        {x for line in figure.axes[0].get_lines() for x in line.get_xdata()}
+    )
+    assert epsilons == [1, 8]
+    rows = [row for row in result["rows"] if row["facts"].get("unit") == "person"]
+    one_sweep = [row for row in rows if row["facts"].get("sweeps") == 1]
+    drawn = sum(len(line.get_xdata()) for line in figure.axes[0].get_lines())
+    assert drawn % len(one_sweep) == 0
+    exchanges = {
+        round(x) for line in figure.axes[3].get_lines() for x in line.get_xdata()
+    }
+    assert exchanges == {1, 3}

@@ -11,7 +11,6 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
 from epifalcon.studies import study_list
 from epifalcon.studies.study import Drawn
-from epifalcon.studies.study_findings import ends, findings, mean
 from epifalcon.studies.study_list import find_study
 from epifalcon.studies.study_report import (
     finished_studies,
@@ -20,8 +19,9 @@ from epifalcon.studies.study_report import (
     write_report,
 )
 from epifalcon.studies.study_rows import study_result
+from epifalcon.studies.study_tables import findings
 from tests.browser import chromium, look
-from tests.studies.study_results import failed, made_up, nothing, tiny_study
+from tests.studies.study_results import failed, made_up, tiny_study
 
 PHONE, DESK = 390, 1280
 
@@ -209,9 +209,8 @@ def row(title, auc, **more):
     return {**held, **more}
 
 
-def said(*rows, read=None):
-    study = tiny_study("hamlet", draw=nothing, **({"read": read} if read else {}))
-    return findings(study, {"rows": list(rows)})
+def said(*rows):
+    return findings({"rows": list(rows)})
 
 
 def test_the_best_is_a_method_that_saw_tested_people_alone():
@@ -220,9 +219,6 @@ def test_the_best_is_a_method_that_saw_tested_people_alone():
     first, *_ = said(*rows, leak, ceiling)
     assert first.startswith("Best by AUC: HBP, 0.710, then HGNN, 0.690; last DCT")
     assert "The ceiling, O, which knows what no method may, reaches 0.750" in first
-    own = said(*rows, read=lambda _result: ["Mine."])
-    assert own[0] == "Mine."
-    assert not any("Best by AUC" in one for one in own)
 
 
 def test_only_what_is_larger_than_chance_is_called_so():
@@ -250,17 +246,5 @@ def test_how_sure_it_is_goes_by_the_seeds(seeds, words):
     assert words in said(row("HBP", 0.7, seeds=done), row("DCT", 0.5, seeds=[0]))[-1]
     basic = row("HBP", 0.8, group="Basic", seeds=[0])
     assert said(row("HBP", 0.7, group="Larger"), basic)[-1] == "Basic has 1 seed only."
-    assert said(row("DCT", 0.5, seeds=[], failed="seed 0: no memory")) == []
-
-
-def test_a_sweep_calls_no_ceiling_the_best():
-    def at(share, *rows):
-        return [{**one, "facts": {"label_share": share}} for one in rows]
-
-    rows = at(0.6, row("HBP", 0.7), row("DCT", 0.5), row("Oracle", 0.8, **CEILING))
-    rows += at(0.1, row("HBP", 0.6), row("DCT", 0.55), row("Oracle", 0.3, **CEILING))
-    text = " ".join(find_study("label-share").read({"rows": rows}))
-    assert "Best with 60% of people tested: HBP, AUC 0.700." in text
-    assert "by -0.100 (HBP) to +0.050 (DCT)." in text
-    found = ends(rows, "label_share", lambda one: mean(one, "metrics", "auc"))
-    assert found["HBP"] == (0.7, 0.6)
+    nothing = {"metrics": {"auc": dict.fromkeys(("mean", "low", "high"))}}
+    assert said(row("DCT", 0.5, seeds=[], failed="seed 0: no memory", **nothing)) == []

@@ -16,25 +16,15 @@ if TYPE_CHECKING:
 def audit(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            help="One of the run's methods; its own unless told.",
-            show_default=False,
-        ),
+        str | None, typer.Option(help="One of the run's methods; its own unless told.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            help="Folder to write the card into, as HTML and JSON.",
-            show_default=False,
-        ),
+        typer.Option(help="Folder to write the card into, as HTML and JSON."),
     ] = None,
     shadow_runs: Annotated[
         int,
         typer.Option(
-            "--shadow-runs",
             min=0,
             help="Train the method so often on half of the tests, to see what risks "
             "tell of single tests: 16 is modest, 0 leaves it out.",
@@ -55,18 +45,14 @@ def audit(
     """
     from epifalcon import store
     from epifalcon.experiments.run_folder import FinishedRun
-    from epifalcon.studies.audit_wishes import AuditWish
     from epifalcon.studies.auditing import audit as attack
 
     screen = Screen(json=as_json, quiet=quiet)
     if out is not None:
         store.refuse_occupied(out, overwrite)
     with screen.progress() as progress:
-        card = attack(
-            FinishedRun.open(run, method),
-            AuditWish(seed=seed, shadow_runs=shadow_runs),
-            progress,
-        )
+        finished = FinishedRun.open(run, method)
+        card = attack(finished, seed=seed, shadow_runs=shadow_runs, progress=progress)
     screen.figures(card.figures())
     for table in card.tables():
         screen.table(table.caption, table.columns, table.rows)

@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,24 +13,22 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from epifalcon.experiments.experiment import Experiment
     from epifalcon.federation.nvflare.admin import JobStatus
-    from epifalcon.federation.settings import SiteRules
 
+app = typer.Typer(
+    help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 Rounds = Annotated[
     int | None,
-    typer.Option(
-        "--rounds",
-        help="Rounds, all of them run; sweeps of Falcon Field.",
-        show_default=False,
-    ),
+    typer.Option("--rounds", help="Rounds, all of them run; sweeps of Falcon Field."),
 ]
 Method = Annotated[str, typer.Option("--method", help="falcon or falcon-field.")]
 Uploads = Annotated[
     str,
     typer.Option(
-        "--uploads",
-        help="sums of a site's people, rows of each person, or auto: sums.",
+        "--uploads", help="sums of a site's people, rows of each person, or auto: sums."
     ),
 ]
 Mode = Annotated[
@@ -38,7 +36,6 @@ Mode = Annotated[
     typer.Option(
         "--mode",
         help="off, paper or local, as in a run; of Falcon Field off, sums or local.",
-        show_default=False,
     ),
 ]
 LeastSites = Annotated[
@@ -46,16 +43,16 @@ LeastSites = Annotated[
     typer.Option(
         "--least-sites",
         help="With fewer sites the run stops and can be gone on with; all unless told.",
-        show_default=False,
     ),
 ]
 AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
 
 
+@app.command()
 def rehearse(
     preset: options.Preset = None,
     method: Method = "falcon",
-    sites: Annotated[int, typer.Option("--sites", help="Site processes.")] = 4,
+    sites: Annotated[int, typer.Option(help="Site processes.")] = 4,
     rounds: Rounds = None,
     mode: Mode = None,
     uploads: Uploads = "auto",
@@ -64,9 +61,7 @@ def rehearse(
     keep: Annotated[
         Path | None,
         typer.Option(
-            "--keep",
-            help="New folder for kits, logs and results, which are removed otherwise.",
-            show_default=False,
+            help="New folder for kits, logs and results, which are removed otherwise."
         ),
     ] = None,
     as_json: options.Json = False,
@@ -80,37 +75,55 @@ def rehearse(
 
     Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
     """
-    from epifalcon.studies.rehearsing import Rehearsal
+    from epifalcon.experiments.experiment import DEFAULT_PRESET
+    from epifalcon.federation.settings import SiteRules
+    from epifalcon.reports import formats
+    from epifalcon.settings import build
+    from epifalcon.studies.rehearsing import Rehearsal, federated_experiment
     from epifalcon.studies.rehearsing import rehearse as carry_out
 
     screen = Screen(json=as_json, quiet=quiet)
-    precise = ["model.precision=double"] if method == "falcon" else []
+    words = ["model.precision=double", *(overrides or ())]
     wanted = Rehearsal(
-        experiment=_experiment(
-            preset, method, mode, rounds, [*precise, *(overrides or ())]
+        experiment=federated_experiment(
+            preset or DEFAULT_PRESET, method, words, mode=mode, rounds=rounds
         ),
         method=method,
         seed=seed,
         sites=sites,
-        rules=_rules(uploads, sites),
+        rules=build(SiteRules, {"uploads": uploads, "least_sites": sites}),
     )
     with _folder(keep) as folder, screen.progress() as progress:
         found = carry_out(wanted, folder, progress)
     screen.figures(found)
-    _show_rehearsal(screen, found)
+    both = found["metrics"], found["in_process_metrics"]
+    rows = [
+        (name, *(formats.number(one[name]) for one in both))
+        for name in ("auc", "f1", "accuracy", "dep")
+    ]
+    seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
+    rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
+    rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
+    unit = "sweeps" if "law" in found else "rounds"
+    title = (
+        f"{found['people']:,} people, {found['rounds']} {unit}, mode {found['mode']}"
+    )
+    columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
+    screen.table(title, columns, rows)
+    gap = found["max_difference_to_in_process"]
+    screen.say(f"Largest difference of any parameter or score: {gap:.2g}")
 
 
+@app.command()
 def provision(
     plan: Annotated[
         Path, typer.Argument(help="TOML file that names server and sites.")
     ],
-    out: Annotated[Path, typer.Option("--out", help="New folder for the kits.")],
+    out: Annotated[Path, typer.Option(help="New folder for the kits.")],
     authority: Annotated[
         Path | None,
         typer.Option(
-            "--authority",
-            help="Folder authority of earlier kits: the sites join that federation.",
-            show_default=False,
+            help="Folder authority of earlier kits: the sites join that federation."
         ),
     ] = None,
     quiet: options.Quiet = False,
@@ -138,9 +151,8 @@ def provision(
     screen.say(f"Each site fills in its {SITE_FILE}; keep authority off all machines.")
 
 
-def serve(
-    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
-) -> None:
+@app.command()
+def serve(kit: Annotated[Path, typer.Argument(help="The server's kit.")]) -> None:
     """Be the server, in the foreground, until stopped.
 
     Example: epifalcon federate serve kits/server
@@ -152,6 +164,7 @@ def serve(
     run_in_foreground(kit)
 
 
+@app.command()
 def join(
     kit: Annotated[Path, typer.Argument(help="The site's kit.")],
     quiet: options.Quiet = False,
@@ -174,9 +187,10 @@ def join(
     run_in_foreground(kit)
 
 
+@app.command()
 def submit(
     kit: AdminKit,
-    run: Annotated[str, typer.Option("--run", help="Name of the run.")],
+    run: Annotated[str, typer.Option(help="Name of the run.")],
     preset: options.Preset = None,
     method: Method = "falcon",
     rounds: Rounds = None,
@@ -202,17 +216,23 @@ def submit(
 
     Example: epifalcon federate submit kits/admin --run first --mode local --wait
     """
+    from epifalcon.experiments.experiment import DEFAULT_PRESET
     from epifalcon.federation.nvflare.admin import connect
     from epifalcon.federation.nvflare.jobs import job_of
     from epifalcon.federation.nvflare.provisioning import open_kit
+    from epifalcon.federation.settings import SiteRules
     from epifalcon.federation.sites.files import require_run_name
     from epifalcon.federation.sites.server_run import Conduct
-    from epifalcon.studies.rehearsing import order_of
+    from epifalcon.settings import build
+    from epifalcon.studies.rehearsing import federated_experiment, order_of
 
     require_run_name(run)
-    experiment = _experiment(preset, method, mode, rounds, overrides or [])
+    experiment = federated_experiment(
+        preset or DEFAULT_PRESET, method, overrides or (), mode=mode, rounds=rounds
+    )
     least = least_sites or len(open_kit(kit, "admin").deployment.sites)
-    order = order_of(method, experiment, _rules(uploads, least), seed)
+    rules = build(SiteRules, {"uploads": uploads, "least_sites": least})
+    order = order_of(method, experiment, rules, seed)
     job = job_of(run, order, Conduct(scores=scores), least, resume=resume)
     screen = Screen(json=as_json, quiet=quiet)
     with connect(kit) as admin:
@@ -229,6 +249,7 @@ def submit(
         screen.say(f"{status.status}; results at the server in runs/{run}")
 
 
+@app.command()
 def status(kit: AdminKit, as_json: options.Json = False) -> None:
     """Show the server, the sites that are there or missing, and all runs.
 
@@ -251,6 +272,7 @@ def status(kit: AdminKit, as_json: options.Json = False) -> None:
             screen.say(f"{one.name} ({one.job}): {one.why}")
 
 
+@app.command()
 def stop(
     kit: AdminKit, job: Annotated[str, typer.Argument(help="Number of the job.")]
 ) -> None:
@@ -264,10 +286,11 @@ def stop(
         admin.stop(job)
 
 
+@app.command()
 def deal(
     city: Annotated[Path, typer.Argument(help="A run: a folder with city and known.")],
-    out: Annotated[Path, typer.Option("--out", help="New folder for the parts.")],
-    sites: Annotated[int, typer.Option("--sites", help="How many parts.")] = 3,
+    out: Annotated[Path, typer.Option(help="New folder for the parts.")],
+    sites: Annotated[int, typer.Option(help="How many parts.")] = 3,
 ) -> None:
     """Deal the people of a run's city out to sites, to try a federation with.
 
@@ -277,34 +300,6 @@ def deal(
 
     for part in write(city, out, sites):
         Screen().say(str(part))
-
-
-def _experiment(
-    preset: str | None,
-    method: str,
-    mode: str | None,
-    rounds: int | None,
-    overrides: list[str],
-) -> "Experiment":
-    """The experiment with mode and rounds (sweeps of Falcon Field) put in."""
-    from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-    from epifalcon.studies.rehearsing import with_rounds
-
-    is_field = method == "falcon-field"
-    words = []
-    if mode is not None:
-        words = [f"{'field_privacy' if is_field else 'privacy'}.mode={mode}"]
-    if is_field and rounds is not None:
-        words += [f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}"]
-    found = Experiment.load(preset or DEFAULT_PRESET, [*words, *overrides])
-    return found if is_field else with_rounds(found, rounds)
-
-
-def _rules(uploads: str, least_sites: int) -> "SiteRules":
-    from epifalcon.federation.settings import SiteRules
-    from epifalcon.settings import build
-
-    return build(SiteRules, {"uploads": uploads, "least_sites": least_sites})
 
 
 @contextlib.contextmanager
@@ -328,24 +323,3 @@ def _require_success(status: "JobStatus") -> None:
     place = f"the server's kit tells more, in runs/{status.name}/summary.json"
     told = f"the run ended as {status.status}: {status.why or 'nothing is known of it'}"
     raise error_of(status.kind, f"{told}; {place}")
-
-
-def _show_rehearsal(screen: Screen, found: dict[str, Any]) -> None:
-    from epifalcon.reports import formats
-
-    both = found["metrics"], found["in_process_metrics"]
-    rows = [
-        (name, *(formats.number(one[name]) for one in both))
-        for name in ("auc", "f1", "accuracy", "dep")
-    ]
-    seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
-    rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
-    rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
-    unit = "sweeps" if "law" in found else "rounds"
-    title = (
-        f"{found['people']:,} people, {found['rounds']} {unit}, mode {found['mode']}"
-    )
-    columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
-    screen.table(title, columns, rows)
-    gap = found["max_difference_to_in_process"]
-    screen.say(f"Largest difference of any parameter or score: {gap:.2g}")

@@ -1,4 +1,4 @@
-"""The command ``epifalcon``: every command, and what happens to its errors.
+"""The command ``epifalcon``: its commands and the handling of errors.
 
 Exit codes: 0 done; 1 an error of our own; 2 usage or settings; 3 bad data;
 4 privacy budget; 5 corrupt file; 6 cannot write; 7 too few sites.
@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -15,17 +16,14 @@ from typer.exceptions import TyperException
 
 from epifalcon.app import (
     auditing,
-    explaining,
     federating,
     importing,
-    inspecting,
     listing,
-    predicting,
     privacy,
+    risks,
     run,
     simulating,
     studying,
-    updating,
 )
 from epifalcon.errors import EpifalconError
 
@@ -39,43 +37,25 @@ app = typer.Typer(
     epilog="Exit codes: 2 usage or settings, 3 bad data, 4 privacy budget, "
     "5 corrupt file, 6 cannot write, 7 too few sites.",
 )
-app.command("run")(run.run)
-app.command("predict")(predicting.predict)
-app.command("explain")(explaining.explain)
-app.command("update")(updating.update)
-app.command("compare")(studying.compare)
-app.command("methods")(listing.methods)
-app.command("audit")(auditing.audit)
-app.command("privacy")(privacy.privacy)
-app.command("city")(simulating.city)
-app.command("outbreak")(simulating.outbreak)
-app.command("import")(importing.import_)
-app.command("inspect")(inspecting.inspect)
-app.command("presets")(listing.presets)
-federate_app = typer.Typer(
-    help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-federate_app.command("rehearse")(federating.rehearse)
-federate_app.command("provision")(federating.provision)
-federate_app.command("serve")(federating.serve)
-federate_app.command("join")(federating.join)
-federate_app.command("submit")(federating.submit)
-federate_app.command("status")(federating.status)
-federate_app.command("stop")(federating.stop)
-federate_app.command("deal")(federating.deal)
-app.add_typer(federate_app, name="federate")
-study_app = typer.Typer(
-    help="The paper's tables and figures, and ours: one command each, resumable.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-study_app.command("list")(studying.list_)
-study_app.command("run")(studying.run)
-study_app.command("report")(studying.report)
-app.add_typer(study_app, name="study")
-
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run.run,
+    "predict": risks.predict,
+    "explain": risks.explain,
+    "update": risks.update,
+    "compare": studying.compare,
+    "methods": listing.methods,
+    "audit": auditing.audit,
+    "privacy": privacy.privacy,
+    "city": simulating.city,
+    "outbreak": simulating.outbreak,
+    "import": importing.import_,
+    "inspect": simulating.inspect,
+    "presets": listing.presets,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(federating.app, name="federate")
+app.add_typer(studying.app, name="study")
 
 _INTERRUPTED = 130
 _STOP_AGAIN_AFTER = 0.05

@@ -21,7 +21,6 @@ Preset = Annotated[
         "--preset",
         help="A preset by name (see: epifalcon presets) or a TOML file of settings; "
         "a layer may be put on it, as in hamlet+safer.",
-        show_default=False,
     ),
 ]
 Overrides = Annotated[
@@ -30,7 +29,6 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override one setting, e.g. --set city.people=5000. May be repeated.",
-        show_default=False,
     ),
 ]
 Seed = Annotated[
@@ -42,17 +40,13 @@ Json = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress and no tables.")
 ]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", help="Folder to write into.", show_default=False),
-]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder to write into.")]
 Own = Annotated[
     list[Path] | None,
     typer.Option(
         "--with",
         metavar="FILE.py",
         help="A Python file that registers methods of your own. May be repeated.",
-        show_default=False,
         callback=_load_own,
         is_eager=True,
     ),
@@ -60,9 +54,7 @@ Own = Annotated[
 Jobs = Annotated[
     int | None,
     typer.Option(
-        "--jobs",
-        help="Processes at once, if memory allows; one a core unless told.",
-        show_default=False,
+        "--jobs", help="Processes at once, if memory allows; one a core unless told."
     ),
 ]
 Retry = Annotated[bool, typer.Option("--retry", help="Try again what failed before.")]
@@ -75,6 +67,5 @@ City = Annotated[
     typer.Option(
         "--city",
         help="A folder made by epifalcon city, import or run, instead of a new city.",
-        show_default=False,
     ),
 ]

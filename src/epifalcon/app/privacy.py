@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def privacy(
     sigma: Annotated[
-        float | None,
-        typer.Option(help="Noise of each upload, as given.", show_default=False),
+        float | None, typer.Option(help="Noise of each upload, as given.")
     ] = None,
     clip: Annotated[float, typer.Option(help="Largest L2 norm of an upload.")] = 0.1,
     rounds: Annotated[int, typer.Option(help="Rounds of the whole run.")] = 500,
@@ -32,8 +31,7 @@ def privacy(
         str, typer.Option(help="Neighbours: zero-out or replace.")
     ] = "zero-out",
     target_epsilon: Annotated[
-        float | None,
-        typer.Option(help="Find the sigma that keeps this.", show_default=False),
+        float | None, typer.Option(help="Find the sigma that keeps this.")
     ] = None,
     unit: Annotated[
         str, typer.Option(help="For whom: visit, day or person.")

@@ -13,73 +13,55 @@ from epifalcon.errors import SettingsError
 
 
 def run(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write the run into.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the run into.")],
     preset: options.Preset = None,
     city: options.City = None,
     known: Annotated[
         Path | None,
         typer.Option(
-            "--known",
             help="Folder of test results (made by import or run): learn from them "
-            "instead of simulating an outbreak. Needs --city.",
-            show_default=False,
+            "instead of simulating an outbreak. Needs --city."
         ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
             help="Whose scores are the run's: falcon unless told. All names: epifalcon "
-            "methods.",
-            show_default=False,
+            "methods."
         ),
     ] = None,
     mode: Annotated[
         str | None,
         typer.Option(
-            "--mode",
             help="Privacy: off (default), paper (as published) or local (an exact "
-            "epsilon); of falcon-field off, sums or local.",
-            show_default=False,
+            "epsilon); of falcon-field off, sums or local."
         ),
     ] = None,
     beside: Annotated[
         list[str] | None,
-        typer.Option(
-            "--beside",
-            help="Run this method too, on the same labels. May be repeated.",
-            show_default=False,
-        ),
+        typer.Option(help="Run this method too, on the same labels. May be repeated."),
     ] = None,
     overrides: options.Overrides = None,
     own: options.Own = None,
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed",
-            help="Equal seeds and settings give equal results; 0 unless told.",
-            show_default=False,
+            help="Equal seeds and settings give equal results; 0 unless told."
         ),
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in --out, bit by bit."),
+        bool, typer.Option("--resume", help="Go on with the run in --out, bit by bit.")
     ] = False,
     checkpoint_seconds: Annotated[
-        float,
-        typer.Option(
-            "--checkpoint-seconds", min=0, help="Least time between two checkpoints."
-        ),
+        float, typer.Option(min=0, help="Least time between two checkpoints.")
     ] = 10.0,
     record_view: Annotated[
         int | None,
         typer.Option(
-            "--record-view",
             min=1,
             metavar="PEOPLE",
             help="Keep what a curious server sees of so many people, for epifalcon "
             "audit.",
-            show_default=False,
         ),
     ] = None,
     tensorboard: Annotated[

@@ -1,13 +1,14 @@
-"""What people see: tables on standard output, progress on standard error.
+"""Print tables on standard output, progress on standard error.
 
-Progress bars appear only on a terminal; ``--json`` prints one document on
-standard output and nothing else there; ``--quiet`` prints only errors.
+Progress bars appear only on a terminal. ``--json`` prints one document on standard
+output and nothing else there; ``--quiet`` prints only errors.
 """
 
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epifalcon.errors import StoppedError
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 _PIPED = 120
-"""Columns of what is not printed on a terminal."""
+"""Width of output that is not on a terminal."""
 _FRAME = 3
-"""What stands between two cells."""
+"""Width of the frame of a cell."""
 _BESIDE = "paper's"
 """A column that belongs to the one before it."""
 _FEW = 6
-"""Columns of a table whose cells are folded rather than parted."""
+"""A table of at most so many columns is folded rather than divided."""
 
 
 @contextlib.contextmanager
@@ -44,18 +45,19 @@ def resumable(command: str, begun: Callable[[], bool] = lambda: True) -> Iterato
 
 @dataclass(frozen=True)
 class Screen:
-    """Where a command's words go, by its ``--json`` and ``--quiet``."""
+    """The output of a command, by its ``--json`` and ``--quiet``."""
 
     json: bool = False
     quiet: bool = False
 
     def figures(self, values: dict[str, Any]) -> None:
-        """Print the figures of a command as JSON, if JSON was asked for.
-
-        A number that is not finite becomes null: JSON has no word for it.
-        """
+        """Print the figures of a command with --json, numbers not finite as null."""
         if self.json:
-            sys.stdout.write(json_text(values) + "\n")
+            plain = {
+                name: str(value) if isinstance(value, Path) else value
+                for name, value in values.items()
+            }
+            sys.stdout.write(json_text(plain) + "\n")
 
     def say(self, text: str) -> None:
         """Print a line for people."""
@@ -68,16 +70,16 @@ class Screen:
             sys.stderr.write(text + "\n")
 
     def warn(self, text: str) -> None:
-        """Print what went wrong on standard error, even where little is to be said."""
+        """Print a failure on standard error, even with --quiet."""
         sys.stderr.write(f"epifalcon: {text}\n")
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     ) -> None:
-        """Print a table for people; columns after the first are set to the right.
+        """Print a table for people; columns after the first are aligned right.
 
-        What is wider than the terminal comes in parts below each other, each with the
-        columns that name its rows.
+        A table wider than the terminal is printed in parts below each other, each with
+        the columns that identify its rows.
         """
         if self.json or self.quiet:
             return
@@ -91,7 +93,6 @@ class Screen:
         for part in _parts(columns, rows, console.width):
             table = Table(title=title, title_justify="left", title_style="bold")
             for index in part:
-                # Of a name that has no room the rest stands in the next line.
                 table.add_column(
                     columns[index],
                     justify="right" if index else "left",
@@ -103,7 +104,7 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self) -> Iterator[Progress]:
-        """A progress bar per piece of work, on a terminal only."""
+        """Show a progress bar per piece of work, on a terminal only."""
         if self.quiet or not sys.stderr.isatty():
             yield silent
             return
@@ -123,69 +124,52 @@ class Screen:
 
 
 def _bars() -> Iterator["ProgressColumn"]:
-    """What stands in a line of progress; words that have no room are cut."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        SpinnerColumn,
-        Task,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    """Yield the columns of a line of progress; text that does not fit is cut."""
+    from rich import progress
     from rich.table import Column
     from rich.text import Text
 
-    class TimeLeft(TimeRemainingColumn):
-        """Silent where the work itself tells how long is left."""
+    class TimeLeft(progress.TimeRemainingColumn):
+        """Empty if the work itself reports how much time is left."""
 
-        def render(self, task: Task) -> Text:
+        def render(self, task: progress.Task) -> Text:
             return Text() if " left" in task.fields["told"] else super().render(task)
 
+    whole = Column(no_wrap=True)
+    yield progress.SpinnerColumn()
+    yield progress.TextColumn("{task.description}", table_column=whole)
+    yield progress.BarColumn(bar_width=16)
+    yield progress.MofNCompleteColumn(table_column=whole)
+    yield progress.TimeElapsedColumn(table_column=whole)
+    yield TimeLeft(table_column=whole)
     cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    yield SpinnerColumn()
-    yield TextColumn("{task.description}", table_column=Column(no_wrap=True))
-    yield BarColumn(bar_width=16)
-    yield MofNCompleteColumn(table_column=Column(no_wrap=True))
-    yield TimeElapsedColumn(table_column=Column(no_wrap=True))
-    yield TimeLeft(table_column=Column(no_wrap=True))
-    yield TextColumn("{task.fields[told]}", table_column=cut)
+    yield progress.TextColumn("{task.fields[told]}", table_column=cut)
 
 
 def _parts(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
 ) -> list[list[int]]:
-    """Columns that fit beside each other, as often as needed.
+    """Divide columns into parts that fit side by side.
 
-    All parts have the first column, and the second where only both tell rows apart. A
-    cell with words may be folded, so that a table of few words stays one.
+    All parts have the first column, and the second if only both identify rows. Cells
+    with words may be folded, so that a table of few such columns is not divided.
     """
     needed = [
         _FRAME + max(len(name), *(len(row[index]) for row in rows), 0)
         for index, name in enumerate(columns)
     ]
-    words = any(" " in row[index] for row in rows for index in range(1, len(columns)))
+    words = any(" " in cell for row in rows for cell in row[1:])
     if not rows or sum(needed) + 1 <= width or (words and len(columns) <= _FEW):
         return [list(range(len(columns)))]
     named = 1 if len({row[0] for row in rows}) == len(rows) else 2
-    empty = width - 1 - sum(needed[:named])
-    parts, room = [list(range(named))], empty
-    for some in _bound(columns, named):
-        wanted = sum(needed[index] for index in some)
-        if wanted > room and len(parts[-1]) > named:
-            parts.append(list(range(named)))
-            room = empty
-        parts[-1] += some
-        room -= wanted
-    return parts
-
-
-def _bound(columns: Sequence[str], named: int) -> list[list[int]]:
-    """Columns that must not be parted: a figure and the paper's beside it."""
-    found: list[list[int]] = []
+    parts = [list(range(named))]
     for index in range(named, len(columns)):
-        if columns[index] == _BESIDE and found:
-            found[-1].append(index)
-        else:
-            found.append([index])
-    return found
+        # A figure and the paper's beside it stay together.
+        some = (
+            [index, index + 1] if _BESIDE in columns[index + 1 : index + 2] else [index]
+        )
+        used = 1 + sum(needed[one] for one in (*parts[-1], *some))
+        if columns[index] != _BESIDE and used > width and len(parts[-1]) > named:
+            parts.append(list(range(named)))
+        parts[-1].append(index)
+    return parts

@@ -1,7 +1,7 @@
-"""``epifalcon city`` and ``epifalcon outbreak``: simulate without training."""
+"""``epifalcon city``, ``outbreak`` and ``inspect``: data without training."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,7 @@ from epifalcon.app.screen import Screen
 
 
 def city(
-    out: Annotated[Path, typer.Option("--out", help="Folder to write the city into.")],
+    out: Annotated[Path, typer.Option(help="Folder to write the city into.")],
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     seed: options.Seed = 0,
@@ -41,7 +41,7 @@ def city(
         "slots": traces.slots,
         "share_observed": traces.observed_share,
         "seconds": chosen.seconds,
-        "out": str(out),
+        "out": out,
     }
     screen.figures(figures)
     rows = [
@@ -60,7 +60,7 @@ def outbreak(
     city: options.City = None,
     overrides: options.Overrides = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", min=1, help="How many outbreaks on the city.")
+        int, typer.Option(min=1, help="How many outbreaks on the city.")
     ] = 1,
     seed: options.Seed = 0,
     out: options.Out = None,
@@ -107,7 +107,7 @@ def outbreak(
             write_outbreak_plots(plots, chosen.traces, epidemics, chosen.name)
             meta = {"name": chosen.name}
             store.write_manifest(folder, "outbreaks", meta=meta, origin=origin)
-        figures["out"] = str(out)
+        figures["out"] = out
     screen.figures(figures)
     table = outbreak_table(figures)
     screen.table(f"{table.caption} on {chosen.name}", table.columns, table.rows)
@@ -115,3 +115,86 @@ def outbreak(
         f"R0: {figures['hazard_r0']:.2f} by hazard, {figures['counted_r0']:.2f} by "
         "counting the people one case infects (the same people are met again)"
     )
+
+
+def inspect(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A folder that epifalcon made.")
+    ] = None,
+    preset: options.Preset = None,
+    overrides: options.Overrides = None,
+    seed: options.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the picture into this folder.")
+    ] = None,
+    overwrite: options.Overwrite = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Check every file of a folder, and measure its city against stated bands.
+
+    With --preset instead of a folder, the preset's city is built and measured.
+
+    Example: epifalcon inspect larger --json
+    """
+    from epifalcon import store
+    from epifalcon.errors import SettingsError
+    from epifalcon.experiments.run_plots import write_mobility
+    from epifalcon.experiments.run_tables import plain_statistics, statistics_table
+    from epifalcon.experiments.simulation import CITY, choose
+    from epifalcon.mobility.statistics import measure
+
+    screen = Screen(json=json, quiet=quiet)
+    figures: dict[str, Any] = {}
+    if folder is not None:
+        if preset is not None or overrides:
+            raise SettingsError("give a folder, or --preset and --set, not both")
+        figures = _describe(folder, screen)
+        if figures["kind"] != CITY and not (folder / CITY).is_dir():
+            if out is not None:
+                raise SettingsError(
+                    f"{folder} holds no city: --out has nothing to draw"
+                )
+            screen.figures(figures)
+            return
+    with screen.progress() as progress:
+        chosen = choose(preset, folder, overrides, seed, progress)
+        traces = chosen.traces
+        statistics = measure(traces, progress)
+    name = chosen.name if folder is None else str(folder)
+    plain = plain_statistics(statistics)
+    table = statistics_table(plain)
+    screen.table(f"{table.caption} of {name}", table.columns, table.rows)
+    figures |= {
+        "name": name,
+        "people": traces.people,
+        "regions": len(traces.regions),
+        "region_kind": traces.regions.kind,
+        "slots": traces.slots,
+        "share_observed": traces.observed_share,
+        "statistics": plain,
+    }
+    if out is not None:
+        with store.new_directory(out, overwrite=overwrite, inputs=[folder]) as scratch:
+            picture = write_mobility(scratch, statistics, name)
+            origin = store.Origin.now({"of": name}, figures.get("seed"))
+            store.write_manifest(scratch, "picture", meta={}, origin=origin)
+        figures["picture"] = out / picture.path.name
+    screen.figures(figures)
+
+
+def _describe(folder: Path, screen: Screen) -> dict[str, Any]:
+    """Check every file of ``folder``; return what its manifest says."""
+    from epifalcon import store
+
+    manifest = store.verify(folder)
+    files = len(manifest["files"])
+    rows = [
+        ["kind", manifest["kind"]],
+        ["seed", str(manifest["seed"])],
+        ["files checked", str(files)],
+        *([f"version of {name}", text] for name, text in manifest["versions"].items()),
+    ]
+    screen.table(f"{folder}: every file is as it was written", ["folder", ""], rows)
+    names = ("kind", "seed", "versions", "settings_sha256")
+    return {**{name: manifest[name] for name in names}, "files_checked": files}

@@ -13,26 +13,23 @@ from epifalcon.errors import EpifalconError
 if TYPE_CHECKING:
     from epifalcon.studies.study_plan import Planned
 
+app = typer.Typer(
+    help="The paper's tables and figures, and ours: one command each, resumable.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 _WORK = Path("runs/studies")
 _RESULTS = Path("results")
 
 
 def compare(
-    out: Annotated[
-        Path, typer.Option("--out", help="Folder of the comparison, new or begun.")
-    ],
+    out: Annotated[Path, typer.Option(help="Folder of the comparison, new or begun.")],
     preset: options.Preset = None,
     methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            help="all, or names between commas (see: epifalcon methods).",
-        ),
+        str, typer.Option(help="all, or names between commas (see: epifalcon methods).")
     ] = "all",
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="How many cities and outbreaks.")
-    ] = 5,
-    first_seed: Annotated[int, typer.Option("--first-seed", help="Of the seeds.")] = 0,
+    seeds: Annotated[int, typer.Option(help="How many cities and outbreaks.")] = 5,
+    first_seed: Annotated[int, typer.Option(help="Of the seeds.")] = 0,
     jobs: options.Jobs = None,
     retry: options.Retry = False,
     overrides: options.Overrides = None,
@@ -49,9 +46,10 @@ def compare(
     Example: epifalcon compare --preset hamlet --methods hgnn,hbp --seeds 3 --out demo
     """
     from epifalcon.store import MANIFEST
-    from epifalcon.studies.compare import keep_comparison, plan_of
+    from epifalcon.studies.compare import plan_of
     from epifalcon.studies.scheduler import run_study
     from epifalcon.studies.study_plan import plan_comparison
+    from epifalcon.studies.study_report import keep_comparison
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import Workers
 
@@ -78,11 +76,10 @@ def _show(
     screen: Screen, planned: "Planned", result: dict[str, Any], place: Path
 ) -> None:
     """Print tables, findings and notes of a study; raise if it has no result."""
-    from epifalcon.studies.study_findings import findings
-    from epifalcon.studies.study_tables import screen_tables
+    from epifalcon.studies.study_tables import findings, screen_tables
 
-    said = findings(planned.study, result)
-    screen.figures({**result, "reading": said, "out": str(place)})
+    said = findings(result)
+    screen.figures({**result, "reading": said, "out": place})
     for table in screen_tables(planned.study, result):
         screen.table(table.caption, table.columns, table.rows)
     for sentence in said:
@@ -97,6 +94,7 @@ def _show(
     screen.say(f"Report: {place / 'report.html'}")
 
 
+@app.command("list")
 def list_(as_json: options.Json = False) -> None:
     """List the studies: what each shows, and about what it costs.
 
@@ -120,51 +118,40 @@ def list_(as_json: options.Json = False) -> None:
     screen.table("Studies", columns, rows)
 
 
+@app.command()
 def run(
     name: Annotated[str, typer.Argument(help="One of: epifalcon study list.")],
     scale: Annotated[
         str,
         typer.Option(
-            "--scale",
-            help="hamlet (2,000 people, minutes) or full (the paper's sizes).",
+            help="hamlet (2,000 people, minutes) or full (the paper's sizes)."
         ),
     ] = "full",
     seeds: Annotated[
         int | None,
         typer.Option(
-            "--seeds",
-            help="How many cities and outbreaks; the study's own number unless told.",
-            show_default=False,
+            help="How many cities and outbreaks; the study's own number unless told."
         ),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            "--methods",
-            help="Only these of the study's methods, names between commas.",
-            show_default=False,
-        ),
+        typer.Option(help="Only these of the study's methods, names between commas."),
     ] = None,
     cell: Annotated[
         list[str] | None,
         typer.Option(
-            "--cell",
-            help="Only this setting of the study, by its label; more than one is fine.",
-            show_default=False,
+            help="Only this setting of the study, by its label; more than one is fine."
         ),
     ] = None,
     jobs: options.Jobs = None,
     work: Annotated[
-        Path,
-        typer.Option("--work", help="Folder that keeps the runs, for all studies."),
+        Path, typer.Option(help="Folder that keeps the runs, for all studies.")
     ] = _WORK,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
             help="Folder of tables and figures: results/NAME unless told; in the work "
-            "folder at scale hamlet, or with --methods or --cell.",
-            show_default=False,
+            "folder at scale hamlet, or with --methods or --cell."
         ),
     ] = None,
     retry: options.Retry = False,
@@ -198,7 +185,10 @@ def run(
     )
     workers = Workers(jobs=jobs, retry=retry)
     planned = plan_study(study, asked, work)
-    place = out or _default_out(planned, work)
+    # Small or partial runs do not replace stored results.
+    place = out or work / f"{study.name}-{scale}{'-part' if planned.partial else ''}"
+    if out is None and scale == "full" and not planned.partial:
+        place = _RESULTS / study.name
     require_free(place, planned)
     again = _again(planned, work, out)
     with resumable(again), screen.progress() as progress:
@@ -211,16 +201,15 @@ def run(
     _show(screen, planned, result, place)
 
 
+@app.command()
 def report(
     results: Annotated[
-        Path, typer.Option("--results", help="Folder that holds finished studies.")
+        Path, typer.Option(help="Folder that holds finished studies.")
     ] = _RESULTS,
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out",
-            help="HTML file to write; studies.html in that folder unless told.",
-            show_default=False,
+            help="HTML file to write; studies.html in that folder unless told."
         ),
     ] = None,
     as_json: options.Json = False,
@@ -235,20 +224,12 @@ def report(
     screen = Screen(json=as_json, quiet=quiet)
     place = out or results / "studies.html"
     told = write_report(results, place)
-    screen.figures({"studies": told, "out": str(place)})
+    screen.figures({"studies": told, "out": place})
     rows = [
         [one["study"], one["scale"], str(one["rows"]), one["report"]] for one in told
     ]
     screen.table("Studies", ["study", "scale", "rows", "page"], rows)
     screen.say(f"Report: {place}")
-
-
-def _default_out(planned: "Planned", work: Path) -> Path:
-    """Kept results are not overwritten by a small or partial run."""
-    name = planned.study.name
-    if planned.partial:
-        return work / f"{name}-{planned.scale}-part"
-    return _RESULTS / name if planned.scale == "full" else work / f"{name}-hamlet"
 
 
 def _again(planned: "Planned", work: Path, out: Path | None) -> str:

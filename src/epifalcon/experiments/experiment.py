@@ -23,6 +23,7 @@ from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings, named_rul
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.settings import (
     FieldPrivacySettings,
+    FieldTask,
     FieldWishes,
 )
 from epifalcon.federation.settings import (
@@ -133,6 +134,16 @@ class Experiment:
     def believed_rule(self) -> OutbreakSettings:
         """The rule of the outbreak that methods are told."""
         return self.beliefs.rule(self.outbreak)
+
+    @property
+    def field_task(self) -> FieldTask:
+        """The task of Falcon Field."""
+        return FieldTask.of(
+            FieldWishes(field=self.field, privacy=self.field_privacy),
+            self.believed_pathogen,
+            self.believed_rule,
+            self.labels.test_errors,
+        )
 
     @classmethod
     def load(

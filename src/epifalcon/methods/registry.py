@@ -49,6 +49,8 @@ class Entry:
     """Whether a fit stores messages, for explanations, newcomers and daily updates."""
     uses_pathogen: bool = False
     """Whether it is given the rates of the disease."""
+    bounds_methods: bool = False
+    """Whether no honest method can pass it; other ceilings see a part of the truth."""
 
     @property
     def is_ceiling(self) -> bool:
@@ -124,6 +126,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
     "mean-field": {"uses_pathogen": True},
     "hbp": {"uses_pathogen": True},
     "hbp-true-factors": {"uses_pathogen": True},
+    "oracle": {"bounds_methods": True},
     "falcon-field": {
         "is_federated": True,
         "runs_in_sweeps": True,

@@ -26,8 +26,12 @@ class Row:
     bep: float | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        unit_interval(**given)
+        unit_interval(**self.figures)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The printed figures by metric."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)

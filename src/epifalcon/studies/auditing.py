@@ -1,40 +1,61 @@
 """Attack a finished run with what its server saw, and make its privacy card.
 
-Attacks read the recorded notes and public knowledge: the protocol's constants and
-the mobility model, which everybody has. The truth, traces and tests, is opened
-only to judge them.
+Attacks on Falcon read the recorded notes. Of Falcon Field nothing need be recorded:
+what a device sends follows from its trace, its tests and what it received, so that the
+audit lets devices send again. Attacks also know what is public: the protocol's
+constants and the mobility model. The truth, traces and tests, is used only to evaluate
+them.
 """
 
+import math
 from dataclasses import replace
 
-from epifalcon.errors import SettingsError
-from epifalcon.evaluation.attacks import uploads
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.evaluation.attacks import label_inference, uploads
 from epifalcon.evaluation.attacks.claims import true_claims
+from epifalcon.evaluation.attacks.field_messages import (
+    Overheard,
+    from_counts,
+    from_messages,
+)
+from epifalcon.evaluation.attacks.label_inference import Diagnosis
 from epifalcon.evaluation.attacks.upload_notes import Notes
 from epifalcon.evaluation.attacks.upload_recorder import read_notes
+from epifalcon.evaluation.audit.field_canaries import audit_field_releases
 from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.evaluation.audit.releases import AuditRow, audit_releases
+from epifalcon.evaluation.audit.releases import audit_releases
+from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.checkpoints import spent_figures
-from epifalcon.federation.field.settings import METHOD as FIELD
-from epifalcon.federation.plan import PrivacyPlan, releases_of
-from epifalcon.federation.settings import PredictionSettings, ViewSettings
-from epifalcon.federation.training import finished_ledger, public_mobility
+from epifalcon.federation.field.plan import PRESENCE, TESTS, opening_receipts
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
+from epifalcon.federation.settings import ViewSettings
+from epifalcon.federation.training import (
+    Task,
+    finished_ledger,
+    public_mobility,
+    validation_people,
+)
 from epifalcon.methods.registry import entry
-from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.accounting import epsilon_of
+from epifalcon.privacy.events import GaussianRelease
+from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
-from epifalcon.studies.audit_wishes import AuditWish
-from epifalcon.studies.auditing_field import audit_field
-from epifalcon.studies.diagnosing import diagnoses
+from epifalcon.streams import Streams
 from epifalcon.studies.place_attacks import (
     Places,
     Tried,
     judged,
     learn_attacks,
     people_of,
+    ranking,
 )
 from epifalcon.studies.shadow_runs import inferences
+from epifalcon.types import Floats, Mask
 
 _UPLOADS = {
     "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
@@ -43,41 +64,66 @@ _UPLOADS = {
     "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
     "uploads and counts": ("uploads and counts", "consistency and counts together"),
 }
+_CERTAIN = Interval(1.0, 1.0, 1.0, 1.0)
+_FIELD_PEOPLE = 100
+"""People whose messages of Falcon Field are attacked, at most."""
 
 
 def audit(
-    run: FinishedRun, wish: AuditWish | None = None, progress: Progress = silent
+    run: FinishedRun,
+    *,
+    seed: int = 0,
+    shadow_runs: int = 0,
+    progress: Progress = silent,
 ) -> PrivacyCard:
-    """Try every attack on ``run`` and put what was found beside what was claimed.
+    """Try every attack on ``run`` and compare what it found with what was claimed.
 
-    Raises ``DataError`` where nothing was recorded, ``CorruptFileError`` where the
-    ledger does not hold together. Nothing is written.
+    ``seed`` is that of intervals and canaries. With ``shadow_runs``, the method is
+    trained so often on half of the tests, for membership and label inference; those
+    runs are stored in the method's folder. Nothing else is written. Raises
+    ``DataError`` if nothing was recorded, ``CorruptFileError`` if the ledger is
+    damaged.
     """
-    wish = wish or AuditWish()
-    if run.method == FIELD:
-        return audit_field(run, wish, progress)
-    if not entry(run.method).trains_in_rounds:
+    chosen = entry(run.method)
+    if chosen.runs_in_sweeps:
+        return _audit_field(run, seed, shadow_runs, progress)
+    if not chosen.trains_in_rounds:
         raise SettingsError(
             f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
             "a run of falcon, hgnn or falcon-field"
         )
-    ledger = finished_ledger(run.place)
-    notes = read_notes(run.place)
+    ledger, notes, settings = (
+        finished_ledger(run.place),
+        read_notes(run.place),
+        run.settings,
+    )
+    releases = releases_of(run.traces.clock)
+    plan = PrivacyPlan.of(
+        settings.privacy, settings.model, releases, notes.terms.copies
+    )
+    other = None
+    if plan.mode != "off":
+        other = OtherPromises.of(
+            ledger.releases, settings.model, plan.way.exchanged, ledger.budget.delta
+        )
+    # Canaries choose among the rounds that the run had.
+    model = replace(settings.model, rounds=max(1, notes.rounds))
+    unwatched = replace(settings, view=ViewSettings())
     return PrivacyCard(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
         people=len(notes.people),
         guarantee=Guarantee(
-            spent=spent_figures(run.settings.privacy.mode, ledger),
+            spent=spent_figures(settings.privacy.mode, ledger),
             rounds=notes.rounds,
-            other=_other_promises(run, notes, ledger),
+            other=other,
         ),
         attacks=(
-            *attacks_on(run, notes, wish.seed, progress),
-            *inferences(run, _unwatched(run), wish.shadow_runs, progress),
+            *attacks_on(run, notes, seed, progress),
+            *inferences(run, unwatched, shadow_runs, progress),
         ),
-        releases=_canaries(run, notes, wish, progress),
+        releases=audit_releases(plan, model, seed, progress=progress),
         settings_toml=run.experiment.to_toml(),
     )
 
@@ -85,57 +131,127 @@ def audit(
 def attacks_on(
     run: FinishedRun, notes: Notes, seed: int, progress: Progress
 ) -> tuple[Attack, ...]:
-    """Every attack that needs no further run, judged: on places, then on diagnoses.
+    """Evaluate every attack that needs no further run: on places, then on tests.
 
     ``seed`` is that of the intervals.
     """
     claims = uploads.claims_of(notes, run.traces.clock)
-    learnt = learn_attacks(run.experiment, notes.terms.copies, run.seed, progress)
     places = Places(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
+        learnt=learn_attacks(run.experiment, notes.terms.copies, run.seed, progress),
         claimed=notes.claimed,
-        **vars(learnt),
     )
     true = true_claims(claims, people_of(run.traces, notes.people))
-    tried = [*_upload_scores(notes), *places.tried(notes)]
+    tried = [
+        Tried(name, what, uploads.ATTACKS[name](notes), title=title)
+        for name, (title, what) in _UPLOADS.items()
+    ]
+    tried += places.tried(notes)
     on_places = [judged(one, claims, true, seed) for one in tried]
     return (*on_places, *diagnoses(run, notes, places.likely()))
 
 
-def _unwatched(run: FinishedRun) -> PredictionSettings:
-    return replace(run.settings, view=ViewSettings())
+def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
+    """Evaluate every attack on who is positive and who was tested.
+
+    ``likely`` are the chances of the claims to be true. People whose tests were held
+    back for validation are left out: nothing of them entered the training.
+    """
+    found = [label_inference.from_gradients(notes)]
+    if notes.terms.statuses:
+        # A status input's rows and the gradients have likelihoods, which add up.
+        rows = label_inference.from_statuses(notes, likely)
+        found += [rows, label_inference.both(rows, found[0])]
+    else:
+        found.append(label_inference.from_rows(notes))
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    held_back = np.isin(notes.people, validation_people(task))
+    return _rankings(found, run.known.status[notes.people], held_back)
 
 
-def _upload_scores(notes: Notes) -> list[Tried]:
-    return [
-        Tried(name, title, what, uploads.ATTACKS[name](notes))
-        for name, (title, what) in _UPLOADS.items()
-    ]
+def _rankings(
+    found: list[Diagnosis], status: NDArray[np.int8], held_back: Mask | None = None
+) -> list[Attack]:
+    """Evaluate attacks on tests by how they rank people."""
+    made = []
+    for one in found:
+        result = label_inference.judge(one, status, held_back)
+        without = ""
+        if people := result.held_back:
+            who = "validation person" if people == 1 else "validation people"
+            without = f"; without {people} {who}"
+        positive = f"who is positive, in pairs with a negative{without}"
+        tested = f"who was tested, in pairs with an untested{without}"
+        made += [
+            ranking(f"result from {one.name}", positive, result.positive),
+            ranking(f"tested from {one.name}", tested, result.tested),
+        ]
+    return made
 
 
-def _canaries(
-    run: FinishedRun, notes: Notes, wish: AuditWish, progress: Progress
-) -> tuple[AuditRow, ...]:
-    """Rounds are chosen among those that the run had."""
-    model = replace(run.settings.model, rounds=max(1, notes.rounds))
-    plan = _plan(run, notes)
-    return audit_releases(plan, model, wish.seed, wish.canaries, progress)
-
-
-def _other_promises(
-    run: FinishedRun, notes: Notes, ledger: Ledger
-) -> OtherPromises | None:
-    plan = _plan(run, notes)
-    if plan.mode == "off":
-        return None
-    return OtherPromises.of(
-        ledger.releases, run.settings.model, plan.way.exchanged, ledger.budget.delta
+def _audit_field(
+    run: FinishedRun, seed: int, shadow_runs: int, progress: Progress
+) -> PrivacyCard:
+    task, clock = run.experiment.field_task, run.traces.clock
+    if task.private:
+        if not run.ledger.exists():
+            raise CorruptFileError(
+                f"{run.ledger}: is missing; it was not written to the end, or changed: "
+                "run it again"
+            )
+        ledger = Ledger.open(run.ledger)
+    else:
+        # What leaves in any run without privacy.
+        ledger = Ledger(Budget())
+        ledger.record(*opening_receipts(task, clock))
+    noise = RunSeeds(run.seed).noise
+    heard = Overheard.of(task, run.traces, run.known, run.seed, noise)
+    # A sum over a site has nobody's message to attack; canaries show what it reveals.
+    count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
+    rng = Streams(seed).numpy("attacked people")
+    chosen = rng.choice(run.traces.people, count, replace=False)
+    people = np.sort(chosen).astype(np.int32)
+    attacks: list[Attack] = []
+    if count:
+        known = ranking("places", "the places that a message is for", _CERTAIN)
+        known = replace(known, random=0.0)
+        found = [from_messages(heard, people, progress), from_counts(heard, people)]
+        attacks = [known, *_rankings(found, heard.known.status[people])]
+    return PrivacyCard(
+        run=str(run.folder),
+        method=run.method,
+        seed=run.seed,
+        people=count,
+        guarantee=Guarantee(
+            spent=spent_figures(task.mode, ledger),
+            rounds=len(heard.told),
+            trained=False,
+            other=_other_promises(ledger) if task.private else None,
+        ),
+        attacks=(*attacks, *inferences(run, task.wishes, shadow_runs, progress)),
+        releases=audit_field_releases(heard, seed, progress=progress),
+        settings_toml=run.experiment.to_toml(),
     )
 
 
-def _plan(run: FinishedRun, notes: Notes) -> PrivacyPlan:
-    settings, releases = run.settings, releases_of(run.traces.clock)
-    return PrivacyPlan.of(
-        settings.privacy, settings.model, releases, notes.terms.copies
+def _other_promises(ledger: Ledger) -> OtherPromises:
+    """Return epsilons for neighbours whose message is replaced: two clips apart.
+
+    A test is in everything that is sent but the count of who was where; in the count
+    of tests no two people are further apart than one is from none.
+    """
+    test = replaced = 0.0
+    for one in ledger.releases:
+        if not isinstance(one, GaussianRelease):
+            continue
+        channel = one.terms.channel
+        apart = 1.0 if channel == TESTS else 2.0
+        squared = one.terms.releases.person * (apart * one.clip / one.sigma) ** 2
+        replaced += squared
+        test += 0.0 if channel == PRESENCE else squared
+    delta = ledger.budget.delta
+    return OtherPromises(
+        test=epsilon_of(math.sqrt(test), delta),
+        replace=epsilon_of(math.sqrt(replaced), delta),
     )

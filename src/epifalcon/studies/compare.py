@@ -1,30 +1,26 @@
-"""``epifalcon compare``: a study with one cell, in the folder that holds its runs."""
+"""Comparisons of methods: ``epifalcon compare``, and plots that studies share with it.
+
+``epifalcon compare`` is a study with one cell, in the folder that holds its runs.
+"""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from epifalcon import store
-from epifalcon.experiments.measurements import SCALINGS, Measured
+import numpy as np
+
+from epifalcon.experiments.measurements import RECALLS, SCALINGS, Measured
 from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
-from epifalcon.settings import json_text
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import TABLE, Against, Cell, Drawn, Study
-from epifalcon.studies.study_curves import curves_by_group, draw_comparison
+from epifalcon.studies.study import Against, Cell, Drawn, Study, drawn
 from epifalcon.studies.study_plan import Plan, Planned, comparison_command
-from epifalcon.studies.study_report import REPORT, write_files
 from epifalcon.studies.towns import printed
 from epifalcon.types import Plain
 
 REFERENCES: Final = ("hgnn", "hbp")
 """Methods that all others are compared with: nothing private, and nothing learnt."""
 _PANELS = 6
-_RELIABILITY = (
-    "Infected share of hidden people against their predicted risk, raw and after "
-    "recalibration on masked people."
-)
 
 
 def plan_of(plan: Plan) -> Planned:
@@ -57,64 +53,121 @@ def plan_of(plan: Plan) -> Planned:
 def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
     """Return what the result of a comparison has beside that of any study."""
     (cell,) = ran.planned.cells
-    measured = [
-        one
-        for by_seed in ran.results[cell.label].values()
-        for one in by_seed.values()
-        if isinstance(one, Measured)
-    ]
+    first = next(iter(_measured(ran, rows)), None)
     # Methods share the people of a seed, but some may have failed on some seeds.
     shares = {one["seed"]: one["prevalence"] for row in rows for one in row["by_seed"]}
-    first = measured[0].metrics if measured else {}
     return {
         "preset": cell.preset,
         "references": [one for one in REFERENCES if one in cell.methods],
-        "hidden_people": first.get("people"),
+        "hidden_people": first and first.metrics["people"],
         "prevalence": sum(shares.values()) / len(shares) if shares else None,
-        "extinction_recall": first.get("extinction_recall"),
+        "extinction_recall": first and first.metrics["extinction_recall"],
         **curves_by_group(ran, rows, reliability=True),
     }
 
 
+def _measured(ran: StudyRun, rows: Sequence[Plain]) -> list[Measured]:
+    """Return the finished runs of ``rows``."""
+    found = [ran.results[row["cell"]][row["method"]] for row in rows]
+    runs = [one for by_seed in found for one in by_seed.values()]
+    return [one for one in runs if isinstance(one, Measured)]
+
+
+def _by_key(rows: Sequence[Plain], group: str) -> dict[str, Plain]:
+    """Return the rows of a group by method; by cell too where a method comes again."""
+    keyed: dict[str, Plain] = {}
+    for row in rows:
+        if row["group"] == group:
+            method = row["method"]
+            keyed[method if method not in keyed else f"{method}: {row['cell']}"] = row
+    return keyed
+
+
+def curves_by_group(
+    ran: StudyRun, rows: Sequence[Plain], *, reliability: bool = False
+) -> dict[str, Any]:
+    """Return what ``draw_comparison`` draws, by group: ``curves``.
+
+    Precision at each recall is the mean over seeds; the sums of the reliability
+    diagram, on request, are those of all seeds.
+    """
+    found: dict[str, Any] = {}
+    for group in dict.fromkeys(row["group"] for row in rows):
+        by_key = _by_key(rows, group)
+        curves: dict[str, Any] = {}
+        for key, row in by_key.items():
+            runs = _measured(ran, [row])
+            # Without infected people there is no curve.
+            runs = [one for one in runs if np.isfinite(one.precision).all()]
+            if runs:
+                mean = np.mean([one.precision for one in runs], axis=0)
+                curves[key] = {"precision": mean.tolist()}
+                if reliability:
+                    sums = np.sum([one.reliability for one in runs], axis=0)
+                    curves[key]["reliability"] = sums.tolist()
+        first = next(iter(_measured(ran, [*by_key.values()])), None)
+        found[group] = {
+            "recalls": RECALLS.tolist(),
+            "methods": curves,
+            "extinction_recall": first and first.metrics["extinction_recall"],
+        }
+    return {"curves": found}
+
+
+def draw_comparison(result: Plain) -> dict[str, Drawn]:
+    """Draw precision and recall, and differences, of each group."""
+    plots: dict[str, Drawn] = {}
+    for number, (group, curves) in enumerate(result["curves"].items(), start=1):
+        by_key = _by_key(result["rows"], group)
+        rows = [{**row, "method": key} for key, row in by_key.items()]
+        shares = [row["figures"]["prevalence"]["mean"] for row in rows if row["seeds"]]
+        seeds = len({seed for row in rows for seed in row["seeds"]})
+        over = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+        of_group = f"{group}: " if group else ""
+        ending = f"-{number}" if len(result["curves"]) > 1 else ""
+        intervals = "one seed: no interval, nothing may be claimed"
+        if seeds > 1:
+            intervals = (
+                "mean and 95 % intervals over paired seeds, not adjusted for several "
+                "comparisons (the verdict in the tables is, by Holm)"
+            )
+        plots |= drawn(
+            f"precision-recall{ending}",
+            study_plots.precision_recall(
+                study_plots.method_lines(rows, curves),
+                f"{of_group}precision and recall on hidden people, {over}",
+                shares[0] if shares else None,
+                curves["extinction_recall"],
+            ),
+            f"{of_group}precision against recall on hidden people, {over}. The dotted "
+            "line is the recall that would end the epidemic; the precision there is "
+            "DEP. Black is the ceiling, which is not a method.",
+        ) | drawn(
+            f"differences{ending}",
+            study_plots.differences(rows, f"{of_group}{over}"),
+            f"{of_group}each method's AUC minus that of HGNN and of HBP; {intervals}. "
+            "A hollow dot is the ceiling, which is not a method.",
+        )
+    return plots
+
+
 def _draw(result: Plain) -> dict[str, Drawn]:
-    drawn = draw_comparison(result)
     (curves,) = result["curves"].values()
-    rows = [row for row in result["rows"] if row["method"] in curves["methods"]]
-    rows = [row for row in rows if row["kind"] != "ceiling"]
+    rows = [
+        row
+        for row in result["rows"]
+        if row["method"] in curves["methods"] and row["kind"] != "ceiling"
+    ]
     # The references first, then the best of the others.
     rows.sort(key=lambda row: row["method"] not in REFERENCES)
-    figure = study_plots.reliability(
-        [
-            study_plots.Diagram(
-                row["title"],
-                dict(
-                    zip(
-                        SCALINGS,
-                        curves["methods"][row["method"]]["reliability"],
-                        strict=True,
-                    )
-                ),
-                row["left_raw"],
-            )
-            for row in rows[:_PANELS]
-        ]
+    diagrams = []
+    for row in rows[:_PANELS]:
+        sums = curves["methods"][row["method"]]["reliability"]
+        by_scaling = dict(zip(SCALINGS, sums, strict=True))
+        diagrams.append(study_plots.Diagram(row["title"], by_scaling, row["left_raw"]))
+    return draw_comparison(result) | drawn(
+        "reliability",
+        study_plots.reliability(diagrams),
+        "Infected share of hidden people against their predicted risk, raw and after "
+        "recalibration on masked people.",
     )
-    if figure is not None:
-        drawn["reliability"] = Drawn(figure, _RELIABILITY)
-    return drawn
-
-
-def keep_comparison(planned: Planned, result: Plain) -> Path:
-    """Write the files of the comparison into its folder; return its page.
-
-    What is there already and is the same is left as it is.
-    """
-    (plan,) = planned.comparisons
-    stored = plan.folder / f"{TABLE}.json"
-    with store.writing(plan.folder):
-        before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
-        # What findings and plots add stands behind the result.
-        if not before.startswith(json_text(result, indent=1)[:-2]):
-            stored.unlink(missing_ok=True)
-            write_files(plan.folder, planned, result)
-    return plan.folder / REPORT

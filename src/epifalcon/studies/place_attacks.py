@@ -1,4 +1,4 @@
-"""The attacks on claimed places, put together and judged: for audits and studies.
+"""Attacks on claimed places, put together and evaluated: for audits and studies.
 
 The attacker knows what is public: the mobility model, and how pseudo traces are
 made, which it rehearses on a city of its own.
@@ -32,6 +32,7 @@ from epifalcon.evaluation.attacks.repeated_claims import (
     slots_of_set,
 )
 from epifalcon.evaluation.attacks.upload_notes import Notes
+from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.federation.training import public_mobility
@@ -50,34 +51,40 @@ _LEAST_LOG = -50.0
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """What an attack says of every claim."""
+    """The scores that an attack gives to all claims."""
 
     name: str
-    title: str
     what: str
     """What it uses, in words."""
     score: Floats
     """(claims,)"""
     then: Floats | None = None
     """(claims,) what decides between equal scores."""
+    title: str = ""
+    """Shown in tables; the name if empty."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What an attacker has learnt in cities of its own."""
+
+    passes: tuple[Pass, ...]
+    sets: SetBelief = field(default_factory=SetBelief)
+    """The same for the attack by sets."""
+    by_sets: bool = False
+    """Whether the attack by sets was less wrong than that by moves and recurrence,
+    in another city than both had been learnt in."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Places:
-    """The places that some people claim, and what an attacker holds against them."""
+    """The places that some people claim, and what an attacker knows about them."""
 
     claims: Candidates
     model: MobilityModel
-    passes: tuple[Pass, ...]
-    """Learnt on a rehearsal."""
-    sets: SetBelief = field(default_factory=SetBelief)
-    """The same for the attack by sets."""
-    by_sets: bool = False
-    """Whether equal claim sets are judged together in what all is put into: see
-    ``Learnt``."""
+    learnt: Learnt
     claimed: Counts | None = None
-    """(claims,) how many people claim the place, these and all others; None if that
-    is not counted."""
+    """(claims,) how many people claim the place; None if that is not counted."""
 
     @cached_property
     def profile(self) -> Profile:
@@ -85,70 +92,49 @@ class Places:
         return Profile.of(self.model)
 
     def likely(self, notes: Notes | None = None) -> Floats:
-        """Chances of the claims by what was rehearsed best: (claims,).
+        """Return the chances of the claims by the attack that was best: (claims,).
 
         With ``notes``, by all that the server saw; without, by places alone.
         """
-        if self.by_sets:
-            told = None
-            if notes is not None:
-                told = uploads.by_sets(notes, slots_of_set(self.claims))
-            return by_sets(self.claims, self.profile, self.sets, told, self.claimed)
-        told = None if notes is None else uploads.combined(notes)
-        return combined(self.claims, self.profile, self.passes, told)
+        if self.learnt.by_sets:
+            slots = slots_of_set(self.claims)
+            hints = None if notes is None else uploads.by_sets(notes, slots)
+            return self._by_sets(hints)
+        hints = None if notes is None else uploads.combined(notes)
+        return combined(self.claims, self.profile, self.learnt.passes, hints)
+
+    def _by_sets(self, hints: Floats | None = None) -> Floats:
+        return by_sets(self.claims, self.profile, self.learnt.sets, hints, self.claimed)
 
     def tried(self, notes: Notes | None = None) -> list[Tried]:
-        """Every attack on places; with ``notes`` of uploads also all together."""
-        profile = self.profile
+        """Return every attack on places; with ``notes``, all together too."""
+        claims, profile = self.claims, self.profile
+        visits = profile.log_visits(claims)
+        moves = forward_backward(claims, profile)
+        often = recurrence(claims).same_hour.astype(float)
+        both = combined(claims, profile, self.learnt.passes)
+        at_this_hour = "the place claimed most at this hour of other days"
+        weighed = "both, weighed on a city of the attacker's own"
+        equal_sets = "moves, slots with equal claims having equal truths"
         found = [
-            Tried(
-                "moves",
-                "moves",
-                "the population's mobility (the paper's)",
-                forward_backward(self.claims, profile),
-            ),
-            Tried(
-                "recurrence",
-                "recurrence",
-                "the place claimed most at this hour of other days",
-                recurrence(self.claims).same_hour.astype(float),
-                profile.log_visits(self.claims),
-            ),
-            Tried(
-                "moves and recurrence",
-                "moves and recurrence",
-                "both, weighed on a city of the attacker's own",
-                combined(self.claims, profile, self.passes),
-            ),
-            Tried(
-                "moves by sets",
-                "moves by sets",
-                "moves, slots with equal claims having equal truths",
-                by_sets(self.claims, profile, self.sets, claimed=self.claimed),
-            ),
+            Tried("moves", "the population's mobility (the paper's)", moves),
+            Tried("recurrence", at_this_hour, often, visits),
+            Tried("moves and recurrence", weighed, both),
+            Tried("moves by sets", equal_sets, self._by_sets()),
         ]
         if self.claimed is not None:
-            usual = np.maximum(profile.log_visits(self.claims), _LEAST_LOG)
-            what = "how many usually are at a place, of how many who claim it"
+            usual = np.maximum(visits, _LEAST_LOG)
             score = usual - np.log(np.maximum(self.claimed, 1))
-            found.insert(0, Tried("claimants", "claimants", what, score))
+            what = "how many usually are at a place, of how many who claim it"
+            found.insert(0, Tried("claimants", what, score))
         if notes is not None:
-            by_places = "moves by sets" if self.by_sets else "moves and recurrence"
-            what = f"uploads, counts, {by_places}"
+            by_places = (
+                "moves by sets" if self.learnt.by_sets else "moves and recurrence"
+            )
+            what, title = f"uploads, counts, {by_places}", "everything together"
             score = self.likely(notes)
-            found.append(Tried("everything", "everything together", what, score))
+            found.append(Tried("everything", what, score, title=title))
         return found
-
-
-@dataclass(frozen=True)
-class Learnt:
-    """What an attacker brings along from cities of its own."""
-
-    passes: tuple[Pass, ...]
-    sets: SetBelief
-    by_sets: bool
-    """Whether the attack by sets was less wrong than that by moves and recurrence,
-    in another city than both had been learnt in."""
 
 
 def learn_attacks(
@@ -174,11 +160,10 @@ def learn_attacks(
 def rehearse(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
 ) -> Rehearsal:
-    """A city of the attacker's own, with pseudo traces made as the run's are.
+    """Make a city of the attacker's own, with pseudo traces made as the run's are.
 
-    As large as the run's up to 2,000 people, since how far a life stands out hangs
-    on how many others there are; 500 of them are attacked. Where cases were
-    reported is not rehearsed: the attacker's city has none.
+    As large as the run's up to 2,000 people, since how distinct a trace is depends on
+    how many others there are; 500 of them are attacked. The city has no cases.
     """
     streams = Streams(seed)
     people = min(experiment.city.people, _LIVING)
@@ -198,27 +183,39 @@ def rehearse(
 
 
 def claimants(everybody: Candidates) -> Counts:
-    """How many people claim the place of each claim, the person included: (claims,)."""
+    """Count the people who claim the place of each claim: (claims,)."""
     key = everybody.key
     return np.asarray(np.bincount(key)[key])
 
 
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
-    """The traces of some people alone."""
+    """Return the traces of some people alone."""
     return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
 
 
 def judged(tried: Tried, claims: Candidates, true: Mask, seed: int) -> Attack:
-    """How wrong an attack is; ``true`` (claims,) says which claims are."""
+    """Evaluate an attack; ``true`` (claims,) says which claims are."""
     guess = name_best(claims, tried.score, tried.then)
     verdict = localisation_error(guess, claims, true)
     found = verdict.interval(Streams(seed).numpy(f"audit {tried.name}"))
     return Attack(
         name=tried.name,
-        title=tried.title,
+        title=tried.title or tried.name,
         what=tried.what,
         error=found.estimate,
         low=found.low,
         high=found.high,
         random=verdict.random,
+    )
+
+
+def ranking(name: str, what: str, auc: Interval) -> Attack:
+    """Return an attack that ranks people: its error is the share of wrong pairs."""
+
+    def wrong(value: float | None) -> float | None:
+        return None if value is None else float(np.clip(1 - value, 0, 1))
+
+    error, low, high = wrong(auc.estimate), wrong(auc.high), wrong(auc.low)
+    return Attack(
+        name=name, title=name, what=what, error=error, low=low, high=high, random=0.5
     )

@@ -8,7 +8,8 @@ process without a network, and both results are compared.
 import csv
 import json
 import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -23,7 +24,6 @@ from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import simulation
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.federation.field.settings import METHOD, FieldTask
 from epifalcon.federation.field.site import FieldOrder
 from epifalcon.federation.nvflare.admin import Admin, connect
 from epifalcon.federation.nvflare.jobs import RUNS, job_of, server_run, site_run
@@ -36,6 +36,7 @@ from epifalcon.federation.sites.run import FalconOrder
 from epifalcon.federation.sites.server_run import PROGRESS, SCORES, SUMMARY, Conduct
 from epifalcon.federation.sites.session import Order
 from epifalcon.federation.sites.switchboard import InMemoryTransport
+from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.progress import Progress, silent
@@ -64,26 +65,42 @@ class Rehearsal:
 
     @property
     def order(self) -> Order:
-        """What the server asks of its sites."""
+        """What the server requests from its sites."""
         return order_of(self.method, self.experiment, self.rules, self.seed)
 
 
+def federated_experiment(
+    preset: str,
+    method: str = "falcon",
+    overrides: Sequence[str] = (),
+    *,
+    mode: str | None = None,
+    rounds: int | None = None,
+) -> Experiment:
+    """Load an experiment with so many rounds, or sweeps, and no early stopping."""
+    chosen = entry(method)
+    modes = (
+        () if mode is None else (f"{chosen.privacy_table or 'privacy'}.mode={mode}",)
+    )
+    exact: tuple[str, ...] = ()
+    if rounds is not None and chosen.runs_in_sweeps:
+        exact = (f"field.sweeps={rounds}", f"field_privacy.sweeps={rounds}")
+    elif rounds is not None:
+        exact = (f"model.rounds={rounds}", f"stopping.patience={max(rounds, 1)}")
+    return Experiment.load(preset, [*modes, *overrides, *exact])
+
+
 def order_of(method: str, experiment: Experiment, rules: SiteRules, seed: int) -> Order:
-    """What an experiment asks of sites, with the disease as methods know it."""
-    if method == FalconOrder.method:
-        settings = experiment.prediction
-        return FalconOrder(settings=settings, rules=rules, seed=seed)
-    if method != METHOD:
+    """Return what an experiment requests from sites, with the disease as believed."""
+    chosen = entry(method)
+    if not chosen.is_federated:
         raise SettingsError(
             f"--method {method}: falcon and falcon-field run over sites"
         )
-    task = FieldTask.of(
-        experiment.settings_of(METHOD),
-        experiment.believed_pathogen,
-        experiment.believed_rule,
-        experiment.labels.test_errors,
-    )
-    return FieldOrder(settings=task, rules=rules, seed=seed)
+    if chosen.trains_in_rounds:
+        settings = experiment.prediction
+        return FalconOrder(settings=settings, rules=rules, seed=seed)
+    return FieldOrder(settings=experiment.field_task, rules=rules, seed=seed)
 
 
 def rehearse(
@@ -276,16 +293,6 @@ def _in_process(
     finally:
         for one in sites.values():
             one.close()
-
-
-def with_rounds(experiment: Experiment, rounds: int | None) -> Experiment:
-    """The experiment with so many rounds of Falcon, without early stopping."""
-    if rounds is None:
-        return experiment
-    stopping = replace(experiment.stopping, patience=max(rounds, 1))
-    return replace(
-        experiment, model=replace(experiment.model, rounds=rounds), stopping=stopping
-    )
 
 
 def deal(city: Path, out: Path, sites: int) -> list[Path]:

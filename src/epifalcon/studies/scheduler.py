@@ -6,10 +6,13 @@ seeds only add what is missing. One process at a time works on a folder.
 """
 
 import contextlib
+import logging
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from epifalcon import store
 from epifalcon.errors import (
@@ -26,14 +29,16 @@ from epifalcon.experiments.measurements import (
     Measured,
     source_sha256,
 )
-from epifalcon.experiments.run_folder import METHODS
+from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS, Begun, begin
+from epifalcon.experiments.simulation import Epidemic, Prepared, prepare, run_epidemics
 from epifalcon.locks import alone
 from epifalcon.progress import Progress
-from epifalcon.studies.beginning import Simulations, begin_folder, begin_run, is_begun
+from epifalcon.settings import as_plain, fingerprint
 from epifalcon.studies.study import Cell, FollowUp
-from epifalcon.studies.study_plan import Plan, Planned
+from epifalcon.studies.study_plan import Plan, Planned, begun_with
 from epifalcon.studies.worker_pool import Ended, Job, Running, Workers, run_jobs
 
+_log = logging.getLogger(__name__)
 _BASE_MB, _BYTES_PER_VISIT = 500, 1200
 """Memory of a method that was never measured: that of the largest in trials."""
 _MARGIN = 1.2
@@ -41,6 +46,15 @@ _MARGIN = 1.2
 _FOLLOW_UP_MB = 2500.0
 _SHOWN = 3
 """Workers whose progress is shown."""
+_GROWS = [
+    *("seed-", ".seed-", "figures/"),
+    *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
+]
+"""Beginnings of files that are added to the folder of a comparison."""
+_CITIES, _EPIDEMICS = 2, 3
+"""Simulations that are stored for other cells."""
+_MOST_VISITS = 20_000_000
+"""Of a city that is stored: 80 MB."""
 
 Results = Mapping[str, Mapping[int, Measured | Failed]]
 """By method and seed."""
@@ -148,7 +162,12 @@ def run_follow_ups(
     tasks: Sequence[FollowUpTask], workers: Workers, progress: Progress
 ) -> None:
     """Run the follow-ups that have no result yet; failures are stored."""
-    due = {one.name: one for one in tasks if _is_due(one, workers.retry)}
+    due: dict[str, FollowUpTask] = {}
+    for one in tasks:
+        failed = Failed.load(one.place)
+        if Followed.load(one.place) is None and (failed is None or workers.retry):
+            _forget_failure(one.place)
+            due[one.name] = one
     jobs = [
         Job(
             name,
@@ -169,15 +188,9 @@ def run_follow_ups(
         _store_failure(ended, place, done=Followed.load(place) is not None)
 
 
-def _is_due(task: FollowUpTask, retry: bool) -> bool:
-    if Followed.load(task.place) is not None:
-        return False
-    if Failed.load(task.place) is None:
-        return True
-    if retry:
-        with store.writing(task.place):
-            (task.place / FAILED).unlink()
-    return retry
+def _forget_failure(place: Path) -> None:
+    with store.writing(place):
+        (place / FAILED).unlink(missing_ok=True)
 
 
 def _store_failure(
@@ -259,6 +272,103 @@ class _History:
     """Duration of each method's latest process."""
 
 
+class Simulations:
+    """Create the inputs of runs; cells that share a city or an outbreak reuse it."""
+
+    def __init__(self) -> None:
+        self._cities: dict[str, Prepared] = {}
+        self._epidemics: dict[str, Epidemic] = {}
+
+    def begun(self, plan: Plan, seed: int, threads: int) -> Begun:
+        """Return the inputs of the run of ``seed``, as ``epifalcon run`` makes them."""
+        experiment = plan.experiment
+        settings = {"city": as_plain(experiment.city), "seed": seed}
+        key = fingerprint(settings)
+        city = self._cities.get(key) or prepare(plan.name, experiment, seed)
+        for part in ("pathogen", "outbreak", "labels"):
+            settings[part] = as_plain(getattr(experiment, part))
+        outbreak = fingerprint(settings)
+        traces = city.traces
+        epidemic = self._epidemics.get(outbreak)
+        if epidemic is None:
+            epidemic = next(run_epidemics(experiment, traces, seed))
+        if traces.people * traces.slots <= _MOST_VISITS:
+            _put(self._cities, key, city, _CITIES)
+            _put(self._epidemics, outbreak, epidemic, _EPIDEMICS)
+        if not len(epidemic.labels.hidden):
+            raise DataError(
+                "everybody is tested and nobody hidden: there is nobody to compare by"
+            )
+        origin = store.Origin.now(as_plain(experiment), seed)
+        prepared = replace(
+            city, name=plan.name, experiment=experiment, city_origin=origin
+        )
+        reported, known = prepared.reported(seed), epidemic.labels.known
+        folder = plan.run_folder(seed)
+        return Begun(folder, prepared, seed, reported, known, epidemic, threads)
+
+
+def _put(stored: dict[str, Any], key: str, made: object, most: int) -> None:
+    stored.setdefault(key, made)
+    while len(stored) > most:
+        del stored[next(iter(stored))]
+
+
+def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
+    """Create the comparison's folder with its first run; return threads of its workers.
+
+    The number of threads decides last bits, so it stays as it was at first. The first
+    run is made before the folder: what is impossible leaves nothing. Of an existing
+    folder every byte of every run is checked, and damaged inputs are made again from
+    settings and seed.
+    """
+    begun = begun_with(plan.folder)
+    if begun is None:
+        made = simulated.begun(plan, plan.seeds[0], threads)
+        origin = store.Origin.now(as_plain(plan.experiment), None)
+        meta = {
+            "name": plan.name,
+            "overrides": list(plan.overrides),
+            "threads": threads,
+            "grows": _GROWS,
+        }
+        with store.new_directory(plan.folder) as scratch:
+            text = plan.experiment.to_toml()
+            (scratch / SETTINGS).write_text(text, encoding="utf-8")
+            store.write_manifest(scratch, COMPARISON, meta=meta, origin=origin)
+        begin(made)
+        return threads
+    threads = int(begun["meta"]["threads"])
+    for seed in plan.seeds:
+        if not is_begun(plan, seed):
+            continue
+        try:
+            store.verify(plan.run_folder(seed))
+        except CorruptFileError as error:
+            _log.warning("%s; made again", error)
+            _remake(simulated.begun(plan, seed, threads))
+    return threads
+
+
+def _remake(made: Begun) -> None:
+    """Put a run's inputs in place of damaged ones; results of methods stay."""
+    folder, methods = made.folder, made.folder / METHODS
+    aside = folder.with_name(f".{folder.name}.{METHODS}")
+    with store.writing(folder, aside):
+        if methods.is_dir():
+            methods.rename(aside)
+        shutil.rmtree(folder)
+    begin(made)
+    with store.writing(folder, aside):
+        if aside.is_dir():
+            aside.rename(methods)
+
+
+def is_begun(plan: Plan, seed: int) -> bool:
+    """Return True if the run of ``seed`` is in the comparison's folder."""
+    return (plan.run_folder(seed) / store.MANIFEST).is_file()
+
+
 class Scheduler:
     """What is to be run, in which order, and what finished jobs took."""
 
@@ -328,8 +438,7 @@ class Scheduler:
             return False
         if failed.killed:
             self._exclusive.add(task.job.name)
-        with store.writing(place):
-            (place / FAILED).unlink()
+        _forget_failure(place)
         return True
 
     def batches(self) -> Iterator[list[Job]]:
@@ -347,7 +456,7 @@ class Scheduler:
                 continue
             mine = [one for one in tasks if one.plan is plan and one.seed == seed]
             try:
-                begin_run(plan, seed, self._threads[plan.folder], self._simulations)
+                begin(self._simulations.begun(plan, seed, self._threads[plan.folder]))
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
@@ -423,12 +532,7 @@ class Scheduler:
                 left += max(0.0, expected - begun.get(name, 0.0))
         done, total = len(self._ended), len(self._tasks)
         _report(
-            progress,
-            "methods and seeds",
-            done,
-            total,
-            running,
-            left if known else None,
+            progress, "methods and seeds", done, total, running, left if known else None
         )
 
 

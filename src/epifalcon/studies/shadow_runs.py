@@ -1,9 +1,9 @@
 """Shadow runs: one method trained many times, each on half of the tests.
 
-City, outbreak and method stay; what changes is whose tests are known, drawn anew
-for every run, and the seed of the training. People whose tests are left out are
-treated like anybody who was never tested. ``evaluation.attacks.membership`` reads
-from such runs what scores give away; ``inferences`` reports it for an audit.
+City, outbreak and method stay the same; each run has its own seed and its own half of
+the tests. People whose tests are left out are treated as if they were never tested.
+``evaluation.attacks.membership`` finds what the scores of such runs reveal;
+``inferences`` reports it for an audit.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import unit_interval, whole
+from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.attacks import membership
@@ -29,39 +29,18 @@ from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
-from epifalcon.studies.diagnosing import ranking
-from epifalcon.types import Mask, PersonIds, Probabilities
+from epifalcon.studies.place_attacks import ranking
+from epifalcon.types import Mask, PersonIds
 
 _KIND = "shadow-run"
 _NAME = "shadow runs"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShadowSettings:
-    """How many runs, and how many of the tests each of them sees."""
-
-    runs: int = 16
-    share: float = 0.5
-    """Of the tested people, drawn anew for each run."""
-
-    def __post_init__(self) -> None:
-        whole(4, runs=self.runs)
-        unit_interval(share=self.share)
-        if self.share in (0, 1):
-            raise SettingsError(f"share={self.share} must leave people on both sides")
-
-
-@dataclass(frozen=True)
-class Attacked:
-    """A method of the catalogue and its settings; its own where None."""
-
-    name: str
-    settings: Any = None
+_SHARE = 0.5
+"""Of the tested people, drawn for each run."""
 
 
 @dataclass(frozen=True, eq=False)
 class ShadowRuns:
-    """The scores that all runs handed out to the tested people."""
+    """The scores of tested people in all runs."""
 
     person: PersonIds
     """(people,) who was tested, by number in the city, in ascending order."""
@@ -75,99 +54,73 @@ def run_shadows(
     folder: Path,
     traces: Traces,
     known: Known,
-    attacked: Attacked,
-    settings: ShadowSettings | None = None,
+    method: str,
+    settings: Any = None,  # noqa: ANN401
     *,
+    runs: int = 16,
     context: Context | None = None,
     seed: int = 0,
 ) -> ShadowRuns:
-    """Train the method on every half; each run is kept in ``folder`` when done.
+    """Train ``method`` on half of the tests, ``runs`` times; store runs in ``folder``.
 
-    Runs that are there already are read, so a call that was stopped is gone on
-    with; those of other data, settings or seed are refused with ``DataError``.
-    ``seed`` decides all draws, ``context.progress`` reports each run.
+    Runs that are stored already are read, so that a call can be resumed; those of
+    other data, settings or seed are refused with ``DataError``. ``seed`` decides all
+    draws, ``context.progress`` reports each run.
     """
-    settings = ShadowSettings() if settings is None else settings
+    whole(4, runs=runs)
     context = Context() if context is None else context
     known.require_people_of(traces)
-    if entry(attacked.name).kind == "ceiling":
-        raise SettingsError(f"{attacked.name} is given the truth: nothing to attack")
+    if entry(method).is_ceiling:
+        raise SettingsError(f"{method} is given the truth: nothing to attack")
     person = np.flatnonzero(known.tested).astype(np.int32)
     if len(person) < 4:
         raise DataError(f"{len(person)} people were tested: too few to attack")
-    data = _data_sha256(traces, known, context)
+    made = method_class(method)
+    own = made.settings_type() if settings is None else settings
+    identity = {
+        "method": method,
+        "settings": as_plain(own),
+        "share": _SHARE,
+        "data_sha256": _data_sha256(traces, known, context),
+    }
     score, included = [], []
-    for number in range(settings.runs):
-        context.progress(_NAME, number, settings.runs)
-        inside = _half(known, settings, seed, number)
-        origin = _origin(attacked, settings, data, _seed(seed, number))
+    for number in range(runs):
+        context.progress(_NAME, number, runs)
+        rng = Streams(seed).numpy(f"shadow half {number}")
+        count = min(max(1, round(_SHARE * len(person))), len(person) - 1)
+        inside = np.zeros(known.people, np.bool_)
+        inside[rng.choice(person, count, replace=False)] = True
+        run_seed = Streams(seed).seed_for(f"shadow run {number}")
+        origin = store.Origin.now(identity, run_seed)
         place = folder / f"run-{number:03d}"
         if not place.is_dir():
-            method = method_class(attacked.name)(
-                attacked.settings, seed=_seed(seed, number)
-            )
             quiet = replace(context, progress=silent, folder=None)
-            method.fit(traces, known.of_people(inside), quiet)
-            risk = method.predict_proba()
+            fitted = made(settings, seed=run_seed)
+            fitted.fit(traces, known.of_people(inside), quiet)
+            risk = fitted.predict_proba()
             arrays = {"risk": risk[person], "included": inside[person]}
             with store.new_directory(place) as scratch:
                 store.write(scratch, _KIND, arrays, meta={}, origin=origin)
-        risk, there = _read(place, origin)
-        if not np.array_equal(there, inside[person]):
+        require_same(place, verified(place), origin, exact=False)
+        stored = store.read(place, _KIND).arrays
+        if not np.array_equal(stored.get("included", ()), inside[person]):
             raise CorruptFileError(f"{place}: holds a run on other people's tests")
-        score.append(risk)
-        included.append(there)
-    context.progress(_NAME, settings.runs, settings.runs)
+        score.append(np.array(stored["risk"]))
+        included.append(inside[person])
+    context.progress(_NAME, runs, runs)
     infected = known.status[person] == 1
     return ShadowRuns(person, infected, Shadows(np.stack(score), np.stack(included)))
 
 
-def _half(known: Known, settings: ShadowSettings, seed: int, number: int) -> Mask:
-    """Whose tests run ``number`` is given: (people of the city,)."""
-    rng = Streams(seed).numpy(f"shadow half {number}")
-    tested = np.flatnonzero(known.tested)
-    count = min(max(1, round(settings.share * len(tested))), len(tested) - 1)
-    inside = np.zeros(known.people, np.bool_)
-    inside[rng.choice(tested, count, replace=False)] = True
-    return inside
-
-
-def _seed(seed: int, number: int) -> int:
-    return Streams(seed).seed_for(f"shadow run {number}")
-
-
-def _origin(
-    attacked: Attacked, settings: ShadowSettings, data: str, seed: int
-) -> store.Origin:
-    made = method_class(attacked.name).settings_type
-    own = made() if attacked.settings is None else attacked.settings
-    told = {
-        "method": attacked.name,
-        "settings": as_plain(own),
-        "share": settings.share,
-        "data_sha256": data,
-    }
-    return store.Origin.now(told, seed)
-
-
-def _read(place: Path, origin: store.Origin) -> tuple[Probabilities, Mask]:
-    require_same(place, verified(place), origin, exact=False)
-    kept = store.read(place, _KIND)
-    try:
-        return np.array(kept.arrays["risk"]), np.array(kept.arrays["included"])
-    except KeyError as error:
-        raise CorruptFileError(f"{place}: the record lacks {error}") from None
-
-
 def _data_sha256(traces: Traces, known: Known, context: Context) -> str:
-    """Which traces, tests and rates the runs are of."""
+    """Return a hash of traces, tests and rates."""
     digest = hashlib.sha256()
-    told = {
+    rates = {
         "clock": as_plain(traces.clock),
         "pathogen": as_plain(context.pathogen),
         "rule": as_plain(context.rule),
     }
-    digest.update(repr(sorted(told.items())).encode())
+    digest.update(repr(sorted(rates.items())).encode())
     for array in (traces.by_slot, known.person, known.positive, known.slot):
         digest.update(f"{array.dtype} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
@@ -180,9 +133,9 @@ def inferences(
     runs: int,
     progress: Progress,
 ) -> list[Attack]:
-    """What the risks that people are told give away of who was tested, and how.
+    """Evaluate what risks reveal about who was tested, and with which result.
 
-    ``settings`` are those of the run's method; none are tried without ``runs``.
+    ``settings`` are those of the run's method; without ``runs`` nothing is tried.
     """
     if not runs:
         return []
@@ -197,26 +150,24 @@ def inferences(
         run.place / "shadows",
         run.traces,
         run.known,
-        Attacked(run.method, settings),
-        ShadowSettings(runs=runs),
+        run.method,
+        settings,
+        runs=runs,
         context=context,
         seed=run.seed,
     )
     found = membership.infer(made.shadows, made.infected)
-    return [
-        _inferred(
-            "membership from risks", "whose test was learnt from", found.membership
-        ),
-        _inferred("result from risks", "a tested person's result", found.result),
-        _inferred(
+    attacks = []
+    for name, what, figures in (
+        ("membership from risks", "whose test was learnt from", found.membership),
+        ("result from risks", "a tested person's result", found.result),
+        (
             "result from others' risks",
             "the same where the own test was left out: what others' tests tell",
             found.result_without,
         ),
-    ]
-
-
-def _inferred(name: str, what: str, found: membership.Figures) -> Attack:
-    auc, tpr = found.auc, found.tpr
-    made = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
-    return replace(made, tpr_at_1_percent=tpr.mean)
+    ):
+        auc = figures.auc
+        one = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
+        attacks.append(replace(one, tpr_at_1_percent=figures.tpr.mean))
+    return attacks

@@ -1,8 +1,7 @@
-"""A study: which methods under which settings, and what is shown of their figures.
+"""A study: which methods under which settings, and how their results are shown.
 
-A study is data. Its cells name a preset, what is changed in it and the methods
-that run there; how cells are run, kept and tabled is the same for all studies.
-Free of torch.
+A study is data. Its cells name a preset, overrides and the methods that run there;
+running, storing and tabulating them is the same for all studies. Free of torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +20,20 @@ Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
 SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
 FollowUp = Literal["audit", "places", "sizes"]
-"""What is measured on a finished run: every attack of the privacy card, attacks on
-claimed places alone, or how large hypergraph and contact graph are."""
+"""Analysis of a finished run: every attack of the privacy card, attacks on claimed
+places alone, or sizes of hypergraph and contact graph."""
 KIND: Final = "study"
-"""What the manifest of a finished one says it holds."""
+"""Kind of a finished study in its manifest."""
 TABLE: Final = "table"
-"""Of the files that hold the result: ``table.json`` and others."""
-ACCURACY: Final = ("dep", "auc", "f1", "accuracy", "bep")
-"""The paper's metrics, in its order."""
+"""Name of the files with the result: ``table.json`` and others."""
 
 
 @dataclass(frozen=True)
 class Against:
-    """What a row's figures are held against, on the same seeds."""
+    """The reference of a row's differences, on the same seeds."""
 
     name: str
-    """As tables call it."""
+    """Shown in tables."""
     cell: str | None = None
     """None: the row's own."""
     method: str | None = None
@@ -48,23 +45,23 @@ class Cell:
     """Methods under one set of settings: one line of a table for each."""
 
     label: str
-    """Of its own in the study."""
+    """Unique in the study."""
     preset: str
     methods: tuple[str, ...]
     overrides: tuple[str, ...] = ()
     group: str = ""
-    """Cells of one group stand in one table. Rows held against a reference of one
-    group share Holm's adjustment."""
+    """Cells of one group share a table. Rows compared with a reference of one group
+    share Holm's adjustment."""
     facts: Plain = field(default_factory=dict)
-    """What sets the cell apart, by name: a figure's axis, a column of the CSV."""
+    """What distinguishes the cell, by name: a plot's axis, a column of the CSV."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """What a method is called here, where its usual name does not do."""
+    """Titles of methods that differ from their usual ones."""
     against: tuple[Against, ...] = ()
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's figures, by method and metric."""
     then: FollowUp | None = None
     most_seeds: int | None = None
-    """The first so many seeds alone; None for all. Each row tells its seeds."""
+    """Only the first so many seeds; None for all."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,7 @@ class Column:
     title: str
     digits: int = 3
     on_screen: bool = True
-    """Whether a terminal shows it too, which has room for few."""
+    """Whether a terminal, which has room for few, shows it too."""
 
 
 EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
@@ -95,14 +92,6 @@ def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, Drawn]:
     return {} if figure is None else {name: Drawn(figure, caption)}
 
 
-def _nothing_more(_ran: Any, _rows: Sequence[Plain]) -> dict[str, Any]:  # noqa: ANN401
-    return {}
-
-
-def _nothing_told(_result: Plain) -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Study:
     """One table or figure of the paper, or one of our own."""
@@ -115,56 +104,43 @@ class Study:
     """The paper's table or figure."""
     cells: Callable[[Scale], Sequence[Cell]]
     draw: Callable[[Plain], Mapping[str, Drawn]]
-    """Pictures of the result, by name."""
-    metrics: tuple[str, ...] = ACCURACY
-    """Shown and held against others, in this order."""
+    """Return plots of the result, by name."""
+    metrics: tuple[str, ...] = ("dep", "auc", "f1", "accuracy", "bep")
+    """Shown and compared, in this order; by default the paper's."""
     columns: tuple[Column, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
-    """What words mean that only this study's tables have."""
+    """Meaning of words that only this study's tables have."""
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
-    """How many, unless told."""
+    """Default number of seeds."""
     cpu_hours: Mapping[Scale, float] = field(default_factory=dict)
     """Approximate cost with that many seeds."""
     first_seed: int = 0
     recalibration: bool = False
     """Whether there is a table of risks recalibrated on masked people."""
     ranked: bool = False
-    """Whether rows stand by AUC, and not as the cells do."""
+    """Whether rows are ordered by AUC, and not by cell."""
     notes: tuple[str, ...] = ()
     """What a reader of the tables must know."""
     scale_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The same, for one scale alone."""
-    read: Callable[[Plain], Sequence[str]] = _nothing_told
-    """What the result says that only this study can: sentences. With none it is told
-    which method of each group ranks best."""
-    more: Callable[[Any, Sequence[Plain]], dict[str, Any]] = _nothing_more
-    """What else the result holds, for the pictures, from ``scheduler.StudyRun`` and
-    the rows."""
+    more: Callable[[Any, Sequence[Plain]], dict[str, Any]] | None = None
+    """Further parts of the result, for plots, from ``scheduler.StudyRun`` and rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """How a study is wanted."""
+    """The part of a study that is requested."""
 
     scale: Scale = "full"
     seeds: int | None = None
-    """None for as many as the study usually has."""
+    """None for the study's default."""
     methods: tuple[str, ...] = ()
-    """These alone; none for all."""
+    """Only these; none for all."""
     cells: tuple[str, ...] = ()
-    """Labels of these alone; none for all."""
+    """Only the cells with these labels; none for all."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
             raise SettingsError(unknown_name("scale", str(self.scale), SCALES))
         if self.seeds is not None:
             whole(1, seeds=self.seeds)
-
-
-def keyed(rows: Sequence[Plain]) -> dict[str, Plain]:
-    """Rows of one group by method; by cell too where a method comes again."""
-    keyed: dict[str, Plain] = {}
-    for row in rows:
-        method = row["method"]
-        keyed[method if method not in keyed else f"{method}: {row['cell']}"] = row
-    return keyed

@@ -4,10 +4,10 @@ A folder holds tables, plots, the command and one page. It appears atomically, i
 place of an earlier one of the same study and scale.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies.study import KIND, TABLE, Study
-from epifalcon.studies.study_findings import findings
 from epifalcon.studies.study_list import find_study, study_names
 from epifalcon.studies.study_plan import Planned
 from epifalcon.studies.study_tables import (
@@ -28,10 +27,10 @@ from epifalcon.studies.study_tables import (
     cost_table,
     difference_tables,
     figure_tables,
+    findings,
     headline,
     lead,
     recalibration_tables,
-    result_tables,
 )
 from epifalcon.types import Plain
 
@@ -42,14 +41,6 @@ REPORT: Final = "report.html"
 _MARKER = "epifalcon studies"
 _MOST_LABELS = 4
 """Settings that a row of the table of towns names."""
-
-
-@dataclass(frozen=True)
-class FinishedStudy:
-    """The folder of a finished study and its result."""
-
-    folder: Path
-    result: dict[str, Any]
 
 
 def require_free(out: Path, planned: Planned) -> None:
@@ -77,24 +68,21 @@ def require_free(out: Path, planned: Planned) -> None:
             f"{out}: holds study {meta['study']} at scale {meta['scale']}, not "
             f"{planned.study.name} at {planned.scale}; choose another folder"
         )
-    _refuse_fewer_seeds(out, planned)
+    if planned.scale == "full":
+        _refuse_fewer_seeds(out, len(planned.seeds))
     store.refuse_occupied(out, overwrite=True)
 
 
-def _refuse_fewer_seeds(out: Path, planned: Planned) -> None:
-    """At full size a seed takes hours: do not replace a table of more seeds."""
-    if planned.scale != "full":
-        return
-    wanted = len(planned.seeds)
-    try:
+def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
+    """Do not replace a table of more seeds: at full size a seed takes hours."""
+    there = 0
+    # A damaged table needs no protection.
+    with contextlib.suppress(OSError, ValueError, KeyError):
         text = (out / f"{TABLE}.json").read_text(encoding="utf-8")
         there = len(json.loads(text)["seeds"])
-    except (OSError, ValueError, KeyError):
-        # Damaged: there is nothing to protect.
-        return
-    if wanted < there:
+    if seeds < there:
         raise WriteError(
-            f"{out}: holds {there} seeds, {wanted} are asked for; choose another "
+            f"{out}: holds {there} seeds, {seeds} are asked for; choose another "
             f"folder with --out, or --seeds {there}"
         )
 
@@ -121,21 +109,37 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
     captions = {
         one.path.stem: {"caption": one.caption, "wide": one.wide} for one in pictures
     }
-    said = findings(study, result)
-    kept = {**result, "reading": said, _PICTURES: captions}
+    said = findings(result)
+    stored = {**result, "reading": said, _PICTURES: captions}
     for name, text in {
         f"{TABLE}.csv": as_csv(study, result),
         f"{TABLE}.md": as_markdown(study, result, said),
         "command.txt": _command(result),
-        REPORT: _page(planned, result, pictures, said).to_html(),
-        f"{TABLE}.json": json_text(kept, indent=1) + "\n",
+        REPORT: _page(planned, result, pictures).to_html(),
+        f"{TABLE}.json": json_text(stored, indent=1) + "\n",
     }.items():
         store.replace_text(folder / name, text)
 
 
-def finished_studies(folder: Path) -> list[FinishedStudy]:
-    """Return the finished studies in ``folder`` by name, every byte checked."""
-    found = []
+def keep_comparison(planned: Planned, result: Plain) -> Path:
+    """Write the files of a comparison into its folder; return its page.
+
+    Nothing is written if the stored result is the same.
+    """
+    (plan,) = planned.comparisons
+    stored = plan.folder / f"{TABLE}.json"
+    with store.writing(plan.folder):
+        before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
+        # Findings and captions come after the result.
+        if not before.startswith(json_text(result, indent=1)[:-2]):
+            stored.unlink(missing_ok=True)
+            write_files(plan.folder, planned, result)
+    return plan.folder / REPORT
+
+
+def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
+    """Return the results of finished studies by their folder, every byte checked."""
+    found = {}
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not (place / f"{TABLE}.json").is_file():
             continue
@@ -149,7 +153,7 @@ def finished_studies(folder: Path) -> list[FinishedStudy]:
             continue
         store.verify(place)
         text = (place / f"{TABLE}.json").read_text(encoding="utf-8")
-        found.append(FinishedStudy(place, json.loads(text)))
+        found[place] = json.loads(text)
     return found
 
 
@@ -159,7 +163,11 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
     It loads nothing from outside; links lead to the page of each study.
     """
     order = study_names()
-    found = [one for one in finished_studies(results) if one.result["study"] in order]
+    found = [
+        (place, result)
+        for place, result in finished_studies(results).items()
+        if result["study"] in order
+    ]
     if not found:
         raise DataError(
             f"{results}: holds no finished study; make one with: epifalcon study run "
@@ -171,12 +179,12 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
         encoding="utf-8", errors="replace"
     ):
         raise WriteError(f"{out}: is no page of studies; choose another file")
-    found.sort(key=lambda one: (order.index(one.result["study"]), one.result["scale"]))
+    found.sort(key=lambda one: (order.index(one[1]["study"]), one[1]["scale"]))
     page = Page(
         title="epifalcon: studies",
         lead="Findings, first table and figures of each finished study. All tables are "
         "on the page of each.",
-        sections=[_study_section(one, out) for one in found],
+        sections=[_study_section(*one, out) for one in found],
         marker=_MARKER,
     )
     with store.writing(out, out.with_name(f".{out.name}.partial")):
@@ -184,32 +192,34 @@ def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
         store.replace_text(out, page.to_html())
     return [
         {
-            "study": one.result["study"],
-            "scale": one.result["scale"],
-            "rows": len(one.result["rows"]),
-            "seeds": len(one.result["seeds"]),
-            "cpu_hours": one.result["cpu_hours"],
-            "report": str(one.folder / REPORT),
+            "study": result["study"],
+            "scale": result["scale"],
+            "rows": len(result["rows"]),
+            "seeds": len(result["seeds"]),
+            "cpu_hours": result["cpu_hours"],
+            "report": str(place / REPORT),
         }
-        for one in found
+        for place, result in found
     ]
 
 
-def _study_section(one: FinishedStudy, out: Path) -> Section:
+def _study_section(place: Path, result: Plain, out: Path) -> Section:
     """Return findings, the first table and every plot of a study."""
-    result = one.result
     study = find_study(result["study"])
-    said = findings(study, result)
-    link = os.path.relpath(one.folder / REPORT, out.parent)
-    parts: list[Part] = [Link("All tables of this study", link)]
-    parts += [Text(said, "findings")] if said else []
-    parts += result_tables(study, result)[:1]
-    for path in sorted((one.folder / _FIGURES).glob("*.png")):
+    link = os.path.relpath(place / REPORT, out.parent)
+    parts: list[Part] = [Link("All tables of this study", link), *_said(result)]
+    parts += figure_tables(study, result)[:1]
+    for path in sorted((place / _FIGURES).glob("*.png")):
         shown = result.get(_PICTURES, {}).get(path.stem, {})
         name = f"{study.title}, {result['scale']}: {path.stem.replace('-', ' ')}"
         wide = shown.get("wide", False)
         parts.append(Picture(path, shown.get("caption") or name, wide=wide))
     return Section(headline(result), parts, lead(result))
+
+
+def _said(result: Plain) -> list[Text]:
+    said = findings(result)
+    return [Text(said, "findings")] if said else []
 
 
 def _draw(folder: Path, study: Study, result: Plain) -> list[Picture]:
@@ -236,9 +246,7 @@ def _command(result: Plain) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(
-    planned: Planned, result: Plain, pictures: Sequence[Picture], said: Sequence[str]
-) -> Page:
+def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
     study, rows, seeds = planned.study, result["rows"], len(result["seeds"])
     cards = [
         (str(len(rows)), "row" if len(rows) == 1 else "rows"),
@@ -260,7 +268,7 @@ def _page(
         lead=lead(result),
         headline=cards,
         sections=[
-            Section("Results", [*([Text(said, "findings")] if said else []), *figures]),
+            Section("Results", [*_said(result), *figures]),
             Section("Figures", pictures),
             Section("Differences", differences),
             Section("Recalibration", recalibration_tables(study, result)),

@@ -8,7 +8,6 @@ part in that adjustment.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from epifalcon import store
@@ -28,30 +27,24 @@ from epifalcon.privacy.events import UNITS
 from epifalcon.reports.metrics import METRICS as REGISTRY
 from epifalcon.reports.metrics import STUDY_METRICS as METRICS
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Against, Cell
+from epifalcon.studies.study import Cell
 from epifalcon.studies.study_plan import Plan, Planned
 from epifalcon.types import Plain
 
 LEVEL: Final = 0.95
-_BOUND: Final = "oracle"
-"""The ceiling that no method passes honestly; others see a part of the truth."""
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
-ON_TEST: Final = "selected on test people"
-"""Part of the protocol of rows whose round was chosen on the people they are
-evaluated on."""
-_AFTER_CPU: Final = "follow_up_cpu_seconds"
 
 
 def study_result(ran: StudyRun) -> dict[str, Any]:
-    """What ``epifalcon study run --json`` prints, and ``table.json`` holds."""
+    """Return what ``epifalcon study run --json`` prints and ``table.json`` holds."""
     planned, study = ran.planned, ran.planned.study
     rows = [
         _row(ran, cell, method) for cell in planned.cells for method in cell.methods
     ]
-    for number, cell in enumerate(planned.cells):
-        if any(other.label == cell.label for other in planned.cells[:number]):
-            raise EpifalconError(f"study {study.name}: two cells {cell.label!r}")
+    for label, count in Counter(cell.label for cell in planned.cells).items():
+        if count > 1:
+            raise EpifalconError(f"study {study.name}: two cells {label!r}")
     _add_differences(planned, rows)
     if study.ranked:
         order = list(dict.fromkeys(row["group"] for row in rows))
@@ -70,13 +63,13 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
             *study.notes,
             *study.scale_notes.get(planned.scale, ()),
             *_failures(rows),
-            *limit_notes(rows),
+            *_limit_notes(rows),
             *_leaks(planned, rows),
         ],
         "made_by": planned.command,
         "cpu_hours": ran.cpu_hours,
         "versions": store.installed_versions(),
-        **study.more(ran, rows),
+        **(study.more(ran, rows) if study.more else {}),
     }
 
 
@@ -90,7 +83,11 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
         {
             "seed": seed,
             **{name: one.metrics[name] for name in METRICS},
-            **_cost(one),
+            "seconds": one.seconds,
+            "cpu_seconds": one.cpu_seconds,
+            "peak_rss_mb": one.peak_rss_mb,
+            "prevalence": one.metrics["prevalence"],
+            "hidden_people": one.metrics["people"],
             **vars(one.training),
             **_spent(plan, seed, method),
             **_after(after[seed]),
@@ -131,9 +128,9 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
         },
         "masked": interval(over_seeds([one.masked for one in measured]))["mean"],
         "left_raw": next((one.left_raw for one in measured if one.left_raw), None),
-        **training_columns(measured),
+        **_training(measured),
         "seeds": list(done),
-        "failed": told_failures(failed),
+        "failed": _failure_text(failed),
         "then": cell.then,
         "by_seed": flat,
     }
@@ -141,29 +138,19 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
 
 def protocol(planned: Planned, cell: Cell, method: str) -> str:
     """Return whose results the method saw, and whether test people chose its round."""
-    if entry(method).kind == "ceiling":
+    if entry(method).is_ceiling:
         return "truth of others"
     if not entry(method).trains_in_rounds:
         return "reported"
     settings = planned.plans[cell.label].experiment.prediction_of(method)
     seen = "all cases" if settings.macro_cases == "all" else "reported"
     if settings.stopping.selected_on == "test":
-        return f"{seen}, {ON_TEST}"
+        return f"{seen}, selected on test people"
     return seen
 
 
-def _cost(one: Measured) -> dict[str, float | None]:
-    return {
-        "seconds": one.seconds,
-        "cpu_seconds": one.cpu_seconds,
-        "peak_rss_mb": one.peak_rss_mb,
-        "prevalence": one.metrics["prevalence"],
-        "hidden_people": one.metrics["people"],
-    }
-
-
 def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
-    """Rounds and the true epsilon by unit, of methods that tell them."""
+    """Return rounds and the true epsilon by unit, of methods that report them."""
     try:
         meta = store.read_manifest(plan.place(seed, method) / PREDICTION)["meta"]
     except EpifalconError:
@@ -182,7 +169,7 @@ def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
 def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
     if not isinstance(followed, Followed):
         return {}
-    return {**followed.values, _AFTER_CPU: followed.cpu_seconds}
+    return {**followed.values, "follow_up_cpu_seconds": followed.cpu_seconds}
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
@@ -196,7 +183,8 @@ def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
     families: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         for against in cells[row["cell"]].against:
-            other = by_key.get(_reference(row, against))
+            cell, method = against.cell or row["cell"], against.method or row["method"]
+            other = by_key.get((cell, method))
             if other is None or other is row or not row["by_seed"]:
                 continue
             row["differences"][against.name] = _difference(planned, row, other)
@@ -208,10 +196,6 @@ def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
             adjusted = holm({str(place): one["p"] for place, one in enumerate(held)})
             for place, one in enumerate(held):
                 one |= {"p_holm": adjusted[str(place)], "compared": len(held)}
-
-
-def _reference(row: Plain, against: Against) -> tuple[str, str]:
-    return against.cell or row["cell"], against.method or row["method"]
 
 
 def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
@@ -243,7 +227,7 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
 def _leaks(planned: Planned, rows: Sequence[Plain]) -> list[str]:
     """Return a note for each method that is above the oracle of its cell."""
     notes = []
-    for bound in (row for row in rows if row["method"] == _BOUND):
+    for bound in (row for row in rows if entry(row["method"]).bounds_methods):
         for row in rows:
             honest = row["cell"] == bound["cell"] and row["protocol"] == "reported"
             if not honest or not row["by_seed"] or "auc" not in planned.study.metrics:
@@ -271,58 +255,48 @@ def _failures(rows: Sequence[Plain]) -> list[str]:
     ]
 
 
-def training_columns(measured: Sequence[Measured]) -> dict[str, Any]:
+def _training(measured: Sequence[Measured]) -> dict[str, Any]:
     """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit.
 
     The lists have the order of the row's ``seeds``; None for untrained methods.
     """
-
-    def by_seed(name: str) -> list[Any] | None:
+    found: dict[str, Any] = {}
+    for name in TRAINING:
         values = [getattr(one.training, name) for one in measured]
-        return values if any(value is not None for value in values) else None
-
-    limits = by_seed("at_limit")
-    return {
-        "learning_rate": by_seed("learning_rate"),
-        "steps": by_seed("steps"),
-        "at_limit": None if limits is None else any(limits),
-    }
+        found[name] = values if any(value is not None for value in values) else None
+    if found["at_limit"] is not None:
+        found["at_limit"] = any(found["at_limit"])
+    return found
 
 
-def limit_notes(rows: Sequence[Plain]) -> list[str]:
+def _limit_notes(rows: Sequence[Plain]) -> list[str]:
     """Return one note that names the methods whose best step was their last."""
     at_limit, runs = Counter[str](), Counter[str]()
     for row in rows:
         for one in row["by_seed"]:
             runs[row["title"]] += 1
             at_limit[row["title"]] += bool(one.get("at_limit"))
-    named = [
+    named = ", ".join(
         f"{title} ({count} of {runs[title]} runs)"
         for title, count in at_limit.items()
         if count
-    ]
-    if not named:
-        return []
-    told = ", ".join(named)
-    return [f"Still improving at the limit of training steps: {told}"]
+    )
+    return [f"Still improving at the limit of training steps: {named}"] if named else []
 
 
 def interval(summary: Summary) -> dict[str, float | None]:
-    """Mean and ends of the interval, as JSON holds them."""
-    plain = asdict(summary)
-    return {key: plain[key] for key in ("mean", "low", "high")}
+    """Return mean and ends of the interval, as JSON holds them."""
+    return {"mean": summary.mean, "low": summary.low, "high": summary.high}
 
 
-def told_failures(by_seed: Mapping[int, Any]) -> str | None:
-    """Each message once, with the seeds that it is of."""
+def _failure_text(by_seed: Mapping[int, Any]) -> str | None:
+    """Return each message once, with its seeds."""
     seeds: dict[str, list[str]] = {}
     for seed, one in by_seed.items():
         if isinstance(one, Failed):
-            told = " ".join(one.message.split())
-            seeds.setdefault(told, []).append(str(seed))
-    if not seeds:
-        return None
-    return "; ".join(
-        f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {told}"
-        for told, which in seeds.items()
-    )
+            seeds.setdefault(" ".join(one.message.split()), []).append(str(seed))
+    parts = [
+        f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {message}"
+        for message, which in seeds.items()
+    ]
+    return "; ".join(parts) or None

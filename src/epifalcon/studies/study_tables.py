@@ -1,4 +1,4 @@
-"""A study as tables: for the terminal, CSV, Markdown and the page."""
+"""Tables and findings of a study: for the terminal, CSV, Markdown and the page."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 from epifalcon.experiments.measurements import CALIBRATED, SCALINGS, TRAINING
 from epifalcon.methods.registry import entry, names
 from epifalcon.reports import formats
-from epifalcon.reports.formats import number, signed
+from epifalcon.reports.formats import number, plural, signed
 from epifalcon.reports.metrics import METRICS, TERMINAL_METRICS
 from epifalcon.reports.tables import Table, csv_text
 from epifalcon.studies.study import Column, Study
@@ -18,33 +18,34 @@ from epifalcon.types import Plain
 _ENDS: Final = ("mean", "low", "high")
 _COMPARED: Final = ("auc", "dep")
 """Metrics whose differences are in the tables; the CSV has all."""
+_MOST_NAMED: Final = 4
+"""Rows that a sentence names at most."""
 _DIFFERENCE: Final = (*_ENDS, "seeds", "wins", "p", "p_holm")
 
 
 def result_tables(study: Study, result: Plain) -> list[Table]:
     """Return all tables: figures of each group, differences, recalibration, cost."""
-    tables = [*figure_tables(study, result), *difference_tables(result)]
-    tables += recalibration_tables(study, result)
-    tables.append(cost_table(result))
-    return [table for table in tables if table.rows]
+    return [
+        *figure_tables(study, result),
+        *difference_tables(result),
+        *recalibration_tables(study, result),
+        cost_table(result),
+    ]
+
+
+def figure_tables(study: Study, result: Plain) -> list[Table]:
+    """Return the figures of each group, every column of them."""
+    return [_figures_table(study, result, rows) for rows in _by_group(result)]
 
 
 def difference_tables(result: Plain) -> list[Table]:
-    """Return the differences of each group that has some.
-
-    With one seed nothing can be said of chance: those are in the CSV alone.
-    """
+    """Return the differences of each group that has some, over several seeds."""
     tables = [
         _differences_table(rows)
         for rows in _by_group(result)
         if max(len(row["seeds"]) for row in rows) > 1
     ]
     return [table for table in tables if table.rows]
-
-
-def figure_tables(study: Study, result: Plain) -> list[Table]:
-    """Return the figures of each group, every column of them."""
-    return [_figures_table(study, result, rows) for rows in _by_group(result)]
 
 
 def screen_tables(study: Study, result: Plain) -> list[Table]:
@@ -120,6 +121,105 @@ def lead(result: Plain) -> str:
 def reference_title(name: str) -> str:
     """Return the title of a reference that differences are to."""
     return entry(name).title if name in names() else name
+
+
+def findings(result: Plain) -> list[str]:
+    """Return sentences: best methods, differences beyond chance, seeds, failures.
+
+    Methods are those that saw the results of tested people alone. Empty if no row has
+    an AUC.
+    """
+    groups = [
+        found
+        for rows in _by_group(result)
+        if (found := [row for row in rows if row["metrics"]["auc"]["mean"] is not None])
+    ]
+    if not groups:
+        return []
+    said = []
+    for rows in groups:
+        sentences = [*_best(rows), *_differences(rows)]
+        if sentences:
+            group = f"{rows[0]['group']}: " if len(groups) > 1 else ""
+            said.append(group + " ".join(sentences))
+    seeds = {
+        rows[0]["group"]: max(len(row["seeds"]) for row in rows) for rows in groups
+    }
+    most = max(seeds.values())
+    if most == 1:
+        said.append(
+            "One seed is one city with one outbreak: there is no interval, and nothing "
+            "can be claimed about the next."
+        )
+    else:
+        few = " Claim nothing before five seeds." if most < 5 else ""
+        said.append(f"Intervals are over {most} cities, each with its outbreak.{few}")
+    said += [
+        f"{group} has {plural(count, 'seed')} only."
+        for group, count in seeds.items()
+        if count < most
+    ]
+    if failed := sum(bool(row["failed"]) for row in result["rows"]):
+        said.append(f"Runs of {plural(failed, 'row')} failed; see the table of costs.")
+    return said
+
+
+def _auc(row: Plain) -> float:
+    return row["metrics"]["auc"]["mean"] or 0.0
+
+
+def _best(rows: Sequence[Plain]) -> list[str]:
+    said = []
+    methods = [row for row in rows if row["protocol"] == "reported"]
+    methods.sort(key=_auc, reverse=True)
+    if len(methods) > 1:
+        named = [f"{_full_name(rows, one)}, {number(_auc(one))}" for one in methods]
+        then = f", then {named[1]}" if len(methods) > 2 else ""
+        said.append(f"Best by AUC: {named[0]}{then}; last {named[-1]}.")
+    ceilings = [row for row in rows if row["kind"] == "ceiling"]
+    if ceilings:
+        most = max(ceilings, key=_auc)
+        said.append(
+            f"The ceiling, {most['title']}, which knows what no method may, reaches "
+            f"{number(_auc(most))}."
+        )
+    return said
+
+
+def _differences(rows: Sequence[Plain]) -> list[str]:
+    """Name the rows that differ from each reference by more than chance."""
+    said = []
+    methods = [row for row in rows if row["protocol"] == "reported"]
+    for name in _keys(row["differences"] for row in methods):
+        gaps = [
+            (row["differences"][name]["auc"], row)
+            for row in methods
+            if "auc" in row["differences"].get(name, {})
+        ]
+        # With one seed nothing can be said of chance.
+        if all(gap["p_holm"] is None for gap, _ in gaps):
+            continue
+        sure = [one for one in gaps if _verdict(one[1], one[0]["p_holm"]) == "yes"]
+        sure.sort(key=lambda one: -one[0]["mean"])
+        most = sure if len(sure) <= _MOST_NAMED else [*sure[:2], *sure[-2:]]
+        listed = ", ".join(
+            f"{_full_name(rows, row)} {signed(gap['mean'])}" for gap, row in most
+        )
+        more = f" and {len(sure) - len(most)} between" if len(sure) > len(most) else ""
+        said.append(
+            f"On the same seeds {len(sure)} of {len(gaps)} differ in AUC from "
+            f"“{reference_title(name)}” by more than chance"
+            + (f": {listed}{more}." if sure else ".")
+        )
+    return said
+
+
+def _full_name(rows: Sequence[Plain], row: Plain) -> str:
+    """Return the row's title, with its setting if the title is not unique."""
+    same = sum(other["title"] == row["title"] for other in rows)
+    named = f"{row['title']}, {row['cell']}" if same > 1 else row["title"]
+    first, _, rest = str(named).partition(", ")
+    return f"{first} ({rest})" if rest else first
 
 
 def recalibration_tables(study: Study, result: Plain) -> list[Table]:

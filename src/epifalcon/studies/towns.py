@@ -1,10 +1,10 @@
-"""The towns that studies are run in, by scale, and words that several studies share."""
+"""The towns that studies are run in, by scale, and settings that studies share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from epifalcon.methods.registry import entry, names
+from epifalcon.methods.registry import entries
 from epifalcon.reports.paper_values import Row
 from epifalcon.studies.study import Against, Cell, FollowUp, Scale
 from epifalcon.types import Plain
@@ -13,10 +13,6 @@ PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
 EVERYBODYS: Final = ("region.macro_cases=all", "region.cases.measure=count")
 """The region model sees the cases of hidden people too: the paper's leak."""
-REPRESENTATIVE: Final = (
-    *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
-)
-"""Rivals that sweeps are run for: of each kind one."""
 TRUE_FACTORS: Final = "hbp-true-factors"
 """A ceiling where regions differ."""
 OTHER_DATA: Final = (
@@ -26,7 +22,7 @@ OTHER_DATA: Final = (
 
 @dataclass(frozen=True)
 class Town:
-    """A preset, with what is changed in it."""
+    """A preset with overrides, in which studies place their cells."""
 
     preset: str
     overrides: tuple[str, ...] = ()
@@ -35,7 +31,7 @@ class Town:
         self,
         label: str,
         methods: tuple[str, ...],
-        words: Sequence[str] = (),
+        overrides: Sequence[str] = (),
         *,
         group: str = "",
         facts: Plain | None = None,
@@ -45,12 +41,12 @@ class Town:
         then: FollowUp | None = None,
         most_seeds: int | None = None,
     ) -> Cell:
-        """Return a cell of a study here, with the settings ``words`` changed too."""
+        """Return a cell of a study here, with further overrides."""
         return Cell(
             label=label,
             preset=self.preset,
             methods=methods,
-            overrides=(*self.overrides, *words),
+            overrides=(*self.overrides, *overrides),
             group=group,
             facts=facts or {},
             titles=titles or {},
@@ -73,19 +69,14 @@ OMICRON: Final[Mapping[Scale, Town]] = {
 
 
 def all_methods() -> tuple[str, ...]:
-    """Every method that comes with the package, for towns whose regions are alike.
+    """Return every method of the package, for towns whose regions are alike.
 
     There HBP with the true factors is HBP.
     """
-    ours = (name for name in names() if entry(name).kind != "own")
+    ours = (one.name for one in entries() if not one.is_own)
     return tuple(name for name in ours if name != TRUE_FACTORS)
 
 
 def printed(rows: Mapping[str, Row]) -> dict[str, dict[str, float]]:
-    """The paper's figures by our names of methods, and by metric."""
-    return {name.replace("_", "-"): figures_of(row) for name, row in rows.items()}
-
-
-def figures_of(row: Row) -> dict[str, float]:
-    """What the paper prints of one row."""
-    return {key: value for key, value in vars(row).items() if value is not None}
+    """Return the paper's figures by our names of methods, and by metric."""
+    return {name.replace("_", "-"): row.figures for name, row in rows.items()}

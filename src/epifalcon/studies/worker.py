@@ -7,16 +7,17 @@ the exit code of the process: 0, 1 after a failure, 6 where nothing can be writt
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
-from epifalcon.evaluation.attacks.upload_recorder import VIEW
+from epifalcon.evaluation.attacks.claims import Candidates, true_claims
+from epifalcon.evaluation.attacks.upload_recorder import VIEW, read_notes
 from epifalcon.evaluation.metrics import MetricSettings
 from epifalcon.experiments.measurements import (
     FAILED,
@@ -38,18 +39,27 @@ from epifalcon.experiments.run_folder import (
     open_run,
 )
 from epifalcon.experiments.run_methods import Listeners, Outcome, run_method
+from epifalcon.federation.preparing import hypergraph
+from epifalcon.federation.training import Task, pseudo_traces_of, public_mobility
+from epifalcon.hypergraph.contacts import contacts_of
 from epifalcon.locks import alone
 from epifalcon.machine import peak_rss_mb
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.methods.registry import load_file
+from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress, silent
-from epifalcon.studies.analyses import ANALYSES
+from epifalcon.streams import Streams
+from epifalcon.studies.auditing import attacks_on
+from epifalcon.studies.place_attacks import Places, judged, learn_attacks, people_of
 from epifalcon.studies.study import FollowUp
 from epifalcon.studies.worker_pool import STOPPED
 
 _CHECKPOINT_SECONDS = 20.0
 _LOCK_SECONDS = 20.0
 """How long a worker waits for one that lost its parent and is about to end."""
+_PEOPLE = 500
+_MOST_MEETINGS = 60_000_000
+"""Contact graphs with more meetings are not built."""
 
 
 def measure(
@@ -151,8 +161,7 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
     found = outcome.evaluation
     if found is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
-    ranked = found.ranked
-    bins = MetricSettings().bins
+    ranked, bins = found.ranked, MetricSettings().bins
     return {
         "metrics": found.metrics.as_plain(),
         "recalibrated": {
@@ -163,6 +172,77 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
         "precision": precision_at_recalls(ranked["raw"]),
         "reliability": np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
     }
+
+
+def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
+    """Return the error of every attack on a recorded run of Falcon, by its name.
+
+    The attacks of ``epifalcon audit``, without canaries. ``strongest`` is the lowest
+    error of all attacks on places.
+    """
+    found = attacks_on(run, read_notes(run.place), 0, progress)
+    blind = found[0].random
+    errors = [one.error for one in found if one.random == blind]
+    strongest = min((one for one in errors if one is not None), default=None)
+    named = {one.name: one.error for one in found}
+    return named | {"strongest": strongest, "random": blind}
+
+
+def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
+    """Return the errors of the attacks on the places that some people claim.
+
+    On pseudo traces as the run's devices make them; at most 500 people, drawn by the
+    run's seed. Nothing needs to have been recorded.
+    """
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    made = pseudo_traces_of(task, progress)
+    rng = Streams(run.seed).numpy("attacked people")
+    count = min(_PEOPLE, run.traces.people)
+    people = np.sort(rng.choice(run.traces.people, count, replace=False))
+    traces = people_of(run.traces, people)
+    some = PseudoTraces(traces, np.ascontiguousarray(made.pseudo[:, :, people]))
+    window = run.settings.model.window_slots
+    claims = Candidates.of_pseudo(some, window)
+    all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
+    places = Places(
+        claims=claims,
+        model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
+        learnt=learn_attacks(run.experiment, made.copies, run.seed, progress),
+        claimed=all_claims[claims.key],
+    )
+    true = true_claims(claims, traces)
+    found = [judged(one, claims, true, run.seed) for one in places.tried()]
+    return {one.name: one.error for one in found} | {"random": found[0].random}
+
+
+def graph_sizes(run: FinishedRun, _progress: Progress) -> dict[str, float | None]:
+    """Return the sizes of the run's hypergraph and contact graph.
+
+    ``edges``: regions by window; ``incidences``: people at them; ``contacts``: pairs
+    of people who ever met, None if too many to count; ``meetings``: pairs by slot.
+    The contact graph grows with the square of people, the hypergraph with people
+    times regions (paper, computational complexity).
+    """
+    incidence = hypergraph(run.traces, run.settings)
+    contacts = contacts_of(run.traces)
+    size = contacts.groups.size.astype(np.int64)
+    pairs = size * (size - 1) // 2
+    few = int(pairs.sum()) <= _MOST_MEETINGS
+    return {
+        "people": float(run.traces.people),
+        "edges": float(len(incidence.edge_key)),
+        "incidences": float(len(incidence.by_edge.index)),
+        "contacts": float(contacts.matrix.nnz // 2) if few else None,
+        "meetings": float((contacts.groups.edges * pairs).sum()),
+    }
+
+
+Analysis = Callable[[FinishedRun, Progress], Mapping[str, float | None]]
+ANALYSES: Final[Mapping[FollowUp, Analysis]] = {
+    "audit": audit_errors,
+    "places": place_errors,
+    "sizes": graph_sizes,
+}
 
 
 def cpu_seconds() -> float:

@@ -1,6 +1,5 @@
 """Accuracy against the true epsilon of a visit, a day and a person."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
@@ -8,7 +7,6 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import auc, mean
 from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
@@ -33,8 +31,6 @@ SWEEPS: Mapping[Scale, Mapping[str, tuple[int, ...]]] = {
 """Exchanges of Falcon Field at an epsilon of 8; with others there is one."""
 UNITS = ("person", "day", "visit")
 _PROMISE = 8
-_SMALL = 10
-"""An epsilon beyond which next to nothing is ruled out."""
 _CLEAR = "nothing private"
 
 
@@ -136,29 +132,6 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     )
 
 
-def _read(result: Plain) -> list[str]:
-    """Give the best AUC without privacy, and with a small epsilon for each unit."""
-    rows = [row for row in result["rows"] if auc(row) is not None]
-    said = []
-    if clear := [row for row in rows if row["cell"] == _CLEAR]:
-        best = max(clear, key=lambda row: auc(row) or 0.0)
-        said.append(f"Without privacy {best['title']} has AUC {auc(best):.3f}.")
-    for unit in UNITS:
-        small = [
-            row
-            for row in rows
-            if (mean(row, "figures", f"epsilon_{unit}") or math.inf) <= _SMALL
-        ]
-        if small:
-            best = max(small, key=lambda row: auc(row) or 0.0)
-            person = formats.epsilon(mean(best, "figures", "epsilon_person"))
-            said.append(
-                f"With a true epsilon of at most {_SMALL} for a {unit} the best AUC is "
-                f"{auc(best):.3f}: {best['cell']} (epsilon of a person {person})."
-            )
-    return said
-
-
 STUDY = Study(
     name="frontier",
     cpu_hours={"hamlet": 0.15, "full": 3.24},
@@ -167,7 +140,6 @@ STUDY = Study(
     shows="nothing, the study is ours",
     cells=_cells,
     draw=_draw,
-    read=_read,
     metrics=("auc", "dep", "f1"),
     columns=(
         *(Column(f"epsilon_{unit}", f"epsilon of a {unit}") for unit in UNITS),

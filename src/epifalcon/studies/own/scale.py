@@ -6,7 +6,6 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.study import Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import ends, mean
 from epifalcon.studies.towns import SARS
 from epifalcon.types import Plain
 
@@ -89,28 +88,6 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     )
 
 
-def _read(result: Plain) -> list[str]:
-    """Say how time grows with the number of people, and how large the graphs are."""
-    rows = result["rows"]
-    spent = ends(rows, "people", lambda row: mean(row, "figures", "cpu_seconds"))
-    said = []
-    if spent:
-        grown = "; ".join(
-            f"{title} {first:,.1f} to {last:,.1f}"
-            for title, (first, last) in spent.items()
-        )
-        said.append(f"CPU seconds from the fewest people to the most: {grown}.")
-    counted = [row for row in rows if mean(row, "figures", "contacts") is not None]
-    if counted:
-        entries = mean(counted[-1], "figures", "incidences") or 0.0
-        pairs = mean(counted[-1], "figures", "contacts") or 0.0
-        said.append(
-            f"At {counted[-1]['facts']['people']:,} people the hypergraph holds "
-            f"{entries:,.0f} entries, the graph of who met whom {pairs:,.0f} pairs."
-        )
-    return said
-
-
 STUDY = Study(
     name="scale",
     cpu_hours={"hamlet": 0.03, "full": 2.59},
@@ -119,7 +96,6 @@ STUDY = Study(
     shows="the claim of computational complexity",
     cells=_cells,
     draw=_draw,
-    read=_read,
     metrics=("auc", "dep", "f1"),
     columns=(
         Column("cpu_seconds", "CPU seconds", 1),

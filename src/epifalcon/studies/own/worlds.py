@@ -5,9 +5,7 @@ from dataclasses import replace
 
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
-from epifalcon.reports.formats import signed
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import is_sure
 from epifalcon.studies.towns import SARS, TRUE_FACTORS
 from epifalcon.types import Plain
 
@@ -68,27 +66,6 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     return pictures
 
 
-def _read(result: Plain) -> list[str]:
-    """Compare Falcon Field with HBP over all worlds."""
-    gaps = [
-        (row["group"], row["differences"]["hbp"]["auc"])
-        for row in result["rows"]
-        if row["method"] == FIELD and row["seeds"] and "hbp" in row["differences"]
-    ]
-    sure = sorted(
-        (one for one in gaps if is_sure(one[1])), key=lambda one: -one[1]["mean"]
-    )
-    if len(gaps) < 2:
-        return []
-    listed = ", ".join(f"{world} {signed(gap['mean'])}" for world, gap in sure)
-    return [
-        (
-            f"In {len(sure)} of {len(gaps)} worlds the AUC of Falcon Field differs "
-            f"from that of HBP by more than chance{': ' * bool(sure)}{listed}."
-        )
-    ]
-
-
 STUDY = Study(
     name="worlds",
     cpu_hours={"hamlet": 0.78, "full": 3.78},
@@ -97,7 +74,6 @@ STUDY = Study(
     shows="nothing, the study is ours",
     cells=_cells,
     draw=_draw,
-    read=_read,
     metrics=("auc", "dep", "f1", "log_loss", "ece", "precision_at_budget"),
     words={
         ASSUMED: "The disease, the tests and the traces are as methods assume.",

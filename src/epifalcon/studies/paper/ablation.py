@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import EVERYBODYS, OTHER_DATA, PAPER, SARS, figures_of
+from epifalcon.studies.towns import EVERYBODYS, OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
 _PAPERS, _FURTHER = "The paper's rows", "Further rows"
@@ -72,7 +72,7 @@ def _cell(
         group=_PAPERS if printed else _FURTHER,
         titles={method: label},
         against=tuple(against),
-        published={method: figures_of(ABLATION[printed])} if printed else {},
+        published={method: ABLATION[printed].figures} if printed else {},
     )
 
 

@@ -1,13 +1,12 @@
 """Accuracy and attack errors by the noise of uploads: table 6."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from epifalcon.reports import formats, study_plots
+from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import NOISE
 from epifalcon.reports.study_plots import Panel, Point, points
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import auc, mean
-from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
+from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS, Town
 from epifalcon.types import Plain
 
 PSEUDO = 9
@@ -38,36 +37,39 @@ _DRAWN = (
 """The paper's two attacks, and the strongest others."""
 
 
+def table_6(
+    town: Town, overrides: Sequence[str], people: int, group: str = ""
+) -> list[Cell]:
+    """Return Falcon with the noise of each column of table 6, audited."""
+    return [
+        town.cell(
+            f"σ {row.upload_sigma:g}",
+            ("falcon",),
+            (
+                *overrides,
+                f"privacy.upload_sigma={row.upload_sigma}",
+                f"pseudo.pseudo_copies={PSEUDO}",
+                f"view.people={people}",
+            ),
+            facts={"upload_sigma": row.upload_sigma},
+            against=(Against("σ 0", "σ 0"),),
+            published={"falcon": row.figures},
+            then="audit",
+            group=group,
+        )
+        for row in NOISE
+    ]
+
+
 def _cells(scale: Scale) -> list[Cell]:
     town = SARS[scale]
-    made = [town.cell("nothing private", ("hbp", "oracle"))]
-    for row in NOISE:
-        words = (
-            f"privacy.upload_sigma={row.upload_sigma}",
-            f"pseudo.pseudo_copies={PSEUDO}",
-            f"view.people={PEOPLE[scale]}",
-        )
-        made.append(
-            town.cell(
-                f"σ {row.upload_sigma:g}",
-                ("falcon",),
-                (*PAPER, *words),
-                facts={"upload_sigma": row.upload_sigma},
-                against=(Against("σ 0", "σ 0"),),
-                published={"falcon": row.figures},
-                then="audit",
-            )
-        )
-    return made
-
-
-def _noised(result: Plain) -> list[Plain]:
-    """Return Falcon's rows, by noise."""
-    return [row for row in result["rows"] if "upload_sigma" in row["facts"]]
+    clear = town.cell("nothing private", ("hbp", "oracle"))
+    return [clear, *table_6(town, PAPER, PEOPLE[scale])]
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:
-    sigma, rows = ("facts", "upload_sigma"), _noised(result)
+    sigma = ("facts", "upload_sigma")
+    rows = [row for row in result["rows"] if "upload_sigma" in row["facts"]]
 
     def line(part: str, name: str) -> list[Point]:
         found = points(rows, sigma, (part, name), share=True)
@@ -105,25 +107,6 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     )
 
 
-def _read(result: Plain) -> list[str]:
-    """Say what the AUC and the attacks do from the least noise to the most."""
-    rows = [row for row in _noised(result) if row["seeds"]]
-    if len(rows) < 2:
-        return []
-    first, last = rows[0], rows[-1]
-    epsilon = formats.epsilon(mean(last, "figures", "epsilon_person"))
-    said = (
-        f"From {first['cell']} to {last['cell']} the AUC goes from {auc(first):.3f} to "
-        f"{auc(last):.3f}; the true epsilon of a person is then {epsilon}. "
-    )
-    for attack in ("norm", "everything"):
-        wrong = [mean(row, "figures", attack) for row in (first, last)]
-        if None not in wrong:
-            shares = " and then ".join(map(formats.percent, wrong))
-            said += f"`{attack}` gets {shares} of places wrong. "
-    return [f"{said}A blind guess: {PSEUDO / (PSEUDO + 1):.0%}."]
-
-
 STUDY = Study(
     name="noise",
     cpu_hours={"hamlet": 0.27, "full": 1.37},
@@ -132,7 +115,6 @@ STUDY = Study(
     shows="table 6",
     cells=_cells,
     draw=_draw,
-    read=_read,
     metrics=("auc", "f1", "dep"),
     columns=(
         *(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from epifalcon.reports.paper_values import OVERALL, Row
+from epifalcon.studies.compare import curves_by_group, draw_comparison
 from epifalcon.studies.study import EPSILON, Against, Cell, Scale, Study
-from epifalcon.studies.study_curves import curves_by_group, draw_comparison
 from epifalcon.studies.towns import (
     EVERYBODYS,
     OMICRON,

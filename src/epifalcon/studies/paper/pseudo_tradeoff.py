@@ -4,7 +4,6 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import mean
 from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
@@ -75,29 +74,6 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     return pictures
 
 
-def _read(result: Plain) -> list[str]:
-    """Say how well each kind hides places with most traces, and what it costs."""
-    by_cell = {row["cell"]: row for row in result["rows"] if row["seeds"]}
-    said = []
-    for name in GENERATORS:
-        least, most = (by_cell.get(f"{name} {n}") for n in (min(COPIES), max(COPIES)))
-        if least is None or most is None:
-            continue
-        errors = [mean(most, "figures", attack) for attack in PLACES]
-        known = [error for error in errors if error is not None]
-        wrong = f", {min(known):.0%} wrong" if known else ""
-        before, after = (mean(row, "metrics", "auc") or 0.0 for row in (least, most))
-        said.append(f"{name} {before:.3f} to {after:.3f}{wrong}")
-    if not said:
-        return []
-    blind = max(COPIES) / (max(COPIES) + 1)
-    what = (
-        f"AUC from {min(COPIES)} to {max(COPIES)} pseudo traces, and the share of true "
-        f"places that the strongest attack then gets wrong (blind guess {blind:.0%})"
-    )
-    return [f"{what}: {'; '.join(said)}."]
-
-
 STUDY = Study(
     name="pseudo-tradeoff",
     cpu_hours={"hamlet": 0.2, "full": 1.68},
@@ -106,12 +82,8 @@ STUDY = Study(
     shows="the figure of privacy and utility",
     cells=_cells,
     draw=_draw,
-    read=_read,
     metrics=("auc", "f1", "dep"),
-    columns=(
-        Column("random", "blind guess"),
-        *(Column(name, name) for name in PLACES),
-    ),
+    columns=(Column("random", "blind guess"), *(Column(name, name) for name in PLACES)),
     seeds={"hamlet": 2, "full": 3},
     notes=(
         "The paper shows this as curves alone; the region model is off, as there",

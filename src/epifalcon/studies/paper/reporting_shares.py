@@ -8,10 +8,14 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.study_findings import auc, ends
-from epifalcon.studies.towns import PAPER, REPRESENTATIVE, SARS
+from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
+RIVALS = (
+    *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
+    *(FIELD, "oracle"),
+)
+"""One of each kind, and the ceiling."""
 TRACE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 LABEL_SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """The paper has six, "from high to low", and does not print which."""
@@ -28,9 +32,8 @@ def _cells(
     made = []
     for share in shares:
         label, words = f"{symbol} {share:g}", (f"{setting}={share}",)
-        rivals = (*REPRESENTATIVE, FIELD, "oracle")
         for ending, more, methods in (
-            ("", (), rivals),
+            ("", (), RIVALS),
             (", Falcon", PAPER, ("falcon",)),
         ):
             against = Against(first, first + ending), Against("HGNN", label, "hgnn")
@@ -60,32 +63,6 @@ def _draw(result: Plain, fact: str, label: str) -> dict[str, Drawn]:
     return drawn(fact.replace("_", "-"), study_plots.lines(panels), caption)
 
 
-def _read(result: Plain, fact: str, what: str) -> list[str]:
-    """Say who ranks best at the first and the last share, and who loses most."""
-    rows = [row for row in result["rows"] if row["kind"] != "ceiling"]
-    found = ends(rows, fact, auc)
-    shares = [row["facts"][fact] for row in rows if row["seeds"]]
-    if len(found) < 2:
-        return []
-    best = [max(found, key=lambda title: found[title][place]) for place in (0, 1)]
-    said = [
-        f"Best with {share:.0%} of {what}: {name}, AUC {found[name][place]:.3f}."
-        for place, (name, share) in enumerate(
-            zip(best, (shares[0], shares[-1]), strict=True)
-        )
-    ]
-    change = {title: last - first for title, (first, last) in found.items()}
-    most, least = (
-        min(change, key=change.__getitem__),
-        max(change, key=change.__getitem__),
-    )
-    said.append(
-        f"From first to last the AUC changes by {change[most]:+.3f} ({most}) to "
-        f"{change[least]:+.3f} ({least})."
-    )
-    return [" ".join(said)]
-
-
 _CURVES_ALONE = "The paper shows curves alone, no figures to compare with"
 
 
@@ -99,7 +76,6 @@ TRACE_SHARE = Study(
         _cells, setting="reporting.trace_share", symbol="η", shares=TRACE_SHARES
     ),
     draw=partial(_draw, fact="trace_share", label="share of points reported, η"),
-    read=partial(_read, fact="trace_share", what="people's time reported"),
     metrics=("auc", "f1", "dep"),
     seeds={"hamlet": 2, "full": 3},
     notes=(_CURVES_ALONE,),
@@ -114,7 +90,6 @@ LABEL_SHARE = Study(
         _cells, setting="labels.label_share", symbol="λ", shares=LABEL_SHARES
     ),
     draw=partial(_draw, fact="label_share", label="share of people tested, λ"),
-    read=partial(_read, fact="label_share", what="people tested"),
     metrics=("auc", "f1", "dep"),
     seeds={"hamlet": 2, "full": 3},
     notes=(

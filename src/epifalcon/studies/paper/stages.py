@@ -18,13 +18,7 @@ from epifalcon.reports import formats, study_plots
 from epifalcon.reports.paper_values import STAGE_DAYS, STAGES
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import EPSILON, Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import (
-    EVERYBODYS,
-    OMICRON,
-    OTHER_DATA,
-    PAPER,
-    printed,
-)
+from epifalcon.studies.towns import EVERYBODYS, OMICRON, OTHER_DATA, PAPER, printed
 from epifalcon.types import Plain
 
 _RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
@@ -39,11 +33,7 @@ def _cells(scale: Scale) -> list[Cell]:
         for label, words, methods in (
             (stage, days, _RIVALS),
             (f"{stage}, the paper's noise", (*days, *PAPER), ("falcon",)),
-            (
-                f"{stage}, everybody's cases",
-                (*days, *PAPER, *EVERYBODYS),
-                ("falcon",),
-            ),
+            (f"{stage}, everybody's cases", (*days, *PAPER, *EVERYBODYS), ("falcon",)),
         ):
             made.append(
                 OMICRON[scale].cell(
