@@ -20,36 +20,26 @@ from epifalcon.experiments.measurements import (
 from tests.studies.measured_figures import measured
 
 
+def without(folder, key):
+    """Write the stored figures again, as a version that did not know ``key``."""
+    read = store.read(folder / "measured", "measured")
+    meta = {name: value for name, value in read.meta.items() if name != key}
+    store.write(
+        folder / "measured", "measured", read.arrays, meta=meta, origin=read.origin
+    )
+
+
 def test_figures_are_read_as_they_were_written(tmp_path):
-    made = measured(3)
+    training = Training(learning_rate=0.01, steps=300, at_limit=True)
+    made = replace(measured(3), training=training)
     made.save(tmp_path, store.Origin({}, 3))
     read = Measured.load(tmp_path)
     for name, value in vars(made).items():
         np.testing.assert_equal(getattr(read, name), value)
-    measured(4).save(tmp_path, store.Origin({}, 4))
-    assert Measured.load(tmp_path).seconds == 6
     assert Measured.load(tmp_path / "none") is None
-
-
-def test_training_is_stored_and_may_be_missing(tmp_path):
-    training = Training(learning_rate=0.01, steps=300, at_limit=True)
-    replace(measured(3), training=training).save(tmp_path, store.Origin({}, 3))
-    assert Measured.load(tmp_path).training == training
-    place = tmp_path / "measured"
-    kept = store.read(place, "measured")
-    meta = {key: value for key, value in kept.meta.items() if key != "training"}
-    store.write(place, "measured", kept.arrays, meta=meta, origin=kept.origin)
+    without(tmp_path, "training")
     assert Measured.load(tmp_path).training == Training()
-
-
-def test_figures_of_another_version_are_told(tmp_path):
-    made = measured(3)
-    made.save(tmp_path, store.Origin({}, 3))
-    kept = store.read(tmp_path / "measured", "measured")
-    meta = {key: value for key, value in kept.meta.items() if key != "title"}
-    store.write(
-        tmp_path / "measured", "measured", kept.arrays, meta=meta, origin=kept.origin
-    )
+    without(tmp_path, "title")
     with pytest.raises(CorruptFileError, match="another version"):
         Measured.load(tmp_path)
 
@@ -67,7 +57,6 @@ def test_a_failure_is_read_as_it_was_written(tmp_path):
 def test_precision_is_that_of_the_threshold_which_reaches_the_recall():
     rng = np.random.default_rng(1)
     scores, truth = rng.random(80).round(1), rng.random(80) < 0.4
-    found = precision_at_recalls(curve(scores, truth))
     expected = []
     for recall in RECALLS:
         for threshold in sorted(set(scores), reverse=True):
@@ -75,8 +64,7 @@ def test_precision_is_that_of_the_threshold_which_reaches_the_recall():
             if (truth & called).sum() >= recall * truth.sum() - 1e-9:
                 expected.append(truth[called].mean())
                 break
-    np.testing.assert_allclose(found, expected)
-    assert len(expected) == len(RECALLS)
+    np.testing.assert_allclose(precision_at_recalls(curve(scores, truth)), expected)
     assert np.isnan(precision_at_recalls(curve([0.1], [False]))).all()
 
 
@@ -84,8 +72,7 @@ def test_sums_are_those_of_the_reliability_curve():
     rng = np.random.default_rng(2)
     risk = np.append(rng.random(500), [0.0, 1.0])
     ranked = curve(risk, rng.random(502) < risk)
-    sums = reliability_sums(ranked)
-    points = reliability(ranked, BINS, "width")
+    sums, points = reliability_sums(ranked), reliability(ranked, BINS, "width")
     held = sums[2] > 0
     np.testing.assert_allclose(sums[0][held] / sums[2][held], points.mean_risk)
     np.testing.assert_allclose(sums[1][held] / sums[2][held], points.infected_share)

@@ -87,37 +87,22 @@ def test_a_region_that_nobody_visited_need_not_be_known():
         Newcomers.of(traces, None, run)
 
 
-def test_another_city_is_refused():
-    run = city()
-    with pytest.raises(DataError, match="none of the run's 7 regions or lie elsewh"):
-        Newcomers.of(city(2), None, run)
-    with pytest.raises(DataError, match="cannot tell of another"):
-        Newcomers.of(city(1, regions=8), None, run)
-    here = placed(city())
+def test_other_cities_slots_people_and_days_are_refused():
+    run, here = city(), placed(city())
     moved = replace(here.regions, lonlat=here.regions.lonlat + 0.001)
-    with pytest.raises(DataError, match="of its 7 regions, such as 'bakery'"):
-        Newcomers.of(replace(here, regions=moved), None, here)
-    nowhere = placed(city(), lonlat=None)
-    with pytest.raises(DataError, match="lie elsewhere"):
-        Newcomers.of(nowhere, None, here)
-
-
-def test_other_slots_are_refused():
-    run = city()
-    other = replace(city(1, clock=Clock(slot_hours=2, days=3)), regions=run.regions)
-    with pytest.raises(
-        DataError, match=r"slots of 2 hours.*import with --slot-hours 4"
-    ):
-        Newcomers.of(other, None, run)
-
-
-def test_tests_must_be_of_these_people_and_days():
-    run = city()
-    with pytest.raises(DataError, match="tests among 11 people, but traces of 12"):
-        Newcomers.of(run, some_tests(city(people=11)), run)
+    slots = replace(city(1, clock=Clock(slot_hours=2, days=3)), regions=run.regions)
     late = some_tests(city(clock=Clock(slot_hours=4, days=30)), seed=1)
-    with pytest.raises(DataError, match="but the traces end with slot 17"):
-        Newcomers.of(run, late, run)
+    for traces, tests, like, message in (
+        (city(2), None, run, "none of the run's 7 regions or lie elsewh"),
+        (city(1, regions=8), None, run, "cannot tell of another"),
+        (replace(here, regions=moved), None, here, "7 regions, such as 'bakery'"),
+        (placed(city(), lonlat=None), None, here, "lie elsewhere"),
+        (slots, None, run, r"slots of 2 hours.*import with --slot-hours 4"),
+        (run, some_tests(city(people=11)), run, "among 11 people, but traces of 12"),
+        (run, late, run, "but the traces end with slot 17"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Newcomers.of(traces, tests, like)
 
 
 @pytest.fixture
@@ -139,24 +124,19 @@ def test_folders_of_every_kind_are_read(kept):
     assert (whole.known.status == some_tests(run).status).all()
     named = Newcomers.read(kept / "plain", kept / "whole" / "known", run)
     assert (named.known.status == whole.known.status).all()
-
-
-def test_of_a_run_what_was_reported_is_read(kept):
-    run = city()
+    # Of a run, what was reported is read.
     seen = np.where(run.by_slot == 3, -1, run.by_slot).astype(np.int32)
     replace(run, by_slot=seen).save(kept / "whole" / "reported", store.Origin())
     found = Newcomers.read(kept / "whole", None, run)
     assert (found.traces.by_slot == seen).all()
-
-
-def test_the_folders_are_named_in_complaints(kept):
     some_tests(city(people=40)).save(kept / "more", store.Origin())
-    with pytest.raises(DataError, match=r"whole with tests of .*more: tests among 40"):
-        Newcomers.read(kept / "whole", kept / "more", city())
-    with pytest.raises(DataError, match=r"plain: people were in"):
-        Newcomers.read(kept / "plain", None, city(2))
-    with pytest.raises(DataError, match="no such folder"):
-        Newcomers.read(kept / "gone", None, city())
+    for place, tests, like, message in (
+        ("whole", kept / "more", run, r"whole with tests of .*more: tests among 40"),
+        ("plain", None, city(2), r"plain: people were in"),
+        ("gone", None, run, "no such folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Newcomers.read(kept / place, tests, like)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

@@ -1,5 +1,8 @@
+"""The folder of a run: opened as it was begun, checked, locked, and read when done."""
+
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +10,24 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError, WriteError
-from epifalcon.experiments.run_folder import begin, finish, finished, open_run
+from epifalcon.epidemic.hidden import Hidden
+from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
+from epifalcon.experiments.run_folder import (
+    FinishedRun,
+    begin,
+    finish,
+    finished,
+    open_run,
+)
+from epifalcon.experiments.run_methods import Listeners, run_method
 from epifalcon.locks import alone
+from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.mobility.reporting import ReportingSettings
-from tests.faults import Killed, disk, full_from, killed_at
+from tests.faults import Killed, disk, killed_at
+from tests.scenes import Scene, placed
 from tests.studies import town
+from tests.studies.finished_runs import make_run
+from tests.studies.measured_figures import measured
 
 
 @pytest.fixture
@@ -25,11 +40,18 @@ def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def assert_same(read, made):
+@pytest.mark.parametrize("real", [False, True])
+def test_what_was_begun_is_opened(tmp_path, real):
+    made = town.begun(tmp_path / "run")
+    if real:
+        reporting = ReportingSettings(trace_share=0.5)
+        made = replace(town.begun(tmp_path / "run", reporting=reporting), epidemic=None)
+        assert made.reported.observed_share < made.prepared.traces.observed_share
+    begin(made)
+    read = open_run(tmp_path / "run")
     assert read.prepared.experiment == made.prepared.experiment
     assert read.prepared.name == made.prepared.name
-    assert read.seed == made.seed
-    assert read.origin == made.origin
+    assert (read.seed, read.origin) == (made.seed, made.origin)
     for one, other in (
         (read.prepared.traces.by_slot, made.prepared.traces.by_slot),
         (read.reported.by_slot, made.reported.by_slot),
@@ -37,31 +59,17 @@ def assert_same(read, made):
         (read.known.slot, made.known.slot),
     ):
         np.testing.assert_array_equal(one, other)
+    assert (read.epidemic is None) == real
+    if not real:
+        one, other = (
+            part.epidemic.labels.hidden.open("a test").infected for part in (read, made)
+        )
+        np.testing.assert_array_equal(one, other)
+        slots = (part.epidemic.outbreak.infection_slot for part in (read, made))
+        np.testing.assert_array_equal(*slots)
 
 
-def test_what_was_begun_is_opened(folder):
-    made, read = town.begun(folder), open_run(folder)
-    assert_same(read, made)
-    for part in (read, made):
-        assert part.epidemic is not None
-    one, other = (part.epidemic.labels.hidden.open("a test") for part in (read, made))
-    np.testing.assert_array_equal(one.infected, other.infected)
-    np.testing.assert_array_equal(
-        read.epidemic.outbreak.infection_slot, made.epidemic.outbreak.infection_slot
-    )
-
-
-def test_reported_traces_and_real_tests_are_opened(tmp_path):
-    reporting = ReportingSettings(trace_share=0.5)
-    made = replace(town.begun(tmp_path / "run", reporting=reporting), epidemic=None)
-    assert made.reported.observed_share < made.prepared.traces.observed_share
-    begin(made)
-    read = open_run(tmp_path / "run")
-    assert read.epidemic is None
-    assert_same(read, made)
-
-
-def test_a_run_says_when_it_is_whole(folder):
+def test_a_run_is_whole_once_it_is_finished(folder):
     assert not finished(folder)
     (folder / "summary.json").write_text("{}")
     finish(town.begun(folder))
@@ -70,31 +78,21 @@ def test_a_run_says_when_it_is_whole(folder):
     (folder / "summary.json").write_text("[]")
     with pytest.raises(CorruptFileError, match=r"summary\.json"):
         open_run(folder)
+    (folder / "summary.json").write_text("{}")
+    (folder / "report.html").write_text("added later")
+    with pytest.raises(WriteError, match="is no part of it"):
+        begin(town.begun(folder), overwrite=True)
 
 
-def test_only_a_run_is_opened(folder, tmp_path):
-    for place, told in (
+@pytest.mark.parametrize("read", [open_run, FinishedRun.open])
+def test_only_a_run_is_opened(folder, tmp_path, read):
+    for place, message in (
         (folder / "city", "holds 'city', expected a run"),
         (tmp_path, "not an epifalcon folder"),
         (tmp_path / "none", "no such folder"),
     ):
-        with pytest.raises(DataError, match=told):
-            open_run(place)
-
-
-@pytest.mark.parametrize(
-    "name", ["city/by_slot.npy", "known/positive.npy", "settings.toml"]
-)
-def test_a_changed_or_missing_input_is_noticed(folder, name):
-    path = folder / name
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CorruptFileError, match=path.name):
-        open_run(folder)
-    path.unlink()
-    with pytest.raises(CorruptFileError, match="is missing"):
-        open_run(folder)
+        with pytest.raises(DataError, match=message):
+            read(place)
 
 
 GROWN = ["methods/falcon/ledger.jsonl", "figures/a.png", "summary.json", "report.html",
@@ -110,62 +108,30 @@ def test_a_run_that_has_grown_may_be_begun_again(folder):
     begin(town.begun(folder), overwrite=True)
     assert not (folder / "methods").exists()
     assert names(folder.parent) == ["run"]
-
-
-@pytest.mark.parametrize("name", ["notes.txt", ".git", "known/mine.csv"])
-def test_somebody_elses_file_in_a_run_is_never_lost(folder, name):
-    (folder / name).write_text("precious")
+    (folder / "known" / "mine.csv").write_text("precious")
     with pytest.raises(WriteError, match="is no part of it: move"):
         begin(town.begun(folder), overwrite=True)
-    assert (folder / name).read_text() == "precious"
 
 
-def test_a_finished_run_grows_no_more(folder):
-    finish(town.begun(folder))
-    (folder / "summary.json").write_text("{}")
-    with pytest.raises(WriteError, match="is no part of it"):
-        begin(town.begun(folder), overwrite=True)
+def refused(folder):
+    with pytest.raises(WriteError, match="another process"), alone(folder):
+        pytest.fail("two at once")
 
 
-@pytest.mark.parametrize("number", [1, 3, 9, 20, 40])
-def test_a_full_disk_leaves_nothing_begun(tmp_path, number):
-    with (
-        pytest.raises(WriteError, match="No space left"),
-        disk(tmp_path, full_from(number)),
-    ):
-        begin(town.begun(tmp_path / "new" / "run"))
-    assert names(tmp_path) == []
-
-
-def test_one_process_at_a_time(folder):
+def test_one_process_at_a_time(folder, monkeypatch):
+    # A lock that outlived its process is taken.
+    (folder.parent / ".run.lock").write_text("")
     with alone(folder):
-        with (
-            pytest.raises(WriteError, match="another process is working"),
-            alone(folder),
-        ):
-            pytest.fail("two at once")
         link = folder.parent / "link"
         link.symlink_to(folder)
-        with pytest.raises(WriteError, match="another process"), alone(link):
-            pytest.fail("two at once")
+        # The second's refusal must not let a third in.
+        for place in (folder, link, folder):
+            refused(place)
         with alone(folder.parent / "other"):
             pass
-        # The second's refusal must not have let a third in.
-        with pytest.raises(WriteError, match="another process"), alone(folder):
-            pytest.fail("two at once")
     with alone(folder):
         assert ".run.lock" in names(folder.parent)
     assert names(folder.parent) == ["link", "run"]
-
-
-def test_a_lock_that_outlived_its_process_is_taken(folder):
-    (folder.parent / ".run.lock").write_text("")
-    with alone(folder):
-        pass
-    assert names(folder.parent) == ["run"]
-
-
-def test_a_lock_removed_by_its_owner_meanwhile_is_not_taken(folder, monkeypatch):
     # Between our open and our lock the owner ends and a third begins.
     real = os.open
 
@@ -176,34 +142,24 @@ def test_a_lock_removed_by_its_owner_meanwhile_is_not_taken(folder, monkeypatch)
         return handle
 
     monkeypatch.setattr(os, "open", late)
-    with pytest.raises(WriteError, match="another process"), alone(folder):
-        pytest.fail("not ours")
+    refused(folder)
 
 
 def test_folders_made_for_a_run_that_never_began_go_again(tmp_path):
     with alone(tmp_path / "a" / "b" / "run"):
         assert (tmp_path / "a" / "b").is_dir()
     assert names(tmp_path) == []
-    with alone(tmp_path / "a" / "b" / "run"):
-        begin(town.begun(tmp_path / "a" / "b" / "run"))
-    assert finished(tmp_path / "a" / "b" / "run") is False
-
-
-@pytest.mark.parametrize("place", ["file/run", "file/deeper/run"])
-def test_a_place_that_cannot_be_written(tmp_path, place):
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteError, match="cannot be written"), alone(tmp_path / place):
-        pytest.fail("nothing can stand there")
-    with pytest.raises(WriteError), alone(Path("/proc/none/run")):
-        pytest.fail("nothing can stand there")
+    for place in (tmp_path / "file" / "run", Path("/proc/none/run")):
+        with pytest.raises(WriteError), alone(place):
+            pytest.fail("nothing can stand there")
     assert names(tmp_path) == ["file"]
 
 
-def test_what_a_kill_left_is_swept_up(folder):
-    mine = town.begun(folder)
+def test_what_a_kill_left_is_removed(folder):
     for number in (5, 25, 60):
         with pytest.raises(Killed), disk(folder.parent, killed_at(number)):
-            begin(mine, overwrite=True)
+            begin(town.begun(folder), overwrite=True)
     beside = folder.parent / ".other.0123abcd.partial"
     beside.mkdir()
     assert len(names(folder.parent)) == 5
@@ -212,29 +168,113 @@ def test_what_a_kill_left_is_swept_up(folder):
     assert names(folder.parent) == [beside.name, "run"]
 
 
-def test_a_run_half_replaced_is_put_back(folder):
-    (folder / "methods").mkdir()
-    (folder / "methods" / "note").write_text("old")
-
-    def fail(_name, _number):
-        # The old folder was moved away, the new one has not come yet.
-        if not folder.exists():
-            raise Killed
-
-    with pytest.raises(Killed), disk(folder.parent, fail):
-        begin(town.begun(folder), overwrite=True)
-    assert not folder.exists()
-    with alone(folder):
-        pass
-    assert (folder / "methods" / "note").read_text() == "old"
-    assert names(folder.parent) == ["run"]
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    beside = 'beside=["hgnn", "soft-dct-ratio"]'
+    return make_run(folder, beside, "reporting.trace_share=0.8")
 
 
-def test_the_manifest_tells_of_the_settings(folder):
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["kind"] == "run"
-    assert manifest["seed"] == town.SEED
-    assert manifest["meta"]["finished"] is False
-    assert store.Origin(manifest["settings"], town.SEED).fingerprint == (
-        town.begun(folder).origin.fingerprint
-    )
+@pytest.fixture
+def copied(made, tmp_path):
+    shutil.copytree(made.folder, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_the_risks_are_those_of_the_training(made, monkeypatch):
+    def opened(*_):
+        raise AssertionError("hidden labels were read")
+
+    monkeypatch.setattr(Hidden, "load", opened)
+    for method in ("falcon", "hgnn"):
+        run = FinishedRun.open(made.folder, method)
+        stored = store.read(made.method_folder(method) / "prediction", "prediction")
+        assert np.array_equal(run.risks().probability, stored.arrays["probability"])
+        assert np.array_equal(run.risks().status, made.known.status)
+    assert np.array_equal(run.traces.by_slot, made.reported.by_slot)
+    assert not np.array_equal(run.traces.by_slot, made.prepared.traces.by_slot)
+    assert run.seed == made.seed
+    assert run.settings == made.prepared.experiment.prediction.central()
+    assert FinishedRun.open(made.folder).method == "falcon"
+    run = FinishedRun.open(made.folder, "soft-dct-ratio")
+    method = placed(SoftDctRatio, Scene(made.reported, seed=made.seed)).fit(made.known)
+    np.testing.assert_array_equal(run.risks().probability, method.predict_proba())
+
+
+def test_a_method_or_run_that_is_not_done_is_refused(made, tmp_path):
+    with pytest.raises(SettingsError, match=r"'gcn' was not run there, only falcon, "):
+        FinishedRun.open(made.folder, "gcn")
+    with pytest.raises(SettingsError, match="unknown method 'hgn'"):
+        FinishedRun.open(made.folder, "hgn")
+    folder = make_run(tmp_path / "my run", whole=False).folder
+    with pytest.raises(DataError, match=r"go on with: .*--resume --out '.*my run'"):
+        FinishedRun.open(folder)
+
+
+def test_a_method_that_a_comparison_measured_is_finished(tmp_path):
+    with store.new_directory(tmp_path / "all") as scratch:
+        meta = {"grows": ["seed-"]}
+        store.write_manifest(scratch, "comparison", meta=meta, origin=store.Origin())
+    begun = make_run(tmp_path / "all" / "seed-5", whole=False)
+    outcome = run_method(begun, "soft-dct-ratio", Listeners())
+    (begun.method_folder("hgnn") / "training").mkdir(parents=True)
+    folder = begun.folder
+    with pytest.raises(
+        DataError, match=r"not finished; it is of the comparison in .*l:"
+    ):
+        FinishedRun.open(folder, "soft-dct-ratio")
+    measured(0).save(begun.method_folder("soft-dct-ratio"), begun.origin)
+    run = FinishedRun.open(folder, "soft-dct-ratio")
+    np.testing.assert_array_equal(run.risks().probability, outcome.probability)
+    # The run's own method and the one that is not done yet.
+    for method in (None, "hgnn"):
+        with pytest.raises(
+            SettingsError, match=r"there, only soft-dct-ratio: .*--meth"
+        ):
+            FinishedRun.open(folder, method)
+    scores = run.place / "prediction" / "probability.npy"
+    scores.write_bytes(scores.read_bytes()[:-1] + b"!")
+    with pytest.raises(CorruptFileError, match="probability"):
+        FinishedRun.open(folder, "soft-dct-ratio").risks()
+    with pytest.raises(DataError, match=r"holds a comparison; name .*/seed-N"):
+        FinishedRun.open(folder.parent)
+
+
+def test_one_flipped_bit_or_missing_file_anywhere_is_noticed(copied):
+    manifest = json.loads((copied / store.MANIFEST).read_text())
+    assert len(manifest["files"]) > 30
+    for name in [*manifest["files"], store.MANIFEST]:
+        path = copied / name
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[len(bad) // 2] ^= 4
+        path.write_bytes(bad)
+        with pytest.raises(CorruptFileError):
+            FinishedRun.open(copied)
+        path.write_bytes(good)
+    FinishedRun.open(copied)
+    (copied / "known/person.npy").unlink()
+    for read in (open_run, FinishedRun.open):
+        with pytest.raises(CorruptFileError, match="is missing"):
+            read(copied)
+
+
+def test_a_ledger_may_grow_but_not_change(copied):
+    run = FinishedRun.open(copied)
+    good = run.ledger.read_bytes()
+    run.ledger.write_bytes(good + b"one more line\n")
+    FinishedRun.open(copied)
+    store.seal(copied, run.ledger)
+    for bad in (good, good[:50] + b"x" + good[51:] + b"one more line\n"):
+        run.ledger.write_bytes(bad)
+        with pytest.raises(CorruptFileError, match="ledger"):
+            FinishedRun.open(copied)
+
+
+def test_a_run_of_an_earlier_version_is_refused(copied):
+    shutil.rmtree(copied / "methods" / "soft-dct-ratio")
+    manifest = store.read_manifest(copied)
+    (copied / store.MANIFEST).unlink()
+    store.write_manifest(copied, "run", meta=manifest["meta"], origin=store.Origin())
+    with pytest.raises(DataError, match="made by an earlier version"):
+        FinishedRun.open(copied, "soft-dct-ratio").risks()
