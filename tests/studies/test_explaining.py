@@ -61,6 +61,10 @@ def test_shares_add_up_and_the_risk_is_the_listed_one(run):
             assert found.now == pytest.approx(listed.now[person], abs=1e-6)
     tested = explain(run, str(np.flatnonzero(listed.status == 1)[0]), tests=True)
     assert tested.risk == pytest.approx(1)
+    negative = np.flatnonzero(run.known.status == 0)[0]
+    healthy = explain(run, str(negative), tests=True)
+    assert healthy.risk == 0
+    assert "rule it out" in explaining.sentences(healthy)[1]
 
 
 def test_exposures_are_stays_of_the_person_s_own_trace(run):
@@ -123,13 +127,6 @@ def test_a_page_says_it_and_needs_nothing_else(run, tmp_path, stored_page):
     stored_page(few.partition("<tbody>")[0], "explanation")
 
 
-def test_no_risk_needs_no_explanation(run):
-    healthy = np.flatnonzero(run.known.status == 0)[0]
-    found = explain(run, str(healthy), tests=True)
-    assert found.risk == 0
-    assert "rule it out" in explaining.sentences(found)[1]
-
-
 def test_wrong_people_and_methods_are_refused(run):
     for person in ("80", "-1", "anna", ""):
         with pytest.raises(DataError, match="numbers from 0 to 79"):
@@ -164,11 +161,10 @@ def test_newcomers_by_file_are_those_of_the_folder(run, tmp_path):
         Newcomers.from_files(*paths, run.traces)
 
 
-def test_other_days_are_refused_with_a_way_on(run):
+def test_other_days_are_refused_with_a_remedy(run):
     traces, known = chosen_people(run.traces, run.known, [5])
-    short = replace(
-        traces, by_slot=traces.by_slot[:12].copy(), clock=replace(traces.clock, days=1)
-    )
+    clock = replace(traces.clock, days=1)
+    short = replace(traces, by_slot=traces.by_slot[:12].copy(), clock=clock)
     people = Newcomers(short, known.of_people(np.zeros(1, np.bool_)))
     with pytest.raises(DataError, match="epifalcon update"):
         score(run, people)
@@ -191,18 +187,11 @@ def test_a_run_behind_noise_keeps_no_messages_and_can_be_read(tmp_path):
         daily.window_of(run, WindowSettings())
 
 
-def test_a_run_may_keep_nothing(tmp_path):
-    begun = town.begun(
-        tmp_path / "run",
-        method="falcon-field",
-        field=replace(
-            town.experiment().field,
-            kept=False,
-            folds=0,
-            sweeps=2,
-            region=replace(town.experiment().field.region, law="one"),
-        ),
-    )
+def test_a_run_may_store_nothing(tmp_path):
+    field = town.experiment().field
+    law = replace(field.region, law="one")
+    field = replace(field, kept=False, folds=0, sweeps=2, region=law)
+    begun = town.begun(tmp_path / "run", method="falcon-field", field=field)
     begin(begun)
     run_method(begun, "falcon-field", LISTENERS)
     finish(begun)

@@ -234,19 +234,17 @@ def _explaining(outcomes: Sequence[Outcome]) -> str | None:
 def _write_tables(folder: Path, results: RunResults) -> None:
     """Write the tables of the report as CSV; that of methods with every digit."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [one.as_plain() for one in results.outcomes]
-    names = sorted({name for row in rows for name in row["metrics"] or {}})
-    columns = ["method", "title", "seconds", "epsilon_person", *names]
+    plain = [one.as_plain() for one in results.outcomes]
+    names = sorted({name for one in plain for name in one["metrics"] or {}})
     cells = [
         [
-            row["method"],
-            one.title,
-            row["seconds"],
-            row.get("epsilon", {}).get("person"),
-            *((row["metrics"] or {}).get(name) for name in names),
+            *(one.method, one.title, one.seconds),
+            figures.get("epsilon", {}).get("person"),
+            *((figures["metrics"] or {}).get(name) for name in names),
         ]
-        for one, row in zip(results.outcomes, rows, strict=True)
+        for one, figures in zip(results.outcomes, plain, strict=True)
     ]
+    columns = ["method", "title", "seconds", "epsilon_person", *names]
     write_csv(folder / "methods.csv", columns, cells)
     statistics = results.summary["statistics"]
     for name, table in {
@@ -279,31 +277,31 @@ def _headline(results: RunResults) -> list[tuple[str, str]]:
     if "outbreak" in summary:
         share = summary["outbreak"]["infected_share"][0]
         cards.append((f"{share:.1%}", "infected by the end"))
+    auc, who = summary.get("validation_auc"), "AUC on validation people"
     if summary["metrics"] is not None:
-        who = "AUC on hidden people"
+        auc, who = summary["metrics"]["auc"], "AUC on hidden people"
         if summary.get("selected_on") == "test":
             who += ", who also chose the round"
         if summary.get("macro_cases") == "all":
             who += ", whose cases were seen"
-        cards.append((formats.number(summary["metrics"]["auc"]), who))
-    elif summary.get("validation_auc") is not None:
-        auc = formats.number(summary["validation_auc"])
-        cards.append((auc, "AUC on validation people"))
-    if summary.get("epsilon") and summary["epsilon"]["person"] is not None:
-        epsilon = formats.epsilon(summary["epsilon"]["person"])
-        cards.append((epsilon, "epsilon of a person"))
+    if auc is not None or summary["metrics"] is not None:
+        cards.append((formats.number(auc), who))
+    if (epsilon := summary["epsilon"]["person"]) is not None:
+        cards.append((formats.epsilon(epsilon), "epsilon of a person"))
     return cards
 
 
 def _what(results: RunResults) -> list[Part]:
     begun, prepared = results.begun, results.begun.prepared
     traces, known = prepared.traces, begun.known
-    size = f"{traces.people:,} people, {len(traces.regions):,} regions, "
-    size += f"{traces.clock.days} days in slots of {traces.clock.slot_hours:g} hours"
-    if prepared.city_folder is None:
-        city = f"A synthetic city: {size}. Preset {prepared.name}, seed {begun.seed}."
-    else:
-        city = f"The city of {prepared.city_folder}: {size}. Seed {begun.seed}."
+    city, preset = "A synthetic city", f" Preset {prepared.name}."
+    if prepared.city_folder is not None:
+        city, preset = f"The city of {prepared.city_folder}", ""
+    city += (
+        f": {traces.people:,} people, {len(traces.regions):,} regions, "
+        f"{traces.clock.days} days in slots of {traces.clock.slot_hours:g} hours."
+        f"{preset} Seed {begun.seed}."
+    )
     if begun.reported.observed_share < traces.observed_share:
         city += (
             f" Methods see {begun.reported.observed_share:.0%} of people's time; the "
@@ -324,30 +322,28 @@ def _what(results: RunResults) -> list[Part]:
         rounds = "-"
         if one.looks:
             rounds = f"{one.told['rounds']:,}, the best {one.told['best_round']:,}"
-        what = entry(one.method).summary
-        rows.append([one.title, what, _also_knows(one), rounds])
+        rows.append([one.title, entry(one.method).summary, _also_knows(one), rounds])
     for method, why in results.failed.items():
-        failure = f"failed: {why}"
-        rows.append([entry(method).title, entry(method).summary, "-", failure])
+        listed = entry(method)
+        rows.append([listed.title, listed.summary, "-", f"failed: {why}"])
     columns = ["method", "what it does", "also knows", "rounds of training"]
     return [*shown, Table("Methods", columns, rows)]
 
 
 def _also_knows(one: Outcome) -> str:
     """Say what a method knows besides tests and traces."""
-    listed = entry(one.method)
-    known = {
-        "the disease's rates": listed.uses_pathogen,
-        "the disease's rates, if it reads them": listed.is_own,
-        "something of the truth, as a ceiling": listed.is_ceiling,
-        "everybody's cases, which hold the answers": one.told.get("macro_cases")
-        == "all",
-        "its round was chosen on the people it is evaluated on": one.told.get(
-            "selected_on"
-        )
-        == "test",
-    }
-    return "; ".join(what for what, given in known.items() if given) or "-"
+    listed, known = entry(one.method), []
+    if listed.uses_pathogen:
+        known.append("the disease's rates")
+    if listed.is_own:
+        known.append("the disease's rates, if it reads them")
+    if listed.is_ceiling:
+        known.append("something of the truth, as a ceiling")
+    if one.told.get("macro_cases") == "all":
+        known.append("everybody's cases, which hold the answers")
+    if one.told.get("selected_on") == "test":
+        known.append("its round was chosen on the people it is evaluated on")
+    return "; ".join(known) or "-"
 
 
 def _disease(results: RunResults) -> str:
@@ -387,13 +383,13 @@ def _results(results: RunResults) -> list[Part]:
         ]
         parts.append(Text(said, "note"))
     table = run_tables.methods_table(results.outcomes)
-    if not results.evaluations:
+    found = results.evaluations
+    said = [*run_tables.findings(found, results.begun.prepared.name)]
+    said += _diagnostics(results)
+    if not found:
         parts += [_not_evaluated(results), table]
-        said = _diagnostics(results)
         return [*parts, *([Text(said, "findings")] if said else [])]
-    said = run_tables.findings(results.evaluations, results.begun.prepared.name)
-    parts.append(Text([*said, *_diagnostics(results)], "findings"))
-    parts += [run_tables.who_is_found(results.evaluations), table]
+    parts += [Text(said, "findings"), run_tables.who_is_found(found), table]
     parts += results.drawn("precision-recall", "reliability")
     words = [list(one) for one in glossary(_GLOSSARY).items()]
     return [*parts, Table("What the words mean", ["word", "meaning"], words)]
@@ -423,17 +419,16 @@ def _not_evaluated(results: RunResults) -> Text:
         if results.begun.epidemic is None
         else "everybody was tested, so nobody is hidden"
     )
-    missing = (
-        f"Missing here, because {why}: precision and recall, reliability, the map of "
-        "true risk, ceilings."
-    )
-    instead = (
-        "What can be given is the validation AUC: how well people are ranked who were "
-        "tested but held back while the others trained the method. It also selected "
-        "the best round, so it is somewhat too high."
-    )
     predict = f"epifalcon predict {results.begun.folder.name} --out risks.csv"
-    return Text([missing, instead, f"Everybody's risk: `{predict}`"], "note")
+    said = [
+        f"No method is evaluated, because {why}.",
+        (
+            "The validation AUC says how well people are ranked who were tested but "
+            "held back. It also selected the best round, so it is somewhat too high."
+        ),
+        f"Everybody's risk: `{predict}`",
+    ]
+    return Text(said, "note")
 
 
 def _where(results: RunResults) -> list[Part]:
@@ -498,10 +493,9 @@ def _privacy(results: RunResults) -> list[Part]:
 def _city(results: RunResults) -> list[Part]:
     parts: list[Part] = []
     if results.begun.epidemic is not None:
-        first = int(results.begun.epidemic.outbreak.seeds.sum())
         said = (
-            f"Infections are those transmitted in the city: the {first:,} people with "
-            "whom the outbreak began count in the infected share only."
+            "Infections are those transmitted in the city: the people with whom the "
+            "outbreak began count in the infected share only."
         )
         outbreaks = run_tables.outbreak_table(results.summary["outbreak"])
         parts += [Text([said]), outbreaks]
