@@ -195,7 +195,8 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
         rounds = [look.round for look in one.looks]
         loss.plot(rounds, [look.loss for look in one.looks], label=one.title, **line)
         auc.plot(rounds, [look.auc for look in one.looks], **line)
-        best = max(one.looks, key=lambda look: look.auc)
+        chosen = one.told["best_round"]
+        best = next(look for look in one.looks if look.round == chosen)
         auc.plot(best.round, best.auc, "o", color=line["color"])
         for look in one.looks:
             epsilon = look.epsilon if np.isfinite(look.epsilon) else None
