@@ -1,10 +1,8 @@
 """Compile functions with numba, cache the machine code on disk, share out work.
 
-Numba's own cache compares the modification time of one file, so a cached
-function does not notice that a function it calls in another file has changed.
-Here the cache is keyed by the contents of the file and of every project file
-that it imports, directly or indirectly. Kernels can therefore live in the module
-they belong to, and a new checkout of unchanged files compiles nothing again.
+Numba's own cache compares the modification time of one file, so a cached function
+does not notice that a function it calls in another file has changed. Here the cache is
+keyed by the contents of the file and of every project file that it imports.
 """
 
 import hashlib
@@ -43,12 +41,7 @@ def njit(**options: Any) -> Callable[[F], F]: ...  # noqa: ANN401
 
 
 def njit(function: Any = None, **options: Any) -> Any:
-    """Compile a function at its first call and cache the result on disk.
-
-    Args:
-        function: the function, where the decorator is used without options.
-        **options: options of ``numba.njit``, such as ``nogil=True``.
-    """
+    """Compile a function at its first call, with options of ``numba.njit``."""
     if function is None:
         return lambda given: njit(given, **options)
     dispatcher = numba.njit(cache=True, **options)(function)
@@ -79,14 +72,9 @@ def inner(function: F) -> F:
 def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     """Call ``work(part)`` for every part, on as many threads as numba may use.
 
-    Kernels release the interpreter's lock. What a part contains must not depend
-    on the number of threads. Numba's own threads are not used: they end the
-    process when two callers use them at once, or after a fork.
-
-    Args:
-        work: called once for each part; the first error is raised.
-        parts: number of parts.
-        steps: amount of work in all; little work stays on the calling thread.
+    Kernels release the interpreter's lock. Little work, by its ``steps``, stays on the
+    calling thread. Numba's own threads are not used: they end the process when two
+    callers use them at once, or after a fork.
     """
     threads = min(parts, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
     within = threading.current_thread().name.startswith(_POOL)

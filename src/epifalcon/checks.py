@@ -5,7 +5,7 @@ Every check takes ``name=value`` pairs, so the message can name the setting:
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,30 +17,22 @@ from epifalcon.errors import DataError, SettingsError
 
 def positive(**values: float) -> None:
     """Raise unless every value is a finite number greater than 0."""
-    for name, value in values.items():
-        if not (_finite(value) and value > 0):
-            raise SettingsError(f"{name}={value} must be a number greater than 0")
+    _numbers(values, lambda value: value > 0, "be a number greater than 0")
 
 
 def non_negative(**values: float) -> None:
     """Raise unless every value is a finite number, 0 or more."""
-    for name, value in values.items():
-        if not (_finite(value) and value >= 0):
-            raise SettingsError(f"{name}={value} must be a number of 0 or more")
+    _numbers(values, lambda value: value >= 0, "be a number of 0 or more")
 
 
 def unit_interval(**values: float) -> None:
     """Raise unless every value lies in [0, 1]."""
-    for name, value in values.items():
-        if not (_finite(value) and 0 <= value <= 1):
-            raise SettingsError(f"{name}={value} must lie between 0 and 1")
+    _numbers(values, lambda value: 0 <= value <= 1, "lie between 0 and 1")
 
 
 def at_least(low: float, **values: float) -> None:
     """Raise unless every value is a finite number of ``low`` or more."""
-    for name, value in values.items():
-        if not (_finite(value) and value >= low):
-            raise SettingsError(f"{name}={value} must be a number of {low} or more")
+    _numbers(values, lambda value: value >= low, f"be a number of {low} or more")
 
 
 def whole(low: int, **values: int) -> None:
@@ -92,8 +84,12 @@ def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> N
         array.setflags(write=False)
 
 
-def _finite(value: object) -> bool:
-    # Text and None reach this where a settings class is called directly.
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    return isinstance(value, Integral) or math.isfinite(value)
+def _numbers(
+    values: Mapping[str, float], is_good: Callable[[float], bool], expected: str
+) -> None:
+    for name, value in values.items():
+        # Text and None reach this where a settings class is called directly.
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        finite = number and (isinstance(value, Integral) or math.isfinite(value))
+        if not (finite and is_good(value)):
+            raise SettingsError(f"{name}={value} must {expected}")

@@ -9,7 +9,7 @@ figure of exposure into a probability.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,6 @@ LOG_LOSS_CLIP = 1e-7
 
 _MOST_STEPS = 100
 _ENOUGH = 1e-12
-_STEEPEST = 500.0
 
 
 def log_losses(
@@ -39,10 +38,6 @@ class LogisticCurve:
 
     slope: float
     offset: float
-    covariance: Floats = field(
-        default_factory=lambda: np.zeros((2, 2)), compare=False, repr=False
-    )
-    """(2, 2) of slope and offset, by the inverse of Fisher's information."""
 
     def __call__(self, x: ArrayLike) -> Floats:
         """Return the probability at each ``x``, in the same shape."""
@@ -55,52 +50,42 @@ def fit_logistic(
     *,
     slope_mean: float = 0.0,
     slope_sd: float = math.inf,
-    offset_mean: float = 0.0,
     offset_sd: float = math.inf,
     least_slope: float = -math.inf,
-    false_positive: float = 0.0,
-    false_negative: float = 0.0,
 ) -> LogisticCurve:
-    """Return the curve of highest posterior density, by Fisher scoring.
+    """Return the curve of highest posterior density, by Newton's method.
 
     Args:
         x: (people,); centred and of unit variance for the best conditioning.
         target: (people,) bool, or the probability with which each is positive.
         slope_mean: mean of the normal prior of the slope.
         slope_sd: its standard deviation; infinite for no prior.
-        offset_mean: mean of the normal prior of the offset.
-        offset_sd: its standard deviation; infinite for no prior.
+        offset_sd: standard deviation of the normal prior of the offset, of mean 0.
         least_slope: lower limit of the slope.
-        false_positive: chance of a positive result where the curve says 0.
-        false_negative: chance of a negative result where the curve says 1.
 
     Without a prior, all targets must not be separable (soft targets never are).
     """
     y = np.asarray(target, np.float64)
     design = np.stack([x, np.ones(len(x))])
-    mean = np.array([slope_mean, offset_mean])
+    mean = np.array([slope_mean, 0.0])
     precision = np.array([slope_sd, offset_sd]) ** -2.0
 
     def loss(at: Floats) -> float:
-        chance = _chances(at @ design, false_positive, false_negative)
-        fit = y * np.log(chance.positive) + (1 - y) * np.log(chance.negative)
-        return float((precision * (at - mean) ** 2).sum() / 2 - fit.sum())
-
-    def slopes(at: Floats) -> tuple[Floats, Floats]:
-        """Return gradient and information; the ridge keeps it invertible."""
-        chance = _chances(at @ design, false_positive, false_negative)
-        weight = chance.slope / (chance.positive * chance.negative)
-        gradient = design @ ((chance.positive - y) * weight) + precision * (at - mean)
-        ridge = np.diag(precision + 1e-12)
-        return gradient, (design * (weight * chance.slope)) @ design.T + ridge
+        line = at @ design
+        prior = (precision * (at - mean) ** 2).sum() / 2
+        return float(prior + (np.logaddexp(0, line) - y * line).sum())
 
     free = math.isinf(offset_sd)
-    start = float(logit(np.clip(y.mean(), 1e-9, 1 - 1e-9))) if free else offset_mean
+    start = float(logit(np.clip(y.mean(), 1e-9, 1 - 1e-9))) if free else 0.0
     at = np.array([max(slope_mean, least_slope), start])
     lost = loss(at)
     for _ in range(_MOST_STEPS):
-        gradient, information = slopes(at)
-        step = np.linalg.solve(information, gradient)
+        chance = expit(at @ design)
+        gradient = design @ (chance - y) + precision * (at - mean)
+        # The ridge makes the matrix invertible.
+        ridge = np.diag(precision + 1e-12)
+        curvature = (design * (chance * (1 - chance))) @ design.T + ridge
+        step = np.linalg.solve(curvature, gradient)
         before, share = at, 1.0
         while share > _ENOUGH:
             tried = before - share * step
@@ -111,23 +96,4 @@ def fit_logistic(
             share /= 2
         if np.abs(at - before).max() <= _ENOUGH * (1 + np.abs(at).max()):
             break
-    covariance = np.asarray(np.linalg.inv(slopes(at)[1]), np.float64)
-    return LogisticCurve(float(at[0]), float(at[1]), covariance)
-
-
-@dataclass(frozen=True, eq=False)
-class _Chances:
-    """Chance of either result, and the derivative of the first: (people,) each."""
-
-    positive: Floats
-    negative: Floats
-    slope: Floats
-
-
-def _chances(line: Floats, false_positive: float, false_negative: float) -> _Chances:
-    line = np.clip(line, -_STEEPEST, _STEEPEST)
-    high, low = expit(line), expit(-line)
-    gain = 1 - false_positive - false_negative
-    return _Chances(
-        false_positive + gain * high, false_negative + gain * low, gain * high * low
-    )
+    return LogisticCurve(float(at[0]), float(at[1]))

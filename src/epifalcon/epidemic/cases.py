@@ -165,11 +165,10 @@ def all_cases(
 ) -> Cases:
     """Return the infectious people of each region and day, hidden people included.
 
-    As ``presence``, the slots that they spent there: what the authors' program gave
-    its region model. As a ``count``, their mean number. As a ``share``, how many of
-    100 people present were infectious; 0 where nobody was. This input holds the
-    labels that a method is evaluated on, so results made with it may only stand
-    beside the paper's table, marked by ``Cases.label``.
+    As ``presence``, the slots that they spent there, as in the authors' program; as a
+    ``count``, their mean number; as a ``share``, how many of 100 people present were
+    infectious. This input holds the labels that a method is evaluated on, so results
+    made with it may only stand beside the paper's table, marked by ``Cases.label``.
     """
     found = outbreak.infectious_by_region_and_day(traces).astype(np.float64)
     if measure == "count":

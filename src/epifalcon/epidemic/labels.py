@@ -68,10 +68,9 @@ def draw_labels(
 ) -> Labels:
     """Test ``round(label_share * people)`` people, chosen at random.
 
-    The hidden truth is the target in the last slot. Every person has its own
-    place in the queue, test slot and test luck, drawn whatever the outcome: a
-    larger ``label_share`` adds people and changes nobody, and no hidden
-    person's state can touch a known result.
+    The hidden truth is the target in the last slot. Every person has draws of its
+    own: a larger ``label_share`` adds people and changes nobody, and no hidden
+    person's state can influence a known result.
     """
     people = outbreak.people
     queue = rng.permutation(people)

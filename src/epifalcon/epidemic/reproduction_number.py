@@ -24,8 +24,7 @@ from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
-from epifalcon.progress import Progress, silent
-from epifalcon.types import Counts, Floats, PersonIds, RegionIds
+from epifalcon.types import Counts, Floats, RegionIds
 
 CERTAIN = 1e300
 """A hazard that infects everybody; finite, as infinity less infinity is NaN."""
@@ -113,11 +112,10 @@ def slot_hazard(dose: float, linear: bool) -> float:
 
 @dataclass(frozen=True, eq=False)
 class CountedR0:
-    """Secondary cases of single index people, (index people,) each."""
+    """Expected secondary cases of single index people."""
 
-    index_person: PersonIds
     secondary_cases: Floats
-    """Expected number of people infected by this index person alone."""
+    """(index people,)"""
 
     @property
     def mean(self) -> float:
@@ -138,7 +136,6 @@ def counted_r0(
     settings: OutbreakSettings,
     rng: np.random.Generator,
     index_people: int = 500,
-    progress: Progress = silent,
 ) -> CountedR0:
     """Count whom one case would infect where nobody else is infected.
 
@@ -175,8 +172,7 @@ def counted_r0(
             settings.contact == "I/S",
             factor,
         )
-        progress("counted R0", index + 1, index_people)
-    return CountedR0(person, cases)
+    return CountedR0(cases)
 
 
 def _visits(later: Counts, duration: float, silent_for: float) -> Floats:

@@ -95,7 +95,7 @@ class NamedTests:
         return len(self.name)
 
 
-def read_day_tests(path: Path, clock: Clock, first_day: int = 1) -> NamedTests:
+def read_day_tests(path: Path, clock: Clock) -> NamedTests:
     """Read the tests of a known city in a CSV or Parquet file, on ``clock``.
 
     Without a column ``hour`` a test counts for the first slot of its day. Any row
@@ -111,8 +111,7 @@ def read_day_tests(path: Path, clock: Clock, first_day: int = 1) -> NamedTests:
     schema = {"person_text": pl.String, "slot": pl.Int64, "positive": pl.Boolean}
     found = pl.DataFrame(schema=schema)
     for batch in rows.batches(table):
-        found_slots = keep_slots(rows, batch.frame, clock, first_day)
-        frame = _keep_results(rows, found_slots)
+        frame = _keep_results(rows, keep_slots(rows, batch.frame, clock))
         found = pl.concat([found, frame.select(*schema)])
     return NamedTests(
         tuple(found["person_text"].to_list()),

@@ -23,10 +23,7 @@ With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt f W / N
 (infinite for p of 1 or more), which makes the chance of the slot exactly p.
 Under ``I/S`` the chance is bounded by 1 in both cases; nothing else caps it.
 
-Each slot costs one pass over everybody to count who is where, one to add hazard,
-and some over the people who are exposed or infectious. Nothing larger than a few
-numbers per person and per region is held. One thread does it all, so the result
-cannot depend on the number of threads.
+One thread does it all, so the result does not depend on the number of threads.
 """
 
 import math
@@ -55,8 +52,7 @@ def simulate(
     """Run a disease through the city: the paper's simulator settings.
 
     Equal traces, settings and generator state give the same outbreak, bit by
-    bit. Cost is linear in people times slots; memory is a few numbers per person
-    and region.
+    bit. Cost is linear in people times slots.
     """
     draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
     variation = EVEN
@@ -255,8 +251,7 @@ def _run(
             if crowd[place] > 0:
                 dose = force * (weight[place] / crowd[place]) * factor[place]
                 hazard[place] = slot_hazard(dose, linear)
-        # To walk over the infected too is three times faster than to keep a list
-        # of the susceptible.
+        # Three times faster than with a list of the susceptible.
         infected = 0
         for person in range(people):
             left = resistance[person] - hazard[np.uint32(here[person] + 1)]

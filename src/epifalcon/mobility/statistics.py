@@ -1,12 +1,9 @@
 """Mobility statistics of any traces, compared with the ranges of realistic cities.
 
-Works on synthetic and imported traces alike, with gaps (-1), with one person, one
-region or one day, and with regions whose place is not known: a statistic that
-cannot be computed is NaN and neither holds nor fails.
-
-The ranges are those of realistic cities at slots of two hours over a fortnight or
-longer. They are wide on purpose: they separate a city from a random walk, not one
-city from another.
+A statistic that cannot be computed, for example without known places, is NaN and
+neither holds nor fails. The ranges are those of realistic cities at slots of two hours
+over a fortnight or longer. They are wide on purpose: they separate a city from a
+random walk, not one city from another.
 
 Radius of gyration: González, Hidalgo, Barabási, "Understanding individual human
 mobility patterns", Nature 2008. Predictability: Song, Qu, Blumm, Barabási, "Limits

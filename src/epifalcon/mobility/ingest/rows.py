@@ -202,9 +202,9 @@ def show(value: object) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def _summary(count: RowCount, most: int = 3) -> str:
+def _summary(count: RowCount) -> str:
     parts = []
-    for reason, number in list(count.refused.items())[:most]:
+    for reason, number in list(count.refused.items())[:3]:
         one = next(row for row in count.examples if row.reason == reason)
         where = f"row {one.row}, column {one.column!r}"
         parts.append(f"{number} x {reason} ({where}: {one.found})")

@@ -493,7 +493,7 @@ def read_day_visits(
 
 
 def keep_slots(
-    rows: RowFilter, frame: pl.DataFrame, clock: Clock, first_day: int
+    rows: RowFilter, frame: pl.DataFrame, clock: Clock, first_day: int = 1
 ) -> pl.DataFrame:
     """Add ``person_text`` and ``slot``; reject rows outside the days of ``clock``."""
     frame = keep_ids(rows, frame, "person")

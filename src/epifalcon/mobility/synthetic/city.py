@@ -142,9 +142,8 @@ class CitySettings:
     """Hours over which being observed or not stays alike."""
     fill_gaps: bool = False
     """Replace each unobserved slot by the last observed region, and the slots before
-    the first observation by the first. People then seem to stay where they were seen
-    last, and the outbreak spreads along these traces. The authors' Larger data set
-    was made in this way from sparse location records."""
+    the first observation by the first, as in the authors' Larger data set. The
+    outbreak spreads along these traces."""
 
     def __post_init__(self) -> None:
         for name, least in (("people", 1), ("regions", 1), ("days", 1), ("towns", 0)):
@@ -340,10 +339,9 @@ def build_city(
 ) -> Traces:
     """Build the city that ``settings`` describe: its regions and everybody's traces.
 
-    Equal settings and an equal state of ``rng`` give the same city on any number
-    of threads. A city of more days or of more people begins with the days and
-    people of the smaller one, and another slot length shows the same lives at
-    another resolution.
+    Equal settings and state of ``rng`` give the same city on any number of threads.
+    A city of more days or people begins with those of the smaller one, and another
+    slot length shows the same lives at another resolution.
     """
     progress("city", 0, settings.people)
     seed = np.uint64(rng.integers(2**63))

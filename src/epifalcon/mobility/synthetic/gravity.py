@@ -1,11 +1,10 @@
 """Where a person goes: region j from region i with chance ~ attraction_j * f(d_ij).
 
-The distance kernel is f(d) = (1 + d/scale)^-exponent exp(-d/cutoff). The draw is
-exact without a table of all pairs. The nearest regions have a table of their
-own. For the rest a coarse cell is drawn with the kernel's upper bound between
-the cells' boxes, a region within it by attraction, and the pair is kept with
-chance f(d) / bound; where it is not kept, everything is drawn again. Memory is
-regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
+The distance kernel is f(d) = (1 + d/scale)^-exponent exp(-d/cutoff). The draw is exact
+without a table of all pairs. The nearest regions have a table of their own. For the
+rest a coarse cell is drawn with the kernel's upper bound between the cells' boxes, a
+region within it by attraction, and the pair is accepted with chance f(d) / bound.
+Memory is regions times ``NEAREST`` plus at most ``MOST_CELLS`` squared.
 """
 
 import math
@@ -35,16 +34,14 @@ class Kernel(NamedTuple):
 
 
 class Destinations(NamedTuple):
-    """All that a draw of a destination reads; made by ``destinations``.
+    """Tables for draws of destinations for several purposes.
 
-    One record serves several purposes, each with its attraction and kernel.
-    ``near`` (regions, NEAREST) are the regions
-    closer than ``radius`` (regions,), ``near_sum`` (purposes, regions, NEAREST)
-    the running sums of their exact weights. ``cumulative`` (purposes, regions)
-    runs over each cell's ``members`` from the cell's start; ``reach``
-    (purposes, cells, cells) is, row by row, the running sum of a cell's
-    attraction times the kernel's bound. ``box`` (cells, 5) holds the smallest
-    and largest x and y of a cell and its smallest ``radius``.
+    ``near`` (regions, NEAREST) are the regions closer than ``radius`` (regions,),
+    ``near_sum`` (purposes, regions, NEAREST) the running sums of their weights.
+    ``cumulative`` (purposes, regions) runs over each cell's ``members``; ``reach``
+    (purposes, cells, cells) is, row by row, the running sum of a cell's attraction
+    times the kernel's bound. ``box`` (cells, 5) holds the smallest and largest x and
+    y of a cell and its smallest ``radius``.
     """
 
     place: Floats
@@ -62,14 +59,14 @@ class Destinations(NamedTuple):
 
 @njit
 def decay(kernel: Kernel, distance: float) -> float:
-    """-log f(d): 0 at distance 0 and growing with it."""
+    """Compute -log f(d)."""
     near = kernel.exponent * math.log1p(distance / kernel.scale)
     return near + distance / kernel.cutoff
 
 
 @njit
 def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
-    """The least ``decay`` between far regions of two cells."""
+    """Compute the least ``decay`` between far regions of two cells."""
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
     north = max(0.0, box[there, 2] - box[here, 3], box[here, 2] - box[there, 3])
     nearest = max(math.sqrt(east * east + north * north), box[here, 4])
@@ -79,7 +76,7 @@ def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
 
 @njit
 def search(cumulative: Floats, low: int, high: int, target: float) -> int:
-    """The first index in [low, high) whose running sum exceeds ``target``."""
+    """Find the first index in [low, high) whose running sum exceeds ``target``."""
     last = high - 1
     while low < last:
         middle = (low + last) // 2
@@ -92,7 +89,7 @@ def search(cumulative: Floats, low: int, high: int, target: float) -> int:
 
 @njit
 def distance(to: Destinations, here: int, there: int) -> float:
-    """Kilometres between the centres of two regions."""
+    """Compute the kilometres between the centres of two regions."""
     east = to.place[here, 0] - to.place[there, 0]
     north = to.place[here, 1] - to.place[there, 1]
     return math.sqrt(east * east + north * north)
@@ -100,10 +97,7 @@ def distance(to: Destinations, here: int, there: int) -> float:
 
 @njit
 def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
-    """A region other than ``here``, or ``here`` where no other is within reach.
-
-    Given up after 2,000 tries, which a city of sensible settings never needs.
-    """
+    """Draw a region other than ``here``, or ``here`` if no other is within reach."""
     row, kernel = to.cell[here], to.kernels[purpose]
     reach, near_sum = to.reach[purpose, row], to.near_sum[purpose, here]
     total = near_sum[-1] + reach[-1]
@@ -128,11 +122,7 @@ def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
 def destinations(
     centre_km: Floats, attractions: Sequence[Floats], kernels: Sequence[Kernel]
 ) -> Destinations:
-    """Prepare draws for several purposes.
-
-    ``centre_km`` (regions, 2); for each purpose an attraction (regions,), 0 or
-    more, and a kernel.
-    """
+    """Prepare draws: for each purpose an attraction (regions,) and a kernel."""
     near, near_km, radius = _nearest(centre_km)
     cell = _cells(centre_km)
     count = int(cell.max()) + 1
@@ -161,10 +151,9 @@ def destinations(
 
 
 def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
-    """Ids and distances of the regions within each region's radius.
+    """Find ids and distances of the regions within each region's radius.
 
-    The radius is the distance of the first region that has no room in the
-    table, so that regions at equal distance are in it or out of it together.
+    The radius is the distance of the first region that has no room in the table.
     Unused entries have an infinite distance.
     """
     count = len(centre_km)
@@ -195,7 +184,7 @@ def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
 
 
 def _cells(centre_km: Floats) -> NDArray[np.int32]:
-    """The coarse cell of each region, numbered without empty ones."""
+    """Assign each region to a coarse cell, numbered without empty ones."""
     offset = centre_km - centre_km.min(axis=0)
     wanted = min(MOST_CELLS, max(1, len(offset) // REGIONS_PER_CELL))
     low, high = 0.0, float(offset.max()) * 2 + 1e-9
