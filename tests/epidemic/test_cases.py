@@ -140,19 +140,3 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(DataError, match="0 or more"):
         Cases(-np.ones((2, 2)), "all")
     assert reported_cases(known_of(40, []), city).by_region_and_day.sum() == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"measure": "odds"},
-        {"window_days": 0},
-        {"window_days": 1.5},
-        {"growth": -0.1},
-        {"growth": np.nan},
-        {"prior_people": 0.0},
-    ],
-)
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        CaseSettings(**wrong)

@@ -245,19 +245,6 @@ def test_by_default_every_result_is_right():
     assert not TestErrors(false_negative=0.1).none
 
 
-@pytest.mark.parametrize(
-    ("errors", "named"),
-    [
-        ({"false_positive": -0.1}, "false_positive"),
-        ({"false_negative": 1.1}, "false_negative"),
-        ({"false_positive": 0.5, "false_negative": 0.5}, "add up to less than 1"),
-    ],
-)
-def test_impossible_rates_are_refused_by_name(errors, named):
-    with pytest.raises(SettingsError, match=named):
-        TestErrors(**errors)
-
-
 def hidden_of(person=(1, 4, 7), infected=(True, False, True)):
     return Hidden(Truth(np.array(person, np.int32), np.array(infected, np.bool_)))
 

@@ -12,7 +12,6 @@ from epifalcon.epidemic.outbreak import ASYMPTOMATIC, EXPOSED, SYMPTOMATIC
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
 from epifalcon.errors import SettingsError
-from epifalcon.settings import build
 from tests.epidemic.worlds import FAST, mixing_city
 
 CASES = settings(max_examples=40, deadline=None, derandomize=True)
@@ -153,23 +152,6 @@ def test_a_larger_share_adds_people_and_changes_nobody():
     np.testing.assert_array_equal(many.person[same], few.person)
     np.testing.assert_array_equal(many.slot[same], few.slot)
     np.testing.assert_array_equal(many.positive[same], few.positive)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"label_share": 1.5}, "label_share=1.5"),
-        ({"target": "evr"}, "target='evr'"),
-        ({"false_negative": -0.1}, "false_negative=-0.1"),
-        ({"false_negative": 0.6, "false_positive": 0.4}, "add up to less than 1"),
-        ({"test_days": [3, 1]}, "test_days"),
-        ({"test_days": [-1, 1]}, "test_days"),
-        ({"test_days": [1]}, "test_days"),
-    ],
-)
-def test_impossible_values_are_named(values, message):
-    with pytest.raises(SettingsError, match=message):
-        build(LabelSettings, values)
 
 
 def test_test_days_past_the_clock_are_named():

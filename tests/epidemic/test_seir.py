@@ -8,7 +8,7 @@ from scipy import stats
 
 from epifalcon.epidemic.draws import EVEN, Draws, Variation
 from epifalcon.epidemic.outbreak import EXPOSED
-from epifalcon.epidemic.pathogen import OMICRON, Pathogen
+from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.errors import DataError, SettingsError
@@ -166,21 +166,6 @@ def test_a_worked_example():
     np.testing.assert_array_equal(outbreak.recovery_slot, [3, -1, -1, -1])
     np.testing.assert_array_equal(outbreak.source_person, [-1, 0, 0, 1])
     np.testing.assert_array_equal(outbreak.source_region, [-1, 0, 0, 1])
-
-
-@pytest.mark.parametrize("contact", ["I/N", "I/S"])
-def test_nobody_is_infected_without_a_cause(contact):
-    traces = mixing_city()
-    none = OutbreakSettings(contact=contact, seed_count=0)
-    assert simulate(traces, FAST, none, rng()).infected_share == 0
-    some = OutbreakSettings(contact=contact, seed_count=10)
-    harmless = Pathogen(name="harmless", beta=0, alpha=1, mu=1)
-    assert simulate(traces, harmless, some, rng()).ever_infected().sum() == 10
-    alone = traces_of(np.tile(np.arange(30), (8, 1)))
-    assert simulate(alone, OMICRON, some, rng()).ever_infected().sum() == 10
-    unseen = traces_of(np.full((8, 30), -1), regions=2)
-    fixed = OutbreakSettings(contact=contact, seed_count=10, kappa=1.0)
-    assert simulate(unseen, OMICRON, fixed, rng()).ever_infected().sum() == 10
 
 
 def test_the_same_seed_gives_the_same_outbreak_and_another_does_not():

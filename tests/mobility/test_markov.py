@@ -82,6 +82,10 @@ def test_visit_shares_are_means_over_the_people_seen_at_that_slot(traces):
     seen = np.sum([table.sum(axis=1) > 0 for table in each], axis=0)
     expected = np.sum(each, axis=0) / np.maximum(seen, 1)[:, None]
     np.testing.assert_allclose(model.visits, expected, rtol=1e-12, atol=1e-15)
+    for slot in range(traces.slots):
+        weight = expected[slot % len(expected)] + 1e-3
+        share = np.exp(model.log_visits(slot))
+        np.testing.assert_allclose(share, weight / weight.sum(), rtol=1e-9)
 
 
 def test_a_normalised_row_is_a_distribution_or_empty():

@@ -67,25 +67,10 @@ def test_days_of_the_calendar_and_thirds_of_an_hour():
     assert doctest.testmod(clock_module).failed == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("slot_hours", [0, -2, 5, 48, 0.01, 2.001, NAN, float("inf"), "2", None, True]),
-        ("days", [0, -1, 2.5, 2.0, NAN, "3", True]),
-        ("start", ["2020-13-01", "20200301", "2020-W09-7", "", "x", 3]),
-        ("timezone", ["Mars/Olympus", "", "../x", "Europe", "/etc/passwd"]),
-    ],
-)
-def test_impossible_clocks_are_refused_by_name(name, values):
-    for value in values:
-        with pytest.raises(SettingsError, match=f"{name}="):
-            Clock(**{name: value})
-        if name == "days":
-            with pytest.raises(SettingsError, match="last_days="):
-                Clock(days=5).last(value)
-
-
 def test_days_that_are_not_there_are_refused():
+    for days in (0, -1, 2.5, 6, True):
+        with pytest.raises(SettingsError, match="last_days="):
+            Clock(days=5).last(days)
     for day in (14, -15):
         with pytest.raises(SettingsError, match=f"day={day}"):
             Clock(days=14).slots_of_day(day)

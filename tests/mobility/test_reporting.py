@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from epifalcon.errors import SettingsError
 from epifalcon.mobility import reporting
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -86,17 +85,3 @@ def test_a_report_takes_the_days_first_and_then_the_share():
     assert (observed(reported) == 2).all()
     assert reported.names == traces.names
     assert report(traces, ReportingSettings(), np.random.default_rng(0)) is traces
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("last_days", v) for v in (0, -1, 2.5, True)]
-    + [("trace_share", v) for v in (-0.1, 1.1, float("nan"))],
-)
-def test_impossible_values_are_refused(name, value):
-    with pytest.raises(SettingsError, match=name):
-        ReportingSettings(**{name: value})
-    with pytest.raises(SettingsError, match="last_days"):
-        keep_last_days(uniform(3, 5), 6)
-    with pytest.raises(SettingsError, match="trace_share"):
-        kept(uniform(3, 5), 1.1)

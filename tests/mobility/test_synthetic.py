@@ -6,7 +6,6 @@ from matplotlib.path import Path
 from numba import njit
 from scipy import stats
 
-from epifalcon.errors import SettingsError
 from epifalcon.mobility.synthetic import CitySettings, build_city, gravity
 from epifalcon.mobility.synthetic import city as city_module
 from epifalcon.mobility.synthetic.city import lay_out
@@ -284,36 +283,3 @@ def test_nowhere_else_to_go(kernel):
     assert draw(unreachable, 1, 0, state) == 0
     two = destinations(np.zeros((2, 2)), np.ones(2), kernel)
     assert {draw(two, 1, 0, state) for _ in range(20)} == {1}
-
-
-NAN, INF = float("nan"), float("inf")
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("people", [0, -3, 2**31, 10.5, True]),
-        ("regions", [0, 2**31 + 5]),
-        ("days", [0]),
-        ("towns", [-1]),
-        ("kind", ["village"]),
-        ("slot_hours", [5.0, 0.0]),
-        ("start", ["yesterday"]),
-        ("region_radius_km", [0.0]),
-        ("built_share", [0.0, 1.5]),
-        ("commuter_share", [1.1]),
-        ("observed_share", [-0.1, NAN]),
-        ("visit_scale_km", [0.0]),
-        ("commute_cutoff_km", [INF]),
-        ("stay_exponent", [1.0, NAN, INF]),
-        ("stay_min_hours", [0.0, 13.0]),
-        ("stay_max_hours", [25.0]),
-        ("exploration", [2.0]),
-        ("home_sigma", [60.0, -0.1]),
-        ("attraction_sigma", [60.0]),
-    ],
-)
-def test_impossible_values_are_refused_by_name(name, values):
-    for value in values:
-        with pytest.raises(SettingsError, match=name):
-            CitySettings(**{name: value})

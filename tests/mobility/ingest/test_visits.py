@@ -273,41 +273,6 @@ def test_stays_that_run_backwards_or_for_years_are_refused(tmp_path):
     assert rows.refused == {"end before start": 1, "stay too long": 1}
 
 
-@pytest.mark.parametrize(
-    ("chosen", "match"),
-    [
-        ({"kind": "pings", "regions": "given"}, "makes no sense for pings"),
-        ({"kind": "matrix", "regions": "grid"}, "makes no sense for a matrix"),
-        ({"kind": "pings", "regions": "polygons"}, "needs polygons=FILE"),
-        ({"kind": "pings", "regions": "towers"}, "needs places=FILE"),
-        ({"kind": "pings", "polygons": "x"}, "needs regions='polygons'"),
-        ({"kind": "pings", "places": "x"}, "of no use for pings"),
-        ({"kind": "pings", "h3_resolution": 16}, "between 0 and 15"),
-        ({"kind": "pings", "cell_km": 0}, "cell_km=0"),
-        ({"kind": "pings", "days": 0}, "days=0"),
-        ({"kind": "pings", "start": "March"}, "start='March'"),
-        ({"kind": "pings", "timezone": "Mars"}, "timezone='Mars'"),
-        ({"kind": "pings", "slot_hours": 5}, "slot_hours=5"),
-        ({"kind": "pings", "fill_gap_hours": -1}, "fill_gap_hours=-1"),
-        ({"kind": "matrix", "slot_hours": 0.5, "matrix_slot_hours": 2}, "multiple"),
-        ({"kind": "pongs"}, "kind='pongs'"),
-    ],
-)
-def test_settings_that_make_no_sense(chosen, match):
-    with pytest.raises(SettingsError, match=match):
-        ImportSettings(**chosen)
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [{"columns": ("person",)}, {"delimiter": ",,"}, {"max_refused_share": 2},
-     {"epoch_unit": "h"}],
-)  # fmt: skip
-def test_read_settings_that_make_no_sense(chosen):
-    with pytest.raises(SettingsError):
-        ReadSettings(**chosen)
-
-
 def test_points_are_asked_for_where_there_are_none(tmp_path):
     text = CHECKINS + "a,2020-03-01,x\n"
     refused(tmp_path, text, "needs lat and lon", SettingsError, regions="grid")

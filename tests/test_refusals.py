@@ -1,0 +1,165 @@
+"""Values that the settings of cities, outbreaks, tests and imports must refuse."""
+
+from functools import partial
+
+import pytest
+
+from epifalcon.epidemic.cases import CaseSettings
+from epifalcon.epidemic.known import TestErrors
+from epifalcon.epidemic.labels import LabelSettings
+from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
+from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings
+from epifalcon.errors import SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.ingest import ImportSettings, ReadSettings
+from epifalcon.mobility.reporting import ReportingSettings
+from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.settings import build
+
+NAN, INF = float("nan"), float("inf")
+TABLE = [
+    (
+        Clock,
+        {
+            "slot_hours": [0, -2, 5, 48, 0.01, 2.001, NAN, INF, "2", None, True],
+            "days": [0, -1, 2.5, 2.0, NAN, "3", True],
+            "start": ["2020-13-01", "20200301", "2020-W09-7", "", "x", 3],
+            "timezone": ["Mars/Olympus", "", "../x", "Europe", "/etc/passwd"],
+        },
+    ),
+    (
+        CitySettings,
+        {
+            "people": [0, -3, 2**31, 10.5, True],
+            "regions": [0, 2**31 + 5],
+            "days": [0],
+            "towns": [-1],
+            "kind": ["village"],
+            "slot_hours": [5.0, 0.0],
+            "start": ["yesterday"],
+            "region_radius_km": [0.0],
+            "built_share": [0.0, 1.5],
+            "commuter_share": [1.1],
+            "observed_share": [-0.1, NAN],
+            "visit_scale_km": [0.0],
+            "commute_cutoff_km": [INF],
+            "stay_exponent": [1.0, NAN, INF],
+            "stay_min_hours": [0.0, 13.0],
+            "stay_max_hours": [25.0],
+            "exploration": [2.0],
+            "home_sigma": [60.0, -0.1],
+            "attraction_sigma": [60.0],
+        },
+    ),
+    (
+        ReportingSettings,
+        {"last_days": [0, -1, 2.5, True], "trace_share": [-0.1, 1.1, NAN]},
+    ),
+    (
+        CaseSettings,
+        {
+            "measure": ["odds"],
+            "window_days": [0, 1.5],
+            "growth": [-0.1, NAN],
+            "prior_people": [0.0],
+        },
+    ),
+    (
+        OutbreakSettings,
+        {
+            "model": ["sier"],
+            "contact": ["I/R"],
+            "kappa": ["R0", -1],
+            "seed_count": [-1],
+            "seed_share": [1.2],
+            "seed_people": [(1, 1), (-1,)],
+            "seed_regions": [(-2,)],
+            "symptomatic_share": [2],
+            "onset_rate": [0],
+            "regional_sigma": [-1.0],
+            "dispersion": [0.0],
+        },
+    ),
+    (BeliefSettings, {"beta_factor": [0.0, -1.0, INF]}),
+    (partial(Pathogen, beta=1, alpha=1, mu=1), {"name": [" "]}),
+    (partial(Pathogen, name="x", alpha=1, mu=1), {"beta": [-0.1, INF]}),
+    (partial(Pathogen, name="x", beta=1, alpha=1), {"mu": [0.0]}),
+    (partial(Pathogen, name="x", beta=1, mu=1), {"alpha": [NAN]}),
+    (
+        LabelSettings,
+        {
+            "label_share": [1.5],
+            "target": ["evr"],
+            "false_negative": [-0.1, 1.1],
+            "test_days": [(3, 1), (-1, 1)],
+        },
+    ),
+    (TestErrors, {"false_positive": [-0.1], "false_negative": [1.1]}),
+    (
+        ReadSettings,
+        {
+            "columns": [("person",)],
+            "delimiter": [",,"],
+            "max_refused_share": [2],
+            "epoch_unit": ["h"],
+        },
+    ),
+    (ImportSettings, {"kind": ["pongs"]}),
+    (
+        partial(ImportSettings, kind="pings"),
+        {
+            "regions": ["given", "polygons", "towers"],
+            "polygons": ["x"],
+            "places": ["x"],
+            "h3_resolution": [16],
+            "cell_km": [0],
+            "days": [0],
+            "start": ["March"],
+            "timezone": ["Mars"],
+            "slot_hours": [5],
+            "fill_gap_hours": [-1],
+        },
+    ),
+    (
+        partial(ImportSettings, kind="matrix"),
+        {"regions": ["grid"], "matrix_slot_hours": [4]},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value"),
+    [
+        (make, name, value)
+        for make, wrong in TABLE
+        for name, values in wrong.items()
+        for value in values
+    ],
+)
+def test_an_impossible_value_is_refused_by_name(make, name, value):
+    with pytest.raises(SettingsError, match=name):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("cls", "values", "message"),
+    [
+        (
+            OutbreakSettings,
+            {"seed_count": 3, "seed_share": 0.1},
+            "seed_count and seed_share exclude",
+        ),
+        (OutbreakSettings, {"seed_people": [1], "seed_regions": [1]}, "exclude each"),
+        (OutbreakSettings, {"seeds": 3}, "unknown setting 'seeds'"),
+        (Pathogen, {**vars(SARS_COV_2), "gamma": 1}, "unknown setting"),
+        (
+            LabelSettings,
+            {"false_negative": 0.6, "false_positive": 0.4},
+            "add up to less than 1",
+        ),
+        (LabelSettings, {"test_days": [1]}, "test_days"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(cls, values, message):
+    with pytest.raises(SettingsError, match=message):
+        build(cls, values)
