@@ -36,7 +36,7 @@ from benchmarks.rounds import PygModel, bare_engine, full_engine
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.federation import client, server
-from epifalcon.federation.engine import VectorisedEngine, predict
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import Clipped
 from epifalcon.hypergraph.fused import FusedOperator
 from epifalcon.hypergraph.incidence import Incidence
@@ -81,7 +81,7 @@ def _run(preset: str) -> dict[str, Any]:
         **compared("round-all", preset, ours, peer),
         "stages_ms": _stages(engine, inc),
         "setup_s": setup,
-        "scoring_ms": 1e3 * timed(lambda: predict(engine))[0],
+        "scoring_ms": 1e3 * timed(lambda: engine.scores())[0],
         "seconds_of_500_rounds": 500 * ours.wall,
         "peak_mb_without_peer": memory,
         "pairs": inc.pairs,

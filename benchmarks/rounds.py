@@ -20,7 +20,9 @@ def bare_engine(
 ) -> VectorisedEngine:
     """Two layers and nothing else: no privacy, no region model."""
     plan = PrivacyPlan.of(PrivacySettings(), settings, releases_of(traces.clock), 0)
-    return VectorisedEngine(Cohort.of_city(inc, status(inc)), settings, plan, seed=0)
+    return VectorisedEngine(
+        Cohort(np.arange(inc.people), inc, status(inc)), settings, plan, seed=0
+    )
 
 
 def full_engine(traces: Traces, inc: Incidence, copies: int) -> VectorisedEngine:
@@ -40,7 +42,7 @@ def full_engine(traces: Traces, inc: Incidence, copies: int) -> VectorisedEngine
     generator = torch.Generator().manual_seed(0)
     state = torch.randn(inc.people, settings.width, generator=generator)
     plan = PrivacyPlan.of(EVERYTHING, settings, releases_of(traces.clock), copies)
-    cohort = Cohort.of_city(inc, status(inc), state, pseudo)
+    cohort = Cohort(np.arange(inc.people), inc, status(inc), state, tuple(pseudo))
     return VectorisedEngine(cohort, settings, plan, seed=0)
 
 

@@ -1,4 +1,4 @@
-"""One demand, every engine: the split of people into cohorts changes nothing."""
+"""One demand, every engine: the split of people into sites changes nothing."""
 
 import numpy as np
 import pytest
@@ -6,21 +6,24 @@ import torch
 from scipy import stats
 
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.engine import Engine, VectorisedEngine, predict, train
-from epifalcon.federation.messages import PresenceUpload
+from epifalcon.federation.engine import VectorisedEngine, train
+from epifalcon.federation.messages import LocationUpload, PresenceUpload
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
+from tests.federation.local_sites import LocalSites
 from tests.federation.small_world import city, plan_of, settings_of, statuses
 from tests.oracles.cities import random_traces
-from tests.oracles.cohort_engine import CohortEngine
 from tests.oracles.dense_hypergraph import dense_layer, noise_covariance
-from tests.oracles.recorded_view import RecordedView
 
 PEOPLE = 30
-SPLITS = {"one": 1, "two": 2, "seven": 7, "each": PEOPLE}
-each_split = pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+CLIPS = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.0}
+PAPER = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
+each_split = pytest.mark.parametrize("split", [1, 4, PEOPLE])
+each_upload = pytest.mark.parametrize("uploads", ["sums", "rows"])
+each_path = pytest.mark.parametrize("path", ["local", "exchanged"])
+each_engine = pytest.mark.parametrize("engine_type", [VectorisedEngine, LocalSites])
 
 
 def cohorts_of(whole, parts):
@@ -29,27 +32,37 @@ def cohorts_of(whole, parts):
     return [whole.restrict(np.sort(some)) for some in np.array_split(order, parts)]
 
 
-def engines(settings, split, wish, copies=0, states=3) -> tuple[Engine, Engine]:
-    whole = city(PEOPLE, copies, states)
+def engines(settings, split, wish, copies=0, uploads="sums"):
+    whole = city(PEOPLE, copies, 3)
     plan = plan_of(settings, copies, **wish)
+    parts = cohorts_of(whole, split)
     return (
         VectorisedEngine(whole, settings, plan, seed=5),
-        CohortEngine(cohorts_of(whole, split), settings, plan, seed=5),
+        LocalSites(parts, settings, plan, 5, uploads),
     )
 
 
-def gap(one: Engine, other: Engine) -> float:
+def gap(one, other):
     """The largest difference of any parameter, moment or embedding."""
     mine, theirs = one.state().tensors, other.state().tensors
     assert set(mine) == set(theirs)
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
+def require_equal_receipts(fast, split_up):
+    for one in (split_up, *split_up.rounds):
+        assert one.ledger.releases == fast.ledger.releases
+        assert one.ledger.head == fast.ledger.head
+
+
 @each_split
-@pytest.mark.parametrize("path", ["local", "exchanged"])
+@each_path
 @pytest.mark.parametrize("kind", ["embedding", "status"])
-@pytest.mark.parametrize(("precision", "close"), [("single", 1e-6), ("double", 1e-10)])
-def test_splits_agree_without_noise(split, path, kind, precision, close):
+@pytest.mark.parametrize(
+    ("uploads", "precision", "close"),
+    [("sums", "single", 1e-6), ("sums", "double", 1e-10), ("rows", "double", 1e-10)],
+)
+def test_splits_agree_without_noise(split, path, kind, uploads, precision, close):
     # The paper's step: a larger one enlarges the rounding of 32 bits with it.
     settings = settings_of(
         gradient_path=path,
@@ -58,55 +71,56 @@ def test_splits_agree_without_noise(split, path, kind, precision, close):
         input_dropout=0.1,
         learning_rate=0.001,
     )
-    fast, split_up = engines(settings, split, {"mode": "off"})
+    fast, split_up = engines(settings, split, {"mode": "off"}, uploads=uploads)
     losses = [[report.loss for report in train(one)] for one in (fast, split_up)]
     assert np.allclose(*losses, rtol=0, atol=close)
     assert gap(fast, split_up) < close
     for fresh in (True, False):
-        ours, theirs = (predict(one, fresh) for one in (fast, split_up))
+        ours, theirs = (one.scores(fresh) for one in (fast, split_up))
         assert np.abs(ours - theirs).max() < close
 
 
 @each_split
-@pytest.mark.parametrize("path", ["local", "exchanged"])
-def test_splits_agree_with_clips_and_pseudo_places_but_no_noise(split, path):
-    wish = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.0}
+@each_upload
+@each_path
+def test_splits_agree_with_clips_and_pseudo_places_but_no_noise(split, uploads, path):
     settings = settings_of(precision="double", gradient_path=path)
-    fast, split_up = engines(settings, split, wish, copies=2)
-    for one in (fast, split_up):
-        train(one)
+    fast, split_up = engines(settings, split, CLIPS, 2, uploads)
+    train(fast)
+    assert all(np.isnan(report.loss) for report in train(split_up))
     assert gap(fast, split_up) < 1e-10
-    assert fast.ledger.releases == split_up.ledger.releases
+    require_equal_receipts(fast, split_up)
 
 
 @each_split
+@each_upload
 @pytest.mark.parametrize(
     "wish",
     [
-        {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1},
+        PAPER,
         {"mode": "local", "epsilon": 20.0},
         {"mode": "local", "epsilon": 3.0, "unit": "day", "relation": "replace"},
     ],
     ids=["paper", "local", "local-day"],
 )
-def test_receipts_agree_with_noise(split, wish):
-    fast, split_up = engines(settings_of(), split, wish, copies=2)
+def test_receipts_agree_with_noise(split, uploads, wish):
+    fast, split_up = engines(settings_of(), split, {**wish, "scorings": 1}, 2, uploads)
     for one in (fast, split_up):
-        train(one)
-    assert fast.ledger.releases == split_up.ledger.releases
-    assert fast.ledger.head == split_up.ledger.head
+        train(one, 3)
+        one.scores(fresh=True)
+    require_equal_receipts(fast, split_up)
     assert gap(fast, split_up) > 1e-4
 
 
+@each_upload
 @pytest.mark.parametrize("split", [2, PEOPLE])
-def test_uploads_of_any_split_carry_the_same_bits_of_noise(split):
-    wish = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.0}
+def test_uploads_of_any_split_carry_the_same_bits_of_noise(split, uploads):
+    wish = {**PAPER, "gradient_sigma": 0.0}
     settings = settings_of(precision="double")
-    whole = city(PEOPLE, 2, 3)
-    plan = plan_of(settings, 2, **wish)
+    whole, plan = city(PEOPLE, 2, 3), plan_of(settings, 2, **wish)
     one, other = (
-        CohortEngine(cohorts_of(whole, parts), settings, plan, seed=5)
-        for parts in (1, split)
+        LocalSites(cohorts_of(whole, parts), settings, plan, 5, kind)
+        for parts, kind in ((1, "sums"), (split, uploads))
     )
     for engine in (one, other):
         train(engine, 4)
@@ -118,10 +132,8 @@ def noise_received(engine_type, whole, plan, seeds):
     settings = settings_of(layers=1, dropout=0.0, precision="double")
     layer, made = dense_layer(whole.incidence), []
     for seed in range(seeds):
-        if engine_type is CohortEngine:
-            engine = CohortEngine(cohorts_of(whole, 3), settings, plan, seed)
-        else:
-            engine = VectorisedEngine(whole, settings, plan, seed)
+        held = cohorts_of(whole, 3) if engine_type is LocalSites else whole
+        engine = engine_type(held, settings, plan, seed)
         clean = engine.state().tensors["home/rows"]
         engine.step()
         norms = clean.norm(dim=1, keepdim=True).clamp(min=plan.upload.clip)
@@ -142,12 +154,10 @@ def assert_drawn_from(draws, covariance):
         assert stats.kstest(scaled.numpy(), "norm").pvalue > 1e-5
 
 
-@pytest.mark.parametrize("engine_type", [VectorisedEngine, CohortEngine])
+@each_engine
 def test_noise_has_the_same_distribution_in_both_engines(engine_type):
     sigma, whole = 0.3, city(12, 2)
-    plan = plan_of(
-        settings_of(layers=1), 2, mode="paper", upload_sigma=sigma, gradient_sigma=0.0
-    )
+    plan = plan_of(settings_of(layers=1), 2, **{**CLIPS, "upload_sigma": sigma})
     expected = noise_covariance(whole.incidence, sigma, torch.from_numpy(whole.uploads))
     assert_drawn_from(noise_received(engine_type, whole, plan, 150), expected)
 
@@ -171,7 +181,9 @@ class Wide:
         window = HypergraphSettings(window_slots=window_slots)
         true, *pseudo = (Incidence.of(one, window) for one in traces)
         self.copies = copies
-        self.whole = Cohort.of_city(true, statuses(people), None, pseudo)
+        self.whole = Cohort(
+            np.arange(people), true, statuses(people), None, tuple(pseudo)
+        )
         self.true, *others = (self.places(one, window_slots) for one in traces)
         self.pseudo = set().union(*others)
 
@@ -195,22 +207,21 @@ class Wide:
 
 
 @each_window
-@pytest.mark.parametrize("split", [1, 7])
-@pytest.mark.parametrize("path", ["local", "exchanged"])
-def test_splits_agree_in_wide_windows(window_slots, split, path):
+@each_path
+@pytest.mark.parametrize("wish", [CLIPS, {"mode": "local"}], ids=["clips", "local"])
+def test_splits_agree_in_wide_windows(window_slots, path, wish):
     wide = Wide(window_slots)
     settings = settings_of(
         precision="double", gradient_path=path, window_slots=window_slots
     )
-    plan = wide.plan(settings, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
+    plan = wide.plan(settings, **wish)
     fast = VectorisedEngine(wide.whole, settings, plan, seed=5)
-    parts = cohorts_of(wide.whole, split)
-    split_up = CohortEngine(parts, settings, plan, seed=5)
+    split_up = LocalSites(cohorts_of(wide.whole, 7), settings, plan, 5)
     for one in (fast, split_up):
         train(one)
-    assert gap(fast, split_up) < 1e-10
-    assert fast.ledger.releases == split_up.ledger.releases
-    assert fast.ledger.head == split_up.ledger.head
+    require_equal_receipts(fast, split_up)
+    if wish == CLIPS:
+        assert gap(fast, split_up) < 1e-10
 
 
 @each_window
@@ -218,26 +229,23 @@ def test_splits_agree_in_wide_windows(window_slots, split, path):
 def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, split):
     wide, settings = Wide(window_slots), settings_of()
     assert len(wide.true & wide.pseudo) > 20
-    plan = wide.plan(settings, mode="paper", upload_sigma=0.0, gradient_sigma=0.0)
-    view = RecordedView()
     parts = cohorts_of(wide.whole, split)
-    CohortEngine(parts, settings, plan, seed=5, view=view).step()
-    sent = [
-        ((key, person), bool(row.any()))
-        for upload in view.uploads("upload/0")
-        for key, person, row in zip(
-            upload.keys.tolist(), upload.person.tolist(), upload.rows, strict=True
-        )
-    ]
+    engine = LocalSites(parts, settings, wide.plan(settings, **CLIPS), 5, "rows")
+    engine.step()
+    sent, counts = [], {}
+    for _, packet in engine.transport.received():
+        if packet.heading.phase == "begin":
+            upload = LocationUpload.decode(packet)
+            places = zip(upload.keys.tolist(), upload.person.tolist(), strict=True)
+            sent += zip(places, upload.rows.any(dim=1).tolist(), strict=True)
+        if packet.heading.phase == "announce":
+            upload = PresenceUpload.decode(packet)
+            for key, count in zip(upload.keys.tolist(), upload.counts, strict=True):
+                counts[key] = counts.get(key, 0) + count
     # Without noise a true place gets the clipped row and a pseudo place zeros.
     expected = {claim: claim in wide.true for claim in wide.true | wide.pseudo}
     assert len(sent) == len(expected)
     assert dict(sent) == expected
-    counts = {}
-    for _, message in view.messages:
-        if isinstance(message, PresenceUpload):
-            for key, count in zip(message.keys.tolist(), message.counts, strict=True):
-                counts[key] = counts.get(key, 0) + count
     assert counts == {
         key: sum(place == key for place, _ in wide.true)
         for key in {key for key, _ in expected}
@@ -245,7 +253,7 @@ def test_a_place_both_true_and_pseudo_is_sent_once_and_as_true(window_slots, spl
 
 
 @each_window
-@pytest.mark.parametrize("engine_type", [VectorisedEngine, CohortEngine])
+@each_engine
 def test_noise_in_wide_windows_is_that_of_claims_counted_once(
     window_slots, engine_type
 ):
@@ -254,43 +262,20 @@ def test_noise_in_wide_windows_is_that_of_claims_counted_once(
     assert wide.whole.uploads.tolist() == uploads
     doubled = sum(inc.pairs for inc in (wide.whole.incidence, *wide.whole.pseudo))
     assert len(wide.whole.codes) < 0.9 * doubled
-    plan = wide.plan(
-        settings_of(layers=1), mode="paper", upload_sigma=sigma, gradient_sigma=0.0
-    )
+    plan = wide.plan(settings_of(layers=1), **{**CLIPS, "upload_sigma": sigma})
     expected = noise_covariance(wide.whole.incidence, sigma, torch.tensor(uploads))
     assert_drawn_from(noise_received(engine_type, wide.whole, plan, 150), expected)
 
 
-@each_window
-@pytest.mark.parametrize("mode", ["paper", "local"])
-def test_receipts_agree_in_wide_windows_with_noise(window_slots, mode):
-    wide, settings = Wide(window_slots), settings_of()
-    plan = wide.plan(settings, mode=mode)
-    fast = VectorisedEngine(wide.whole, settings, plan, seed=5)
-    parts = cohorts_of(wide.whole, 7)
-    split_up = CohortEngine(parts, settings, plan, seed=5)
-    for one in (fast, split_up):
-        train(one, 3)
-    assert fast.ledger.releases == split_up.ledger.releases
-
-
-@pytest.mark.parametrize("maker", ["vectorised", "cohorts"])
 @pytest.mark.parametrize(
     "wish",
-    [
-        {"mode": "off"},
-        {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1},
-        {"mode": "local"},
-    ],
+    [{"mode": "off"}, PAPER, {"mode": "local"}],
     ids=lambda wish: wish["mode"],
 )
-def test_a_run_resumes_bit_by_bit(maker, wish):
-    number = 0 if maker == "vectorised" else 1
-
-    def make() -> Engine:
-        return engines(settings_of(), 3, wish, copies=2)[number]
-
-    straight, first, second = make(), make(), make()
+def test_a_run_resumes_bit_by_bit(wish):
+    straight, first, second = (
+        engines(settings_of(), 3, wish, copies=2)[0] for _ in range(3)
+    )
     train(straight)
     train(first, 3)
     kept = first.state()
@@ -299,25 +284,32 @@ def test_a_run_resumes_bit_by_bit(maker, wish):
     assert second.round == 3
     train(second)
     assert gap(straight, second) == 0
-    assert np.array_equal(predict(straight), predict(second))
-
-
-def test_engines_read_each_others_states():
-    fast, split_up = engines(settings_of(precision="double"), 7, {"mode": "off"})
-    train(fast, 4)
-    split_up.restore(fast.state())
-    for one in (fast, split_up):
-        train(one)
-    assert gap(fast, split_up) < 1e-10
+    assert np.array_equal(straight.scores(), second.scores())
 
 
 def test_equal_seeds_give_equal_bits_and_others_do_not():
-    wish = {"mode": "paper", "upload_sigma": 0.1, "gradient_sigma": 0.1}
     settings = settings_of()
-    whole = city(PEOPLE, 2, 3)
-    plan = plan_of(settings, 2, **wish)
+    whole, plan = city(PEOPLE, 2, 3), plan_of(settings, 2, **PAPER)
     made = [VectorisedEngine(whole, settings, plan, seed) for seed in (5, 5, 6)]
     for one in made:
         train(one)
     assert gap(made[0], made[1]) == 0
     assert gap(made[0], made[2]) > 1e-3
+
+
+def test_places_of_one_site_alone_are_never_sent_nor_who_sent_a_sum():
+    _, engine = engines(settings_of(), 3, PAPER, copies=1)
+    engine.step()
+    received = engine.transport.received()
+    claimed = {
+        site: set(packet.tensors["keys"].tolist())
+        for site, packet in received
+        if packet.heading.phase == "announce"
+    }
+    sent = [(site, one.tensors) for site, one in received if "rows" in one.tensors]
+    assert sent
+    for site, tensors in sent:
+        others = set().union(*(one for name, one in claimed.items() if name != site))
+        shared = claimed[site] & others
+        assert 0 < len(tensors["rows"]) == len(shared) < len(claimed[site])
+        assert "person" not in tensors

@@ -9,3 +9,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folders of three sites, with their data and policy."""
+    from tests.federation.sites.test_coordinating import lay_out
+
+    lay_out(tmp_path)
+    return tmp_path

@@ -1,22 +1,55 @@
 """Sites without a network: the calls of a server answered in the same process."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from epifalcon.federation import preparing
 from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import EngineState, pack_home
+from epifalcon.federation.messages import Packet, unpack
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.preparing import (
+    Household,
+    Selection,
+    StateMoments,
+    StateScaling,
+    Surrounding,
+    cohort_of,
+    divide,
+    hypergraph,
+    raw_state,
+)
+from epifalcon.federation.settings import PredictionSettings, SiteRules
 from epifalcon.federation.sites.engine import Census, SitesEngine
-from epifalcon.federation.sites.run import SiteRounds, Watched
+from epifalcon.federation.sites.run import FalconOrder, SiteRounds
 from epifalcon.federation.sites.session import Answering
 from epifalcon.federation.sites.switchboard import Switchboard
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
+from epifalcon.types import Probabilities
 
 RUN = "a-run"
+Change = Callable[[Packet], Packet]
 Tamper = Callable[[str, bytes, bytes], bytes | None]
 """Site, call and true answer to what comes back; None for silence."""
+
+
+def with_tensor(name: str, change: Callable[[Tensor], Tensor]) -> Change:
+    return lambda one: replace(
+        one, tensors={**one.tensors, name: change(one.tensors[name])}
+    )
+
+
+def with_values(**changes: object) -> Change:
+    return lambda one: replace(one, values={**one.values, **changes})
+
+
+def with_heading(**changes: object) -> Change:
+    return lambda one: replace(one, heading=replace(one.heading, **changes))
 
 
 class LocalTransport:
@@ -47,6 +80,13 @@ class LocalTransport:
                 self.answers.append((site, answer))
         return answers, failures
 
+    def received(self) -> list[tuple[int, Packet]]:
+        """Number of the first person of a site, and what the site answered."""
+        return [
+            (int(self.rounds[site].cohort.people[0]), unpack(answer))
+            for site, answer in self.answers
+        ]
+
 
 def sites_of(
     cohorts: Sequence[Cohort],
@@ -68,7 +108,7 @@ def sites_of(
             RunSeeds(seed),
             Ledger(plan.budget),
             sends_rows=rules.sends_rows,
-            watched=Watched(tested, cohort.status[tested] == 1),
+            watched=Selection(tested, cohort.status[tested] == 1),
         )
         people[name] = len(cohort.people)
     transport = LocalTransport(rounds)
@@ -76,3 +116,79 @@ def sites_of(
     state = cohorts[0].state
     census = Census(people, 0 if state is None else state.shape[1])
     return SitesEngine(board, census, settings, plan, seed), transport
+
+
+class LocalSites:
+    """Sites as an engine whose people stand in the order of the city."""
+
+    def __init__(self, cohorts, settings, plan, seed, uploads="sums"):
+        rules = SiteRules(uploads=uploads)
+        self.sites, self.transport = sites_of(cohorts, settings, plan, seed, rules)
+        self.settings, self.plan, self.ledger = settings, plan, self.sites.ledger
+        self.rounds = list(self.transport.rounds.values())
+        people = np.concatenate([one.cohort.people for one in self.rounds])
+        self._place = np.argsort(people)
+
+    @property
+    def round(self) -> int:
+        return self.sites.round
+
+    def step(self) -> float:
+        loss = self.sites.step()
+        # The next call, whatever it is, closes the round at the sites.
+        self.sites.look(fresh=False)
+        return loss
+
+    def scores(self, fresh: bool | None = None) -> Probabilities:
+        if fresh is None:
+            fresh = not self.plan.is_private or self.round == 0
+        if fresh:
+            self.sites.score()
+        found = np.concatenate([one.scores(fresh=fresh) for one in self.rounds])
+        return found[self._place]
+
+    def state(self) -> EngineState:
+        homes = [pack_home(one.home) for one in self.rounds]
+        joined = {
+            name: torch.cat([one[name] for one in homes])[self._place]
+            for name in homes[0]
+        }
+        state = self.sites.state()
+        tensors = {**state.tensors, **joined}
+        return EngineState(state.round, tensors, state.ledger_head)
+
+
+def cohorts_of_sites(
+    homes: Sequence[Household], settings: PredictionSettings, seed: int
+) -> list[Cohort]:
+    """Do what server and sites do before the rounds, without messages."""
+    clock, regions = homes[0].traces.clock, homes[0].traces.regions
+    both = [(home, divide(home, settings, seed)) for home in homes]
+    tally = preparing.total([preparing.count_tally(*one, settings) for one in both])
+    mobility = None
+    if tally.mobility is not None:
+        mobility = tally.mobility.model(regions)
+    cases = None if tally.reported is None else tally.reported.cases
+    around = Surrounding(mobility, cases)
+    if settings.uses_region_model:
+        states = preparing.fit_region_states(tally, clock, settings, seed).states
+        moments = [
+            StateMoments.of(
+                raw_state(home, part, hypergraph(home.traces, settings), states)
+            )
+            for home, part in both
+        ]
+        scaling = StateScaling.of(sum(moments[1:], moments[0]), settings)
+        around = Surrounding(mobility, cases, states, scaling)
+    return [
+        cohort_of(home, part, settings, around, RunSeeds(seed).pseudo(home.first))
+        for home, part in both
+    ]
+
+
+def sites_oracle(homes: Sequence[Household], order: FalconOrder) -> LocalSites:
+    """Return an engine that does the rounds of a run over sites, without files."""
+    settings, seed = order.settings, order.seed
+    plan = PrivacyPlan.for_run(settings, homes[0].traces.clock)
+    cohorts = cohorts_of_sites(homes, settings, seed)
+    return LocalSites(cohorts, settings.model, plan, seed, order.rules.uploads)

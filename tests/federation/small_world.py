@@ -44,7 +44,8 @@ def city(
     if states:
         generator = torch.Generator().manual_seed(0)
         state = torch.randn(people, states, generator=generator, dtype=torch.float64)
-    return Cohort.of_city(made[0], statuses(people), state, made[1:])
+    numbers = np.arange(people)
+    return Cohort(numbers, made[0], statuses(people), state, tuple(made[1:]))
 
 
 def settings_of(**changes: object) -> FalconSettings:

@@ -8,9 +8,8 @@ import torch
 
 from epifalcon.errors import DataError
 from epifalcon.federation import client
-from epifalcon.federation.client import Cohort
 from epifalcon.federation.plan import Draw, RunSeeds
-from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
+from tests.federation.small_world import city, plan_of, settings_of, traces_of
 
 
 def claims_by_loop(people, copies):
@@ -42,27 +41,6 @@ def test_claims_hold_each_place_of_a_person_once_and_true_wins():
         assert cohort.uploads[edge] == sum(place == key for place, _ in expected)
 
 
-def test_a_part_claims_what_its_people_claim():
-    whole = city(12, 2, states=2)
-    part = whole.restrict([7, 2, 9])
-    assert part.people.tolist() == [7, 2, 9]
-    assert torch.equal(part.state, whole.state[[7, 2, 9]])
-    assert np.array_equal(part.status, whole.status[[7, 2, 9]])
-    mine = {
-        (int(place), int(part.people[row]))
-        for place, row in zip(part.claims.place, part.claims.row, strict=True)
-    }
-    assert mine == {pair for pair in claims_by_loop(12, 2) if pair[1] in {7, 2, 9}}
-
-
-def test_embeddings_belong_to_people_not_to_cohorts():
-    whole, settings, seeds = city(12), settings_of(), RunSeeds(4)
-    rows = client.first_home(whole, settings, seeds).rows
-    part = client.first_home(whole.restrict([5, 1]), settings, seeds).rows
-    assert torch.equal(part, rows[[5, 1]])
-    assert not torch.equal(client.first_home(whole, settings, RunSeeds(5)).rows, rows)
-
-
 def test_nobody_is_shown_the_result_that_is_asked_for():
     whole, settings = city(30), settings_of(input="status")
     asked_at_all = np.zeros(30, bool)
@@ -72,13 +50,6 @@ def test_nobody_is_shown_the_result_that_is_asked_for():
         assert np.array_equal(np.maximum(shown, asked), whole.status)
         asked_at_all |= asked >= 0
     assert np.array_equal(asked_at_all, whole.status >= 0)
-
-
-def test_masks_of_all_can_be_asked_for():
-    settings = settings_of(input="status", mask_share=1.0)
-    shown, asked = client.masked_status(city(30), settings, Draw(3))
-    assert (shown == -1).all()
-    assert np.array_equal(asked, city(30).status)
 
 
 def test_true_counts_are_announced_without_noise_and_others_with():
@@ -131,10 +102,3 @@ def test_pseudo_places_are_uploaded_as_zero_rows_with_the_same_noise():
 def test_a_cohort_that_does_not_fit_is_refused(change, told):
     with pytest.raises(DataError, match=told):
         dataclasses.replace(city(12), **change)
-
-
-@pytest.mark.parametrize(("only", "word"), [(0, "positive"), (1, "negative")])
-def test_results_of_one_kind_are_refused(only, word):
-    status = np.where(statuses(12) >= 0, only, -1).astype(np.int8)
-    with pytest.raises(DataError, match=f"nobody tested {word}"):
-        Cohort.of_city(city(12).incidence, status)

@@ -102,9 +102,3 @@ def test_the_area_under_the_curve_is_that_of_the_metrics(people):
         assert math.isnan(found)
     else:
         assert found == pytest.approx(float(auc(curve(scores, infected))))
-
-
-def test_a_look_in_words_names_what_is_known():
-    look = Look(3, 0.25, 0.75, 8.0, 0.1)
-    assert look.told == "loss 0.250, AUC 0.750, ε 8"
-    assert Look(3, math.nan, math.nan, math.inf, 0.1).told == ""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon.epidemic.cases import reported_cases
+from epifalcon.errors import DataError
 from epifalcon.federation import preparing
 from epifalcon.federation.preparing import (
     StateMoments,
@@ -19,8 +20,9 @@ from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import mobility_model
+from tests.federation.local_sites import cohorts_of_sites
+from tests.federation.sites.test_coordinating import order
 from tests.oracles import markov_loop
-from tests.oracles.cohort_engine import cohorts_of_sites
 from tests.studies import town
 
 SHARE = replace(town.FALCON.stopping, validation_share=0.3)
@@ -185,3 +187,37 @@ def test_the_mobility_model_is_that_of_the_sampled_group():
     model = public_mobility(home.traces, pseudo, 4)
     joint = model.joint.toarray().reshape(expected.shape)
     np.testing.assert_allclose(joint, expected, atol=1e-12)
+
+
+def counted(settings):
+    return [
+        preparing.count_tally(home, divide(home, settings, 3), settings)
+        for home in homes(3)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["off", "paper", "local"])
+def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
+    settings = order(kind).settings
+    traces = homes(3)[0].traces
+    tally = counted(settings)[0]
+    preparing.require_counted(tally, settings, traces.people, traces.clock)
+    other = replace(settings, privacy=PrivacySettings(mode="off"))
+    if kind == "off":
+        other = replace(settings, privacy=PrivacySettings(mode="paper"))
+    with pytest.raises(DataError, match=r"a tally (has|lacks)"):
+        preparing.require_counted(tally, other, traces.people, traces.clock)
+    if kind != "local":
+        visitors = tally.flows.visitors + 1e9
+        wrong = replace(tally, flows=replace(tally.flows, visitors=visitors))
+        with pytest.raises(DataError, match="more than 27 people"):
+            preparing.require_counted(wrong, settings, traces.people, traces.clock)
+
+
+def test_no_cases_leave_in_mode_local_unless_a_region_model_is_asked_for():
+    settings = order("local").settings
+    assert counted(settings)[0].reported is None
+    assert counted(settings)[0].mobility is not None
+    region = replace(settings.region, macro_cases="reported")
+    assert replace(settings, region=region).pseudo_follows_cases
+    assert counted(order("paper").settings)[0].reported is not None

@@ -7,11 +7,18 @@ import torch
 from epifalcon.evaluation.attacks.upload_notes import Notes, PublicTerms
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
 from epifalcon.federation.engine import VectorisedEngine, train
-from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
-from epifalcon.federation.view import Crowd
+from epifalcon.federation.messages import (
+    Begin,
+    Broadcast,
+    GradientUpload,
+    LocationUpload,
+    unpack,
+)
+from epifalcon.federation.settings import SiteRules
+from epifalcon.federation.view import SERVER, Crowd
 from tests.evaluation.attacks.test_upload_recorder import same
+from tests.federation.local_sites import sites_of
 from tests.federation.small_world import city, plan_of, settings_of
-from tests.oracles.cohort_engine import CohortEngine
 from tests.oracles.recorded_view import RecordedView
 
 SAMPLE = np.array([0, 3, 4, 7, 20])  # nobody saw person 4
@@ -33,17 +40,47 @@ def engine_of(made, view=None, seed=5):
     return VectorisedEngine(whole, settings, plan, seed, view=view)
 
 
-def oracle_of(made, view, seed=5):
-    """Everybody is a cohort of one, so that all messages travel one by one."""
+def noted(made, rounds=None, seed=5) -> Notes:
+    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
+    train(engine_of(made, taker, seed), rounds)
+    return taker.notes()
+
+
+def devices(made, rounds=None):
+    """Everybody is a site alone that sends rows, so all messages travel one by one."""
     whole, settings, plan = made
     alone = [whole.restrict([person]) for person in range(len(whole.people))]
-    return CohortEngine(alone, settings, plan, seed, view=view)
+    rules = SiteRules(uploads="rows")
+    engine, transport = sites_of(alone, settings, plan, 5, rules)
+    train(engine, rounds)
+    return transport
 
 
-def noted(made, rounds=None, seed=5, make=engine_of) -> Notes:
-    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
-    train(make(made, taker, seed), rounds)
-    return taker.notes()
+def shown_to(taker, made, transport):
+    """Show a view what the server received, as ``Sampling`` does."""
+    whole, _, plan = made
+    received = transport.received()
+    places, people = whole.incidence.edge_key, whole.incidence.size
+    if plan.upload:
+        places, claims = np.unique(whole.claims.place, return_counts=True)
+        counts = np.zeros(len(places))
+        true = np.searchsorted(places, whole.incidence.edge_key)
+        counts[true] = people
+    else:
+        counts, claims = people.astype(float), people.astype(np.int64)
+    taker.saw(SERVER, Crowd(places, counts, claims))
+    calls = [unpack(call) for _, call in transport.calls]
+    for (person, answer), call in zip(received, calls, strict=True):
+        heading = call.heading
+        if heading.phase == "begin" and person == 0:
+            parameters = Begin.decode(call).parameters
+            taker.saw(SERVER, Broadcast(heading.round, parameters))
+        for name, kind in (
+            ("rows", LocationUpload),
+            ("gradients/head.bias", GradientUpload),
+        ):
+            if name in answer.tensors:
+                taker.saw(person, kind.decode(answer))
 
 
 @pytest.mark.parametrize("wish", MODES.values(), ids=MODES)
@@ -66,7 +103,9 @@ def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
 @pytest.mark.parametrize("mode", ["off", "silent"])
 def test_messages_are_those_of_devices_alone(mode, window_slots, path):
     made = world(MODES[mode], window_slots, gradient_path=path)
-    mine, theirs = noted(made).arrays(), noted(made, make=oracle_of).arrays()
+    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
+    shown_to(taker, made, devices(made))
+    mine, theirs = noted(made).arrays(), taker.notes().arrays()
     assert set(mine) == set(theirs)
     for name in set(mine) - {"presence"}:
         scale = 1e-6 * max(1.0, np.abs(np.nan_to_num(mine[name])).max(initial=0))
@@ -75,11 +114,12 @@ def test_messages_are_those_of_devices_alone(mode, window_slots, path):
 
 @pytest.mark.parametrize("mode", ["paper", "local"])
 def test_noise_of_the_first_uploads_is_that_of_devices_alone(mode):
-    made, shown, sent = world(MODES[mode]), RecordedView(sample=SAMPLE), RecordedView()
+    made, shown = world(MODES[mode]), RecordedView(sample=SAMPLE)
     engine_of(made, shown).step()
-    oracle_of(made, sent).step()
     by_person = {
-        int(one.person[0]): one for one in sent.uploads("upload/0") if len(one.keys)
+        person: LocationUpload.decode(answer)
+        for person, answer in devices(made, 1).received()
+        if answer.heading.phase == "begin"
     }
     for upload in shown.uploads("upload/0"):
         if len(upload.keys):
@@ -173,16 +213,6 @@ def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own():
 def true_counts(whole, notes):
     claims = whole.claims
     return np.array([(claims.true & (claims.place == key)).sum() for key in notes.key])
-
-
-def test_a_view_is_told_who_and_in_which_order():
-    made, view = world(PAPER), RecordedView(sample=SAMPLE)
-    engine_of(made, view).step()
-    kinds = [type(message) for _, message in view.messages]
-    few = len(SAMPLE)
-    assert kinds[:2] == [Crowd, Broadcast]
-    assert kinds[2:] == [LocationUpload] * 2 * few + [GradientUpload] * few
-    assert [cohort for cohort, _ in view.messages] == [-1, -1, *SAMPLE.tolist() * 3]
 
 
 def test_watching_resumes_bit_by_bit():

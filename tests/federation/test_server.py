@@ -19,44 +19,28 @@ def keys(*values):
     return np.array(values, np.int64)
 
 
-def upload(places, rows, number=0, channel="upload/0"):
-    return LocationUpload(number, channel, keys(*places), torch.tensor(rows))
+def upload(places, rows, person=None):
+    return LocationUpload(0, "upload/0", keys(*places), torch.tensor(rows), person)
 
 
-KNOWN = server.count_people(
-    [
-        PresenceUpload(keys(2, 5), np.array([1.0, 3.0])),
-        PresenceUpload(keys(5, 9), np.array([2.0, -4.0])),
-    ]
-)
+PRESENCE = {
+    "a": PresenceUpload(keys(2, 5), np.array([1.0, 3.0])),
+    "b": PresenceUpload(keys(5, 9), np.array([2.0, -4.0])),
+}
 
 
-def test_counts_add_up_and_never_fall_below_one():
-    assert KNOWN.keys.tolist() == [2, 5, 9]
-    assert KNOWN.counts.tolist() == [1, 5, 1]
-    assert KNOWN.at(keys(9, 5)).tolist() == [1, 5]
-
-
-def test_sums_and_answers():
-    first, second = upload([2, 5], [[1.0], [2.0]]), upload([5], [[10.0]])
-    sums = server.add_up([first, second], KNOWN)
-    assert sums.tolist() == [[1.0], [12.0], [0.0]]
-    reply = server.answer(second, sums, KNOWN)
-    assert reply.keys.tolist() == [5]
-    assert reply.sums.tolist() == [[12.0]]
-    assert reply.counts.tolist() == [5]
-
-
-def test_uploads_of_another_round_or_channel_are_not_mixed():
-    for other in (upload([5], [[1.0]], 1), upload([5], [[1.0]], 0, "return/0")):
-        with pytest.raises(DataError, match="among those"):
-            server.add_up([upload([2], [[1.0]]), other], KNOWN)
-
-
-def test_a_place_that_was_not_announced_is_refused():
-    for place in (3, 99):
-        with pytest.raises(DataError, match=f"key {place} was never announced"):
-            server.add_up([upload([place], [[1.0]])], KNOWN)
+@pytest.mark.parametrize("rows", [False, True])
+def test_counts_and_sums_at_places_of_each_site(rows):
+    table = server.PlaceTable(PRESENCE, rows)
+    counts = {site: one.tolist() for site, one in table.counts.items()}
+    assert counts == {"a": [1, 5], "b": [5, 1]}
+    assert table.shared["a"].tolist() == [False, True]
+    person = np.array([7, 7]) if rows else None
+    first = upload([2, 5] if rows else [5], [[1.0], [2.0]][-1 - rows :], person)
+    second = upload([5], [[10.0]], None if person is None else person[:1])
+    replies = table.replies({"a": first, "b": second})
+    assert replies["a"].tolist() == ([[1.0], [12.0]] if rows else [[12.0]])
+    assert replies["b"].tolist() == ([[12.0], [0.0]] if rows else [[12.0]])
 
 
 def test_the_mean_is_over_weights_where_told_and_over_people_otherwise():

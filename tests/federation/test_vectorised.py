@@ -1,13 +1,17 @@
-"""The fast engine against torch's autograd and Adam on the whole hypergraph."""
+"""The fast engine against torch's autograd and Adam, its errors, and the loop."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from epifalcon.errors import DataError
-from epifalcon.federation.engine import Passage, predict, train
-from epifalcon.models.micro import Exchange
+from epifalcon.errors import BudgetExceededError, DataError, SettingsError
+from epifalcon.federation import client
+from epifalcon.federation.engine import Passage, VectorisedEngine, train
+from epifalcon.federation.plan import Draw, RunSeeds
+from epifalcon.models.micro import Exchange, status_inputs
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
 
@@ -69,7 +73,7 @@ def test_exchanged_rounds_are_those_of_a_central_model(precision, close, class_w
     for name, value in values.items():
         assert torch.allclose(now[name], value, rtol=0, atol=close)
     found = torch.softmax(forward(), 1)[:, 1].detach().double()
-    assert np.abs(predict(engine) - found.numpy()).max() < close
+    assert np.abs(engine.scores() - found.numpy()).max() < close
 
 
 def test_status_input_learns_its_shared_embedding():
@@ -78,10 +82,6 @@ def test_status_input_learns_its_shared_embedding():
     settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
     engine = engine_of(whole, settings)
     start = engine.state().tensors
-    from epifalcon.federation import client
-    from epifalcon.federation.plan import Draw, RunSeeds
-    from epifalcon.models.micro import status_inputs
-
     shown, asked = client.masked_status(whole, settings, Draw(RunSeeds(1).mask, 0))
     values = {
         name.removeprefix("parameter/"): one.clone().requires_grad_()
@@ -104,17 +104,6 @@ def test_status_input_learns_its_shared_embedding():
         gradient = value.grad + settings.weight_decay * value
         found = moments[f"first/{name}"] / 0.1
         assert torch.allclose(found, gradient, rtol=0, atol=1e-12)
-
-
-def test_status_scores_do_not_depend_on_who_a_person_is():
-    whole = city(30)
-    engine = engine_of(whole, settings_of(input="status", rounds=20))
-    train(engine)
-    assert "home/rows" not in engine.state().tensors
-    found = predict(engine)
-    unseen = whole.incidence.degree == 0
-    assert unseen.sum() > 1
-    assert len(np.unique(found[unseen])) == 1
 
 
 def test_counts_of_any_source_divide_the_edges():
@@ -193,7 +182,7 @@ def test_threads_do_not_change_a_bit():
             train(engine)
         finally:
             torch.set_num_threads(before)
-        made.append(predict(engine))
+        made.append(engine.scores())
     assert np.array_equal(*made)
 
 
@@ -210,3 +199,91 @@ def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
         rows[7, 3] = wrong
         with pytest.raises(DataError, match=f"{kind}/1 in round 3: .*NaN or infinity"):
             passage.carry(Exchange(kind, 1, rows), 0, kind, 3)
+
+
+def test_training_goes_on_to_the_number_of_rounds_and_reports():
+    engine = engine_of(city(), settings_of(rounds=7))
+    reports = train(engine)
+    assert [report.round for report in reports] == list(range(7))
+    assert engine.round == 7
+    assert all(report.seconds > 0 for report in reports)
+    assert train(engine) == []
+
+
+def test_the_watcher_can_end_the_training():
+    engine = engine_of(city(), settings_of())
+    reports = train(engine, watch=lambda report: report.round == 2)
+    assert len(reports) == engine.round == 3
+
+
+def test_with_privacy_scores_cost_nothing_unless_they_are_fresh():
+    settings = settings_of()
+    engine = engine_of(city(copies=1), settings, mode="local", scorings=1)
+    train(engine)
+    head = engine.ledger.head
+    first = engine.scores()
+    assert np.array_equal(engine.scores(), first)
+    assert engine.ledger.head == head
+    fresh = engine.scores(fresh=True)
+    assert engine.ledger.head != head
+    assert not np.array_equal(fresh, first)
+    with pytest.raises(BudgetExceededError):
+        engine.scores(fresh=True)
+
+
+def test_the_budget_ends_a_run_before_anything_leaves(monkeypatch):
+    settings = settings_of()
+    engine = engine_of(city(copies=1), settings, mode="local")
+    train(engine)
+    monkeypatch.setattr(client, "training_inputs", None)
+    before = engine.state()
+    with pytest.raises(BudgetExceededError):
+        engine.step()
+    assert engine.round == settings.rounds
+    assert torch.equal(engine.state().tensors["home/rows"], before.tensors["home/rows"])
+
+
+@pytest.mark.parametrize("where", ["upload", "loss"])
+def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch, where):
+    settings = settings_of()
+    engine = engine_of(city(), settings)
+    train(engine, 2)
+    good = {name: one.clone() for name, one in engine.state().tensors.items()}
+    real = client.training_inputs
+
+    def broken(*given):
+        home, entry = real(*given)
+        if where == "upload":
+            rows = home.rows.clone()
+            rows[0, 0] = torch.nan
+            return dataclasses.replace(home, rows=rows), entry
+        state = torch.full((len(home.rows), 1), torch.nan)
+        return dataclasses.replace(home, state=state[:, :0], share=state), entry
+
+    monkeypatch.setattr(client, "training_inputs", broken)
+    with pytest.raises(DataError, match=r"in round 2|round 2"):
+        engine.step()
+    assert engine.round == 2
+    assert all(torch.equal(engine.state().tensors[name], good[name]) for name in good)
+    monkeypatch.undo()
+    with pytest.raises(BudgetExceededError):
+        engine.step()
+
+
+def test_a_state_of_another_run_is_refused():
+    engine = engine_of(city(), settings_of())
+    state = engine.state()
+    with pytest.raises(DataError, match=r"another run: .*home/first"):
+        engine_of(city(), settings_of(input="status")).restore(state)
+    with pytest.raises(DataError, match=r"expected torch\.float32"):
+        engine_of(city(), settings_of(width=8)).restore(state)
+    with pytest.raises(DataError, match=r"expected torch\.float64"):
+        engine_of(city(), settings_of(precision="double")).restore(state)
+
+
+def test_a_plan_for_another_model_or_people_is_refused():
+    settings = settings_of()
+    with pytest.raises(SettingsError, match="layers"):
+        VectorisedEngine(city(), settings_of(layers=3), plan_of(settings), 1)
+    with pytest.raises(SettingsError, match="pseudo copies"):
+        VectorisedEngine(city(), settings, plan_of(settings, 2, mode="local"), 1)

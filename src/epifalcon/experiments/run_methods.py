@@ -28,7 +28,7 @@ from epifalcon.experiments.measurements import FAILED, SCALINGS, Failed
 from epifalcon.experiments.run_folder import PREDICTION, Begun, finished
 from epifalcon.federation.checkpoints import require_same, verified
 from epifalcon.federation.early_stopping import Look, Watch
-from epifalcon.federation.training import Selection
+from epifalcon.federation.preparing import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.methods.falcon import RoundsContext
 from epifalcon.methods.hbp import begun_by, share_infected

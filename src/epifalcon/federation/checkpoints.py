@@ -5,10 +5,9 @@ SHA-256, since safetensors itself does not notice a changed bit. Folders appear 
 not at all and are numbered by round; the newest two are stored.
 """
 
-import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,16 +33,14 @@ _EXACT = ("epifalcon", "torch", "numpy", "numba")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The state of the engine, and what the watcher of the training remembers."""
+    """The state of the engine, and tensors and JSON values of early stopping."""
 
     engine: EngineState
     tensors: dict[str, Tensor]
-    """Of the watcher, by name."""
     remembered: Plain
-    """Of the watcher: numbers and lists that JSON can hold."""
 
     def with_more(self, tensors: dict[str, Tensor], remembered: Plain) -> "Checkpoint":
-        """The same, with what somebody else must remember."""
+        """Return it with more tensors and values."""
         return Checkpoint(
             self.engine,
             {**self.tensors, **tensors},
@@ -69,23 +66,28 @@ def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def newest(folder: Path, origin: store.Origin) -> Checkpoint | None:
-    """The newest checkpoint in ``folder``, every byte checked; None without any.
+def newest(
+    folder: Path, origin: store.Origin, at_most: int | None = None
+) -> Checkpoint | None:
+    """Read the newest checkpoint, of at most so many rounds; None without any.
 
-    One that was changed is a ``CorruptFileError`` which names the one before, if
-    there is any. One of other settings, seed or versions is a ``DataError``.
+    A changed one is a ``CorruptFileError`` which names the one before, if there is any.
+    One of other settings, seed or versions is a ``DataError``.
     """
-    found = _listed(folder)
+    found = [
+        place
+        for place in _listed(folder)
+        if at_most is None or _round(place) <= at_most
+    ]
     if not found:
         return None
-    with _advice(found[-1], found[:-1]):
+    try:
         return _read(found[-1], origin)
-
-
-def at(folder: Path, number: int, origin: store.Origin) -> Checkpoint | None:
-    """The newest checkpoint of at most ``number`` rounds, checked as ``newest`` is."""
-    early = [place for place in _listed(folder) if _round(place) <= number]
-    return _read(early[-1], origin) if early else None
+    except CorruptFileError as error:
+        way = "begin the training again"
+        if len(found) > 1:
+            way = f"go on from {found[-2].name}"
+        raise CorruptFileError(f"{error}; delete {found[-1]} to {way}") from None
 
 
 def _read(place: Path, origin: store.Origin) -> Checkpoint:
@@ -177,20 +179,6 @@ def _listed(folder: Path) -> list[Path]:
 
 def _round(place: Path) -> int:
     return int(place.name.removeprefix("checkpoint-"))
-
-
-@contextlib.contextmanager
-def _advice(place: Path, older: list[Path]) -> Iterator[None]:
-    """Tell with a broken checkpoint what can be done."""
-    try:
-        yield
-    except CorruptFileError as error:
-        way = (
-            f"delete {place} to go on from {older[-1].name}"
-            if older
-            else f"delete {place} to begin the training again"
-        )
-        raise CorruptFileError(f"{error}; {way}") from None
 
 
 def spent_figures(mode: str, ledger: Ledger) -> dict[str, Any]:

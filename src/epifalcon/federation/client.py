@@ -17,7 +17,6 @@ from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.federation.messages import (
     Closing,
-    EdgeReply,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
@@ -86,24 +85,6 @@ class Cohort:
                     f"and {copy.windows} windows, expected {shape}"
                 )
 
-    @classmethod
-    def of_city(
-        cls,
-        incidence: Incidence,
-        status: NDArray[np.int8],
-        state: Tensor | None = None,
-        pseudo: Sequence[Incidence] = (),
-    ) -> "Cohort":
-        """Everybody as one cohort; there must be known cases of both kinds."""
-        for wanted, word in ((1, "positive"), (0, "negative")):
-            if not (status == wanted).any():
-                raise DataError(
-                    f"nobody tested {word}: a model cannot be trained on one kind "
-                    "of result alone"
-                )
-        people = np.arange(incidence.people, dtype=np.int64)
-        return cls(people, incidence, status, state, tuple(pseudo))
-
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
         """The cohort of some people, by their positions in this one."""
         chosen = np.asarray(people, np.int64)
@@ -118,12 +99,8 @@ class Cohort:
     @cached_property
     def codes(self) -> NDArray[np.int64]:
         """Each claim, true or pseudo, once, as key * people + position; ascending."""
-        if not self.pseudo:
-            return _codes(self.incidence)
-        # Every part is ascending, which a stable sort finds out and only merges.
         parts = [_codes(inc) for inc in (self.incidence, *self.pseudo)]
-        listed = np.sort(np.concatenate(parts), kind="stable")
-        return listed[np.diff(listed, prepend=-1) > 0]
+        return np.unique(np.concatenate(parts))
 
     @cached_property
     def claims(self) -> Claims:
@@ -322,12 +299,20 @@ def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
 
 
 def receive(
-    incidence: Incidence, share: Tensor, exchange: Exchange, reply: EdgeReply
+    incidence: Incidence,
+    share: Tensor,
+    exchange: Exchange,
+    keys: EdgeKeys,
+    sums: Tensor,
+    counts: Floats,
 ) -> Tensor:
-    """What the edges pass on to each person, over its true edges only."""
-    place = incidence.places_in(reply.keys)
-    counts = torch.from_numpy(reply.counts[place]).unsqueeze(1)
-    means = reply.sums[torch.from_numpy(place)] / counts.to(reply.sums.dtype)
+    """Return what the edges pass on to each person, over its true edges only.
+
+    ``sums``, (keys, width), and ``counts``, (keys,), are the server's at ``keys``.
+    """
+    place = incidence.places_in(keys)
+    people = torch.from_numpy(counts[place]).unsqueeze(1)
+    means = sums[torch.from_numpy(place)] / people.to(sums.dtype)
     passed = sum_to_people(means, incidence)
     return passed * share if exchange.kind == "upload" else passed
 

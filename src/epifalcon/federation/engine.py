@@ -22,7 +22,6 @@ from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
 from epifalcon.federation.view import Sampling, ServerView
 from epifalcon.hypergraph.fused import EdgeSums, FusedOperator, Noise
-from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagate import RowsOf, require_rows, view
 from epifalcon.models.micro import (
     Exchange,
@@ -33,19 +32,18 @@ from epifalcon.models.micro import (
     training_pass,
 )
 from epifalcon.models.settings import FalconSettings
+from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Probabilities
 
 T = TypeVar("T")
+_KINDS = ("upload", "return", "scoring")
 
 
 @dataclass(frozen=True, eq=False)
 class EngineState:
-    """Everything that a run needs to go on bit by bit, as plain tensors.
-
-    Engines read each other's states: people stand in the order of the city.
-    """
+    """Everything that a run needs to resume bit by bit, as plain tensors."""
 
     round: int
     """Rounds done."""
@@ -59,13 +57,12 @@ class RoundReport:
 
     round: int
     loss: float
-    """Mean cross-entropy of the people asked; known to the simulation, with
-    protection not to the server."""
+    """Mean cross-entropy over tested people; NaN where it stays with the sites."""
     seconds: float
 
 
 class Rounds(Protocol):
-    """Federated rounds, however they are carried out."""
+    """Federated rounds, in one process or over sites."""
 
     settings: FalconSettings
 
@@ -74,31 +71,11 @@ class Rounds(Protocol):
         """Rounds done."""
 
     def step(self) -> float:
-        """Do one round and return its mean loss.
+        """Run one round and return its mean loss.
 
-        Receipts are in the ledger before anything leaves. If it raises, model
-        and homes are as they were before.
+        Receipts are in the ledger before anything leaves. If it raises, the state is
+        that of the round before.
         """
-
-
-class Engine(Rounds, Protocol):
-    """Rounds over people whose scores can be asked for here."""
-
-    plan: PrivacyPlan
-    ledger: Ledger
-
-    def scores(self, fresh: bool) -> Probabilities:
-        """Probability of infection of everybody, (people,).
-
-        ``fresh``: by a forward pass of its own, which is a release of its own.
-        Otherwise from what each person received in the last round, at no cost.
-        """
-
-    def state(self) -> EngineState:
-        """All that a checkpoint must hold, beside the ledger's lines."""
-
-    def restore(self, state: EngineState) -> None:
-        """Go on from ``state``; the engine must be made as the first one was."""
 
 
 def train(
@@ -106,10 +83,10 @@ def train(
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
 ) -> list[RoundReport]:
-    """Run rounds until ``rounds`` are done (the settings' number by default).
+    """Run rounds until ``rounds`` are done (default: as many as the settings say).
 
-    ``watch`` gets the report of every round and ends the training by returning
-    True. The reports of this call's rounds are returned.
+    ``watch`` gets the report of every round and ends the training by returning True.
+    Returns the reports of this call's rounds.
     """
     last = engine.settings.rounds if rounds is None else rounds
     whole(0, rounds=last)
@@ -124,19 +101,8 @@ def train(
     return reports
 
 
-def predict(engine: Engine, fresh: bool | None = None) -> Probabilities:
-    """Probability of infection of everybody, (people,).
-
-    By default a fresh forward pass without privacy, and with it what the last
-    round left at home, which costs nothing more.
-    """
-    if fresh is None:
-        fresh = not engine.plan.is_private or engine.round == 0
-    return engine.scores(fresh)
-
-
 def require_loss(loss: float, weight: float, number: int) -> float:
-    """The mean loss; raises ``DataError`` where it is no number."""
+    """Return the mean loss; raise ``DataError`` where it is not finite."""
     mean = loss / weight if weight else 0.0
     if not np.isfinite(mean):
         raise DataError(
@@ -166,12 +132,27 @@ def run_pass(
     return cast(T, result)
 
 
-def pack(model: Model, home: Home) -> dict[str, Tensor]:
-    """Model and homes by name; the tensors are not copied and never change."""
+def pack_model(model: Model) -> dict[str, Tensor]:
+    """Return the parameters and their moments by name."""
     tensors = {f"parameter/{name}": one for name, one in model.parameters.items()}
     for name, moments in model.moments.items():
         tensors[f"first/{name}"] = moments.first
         tensors[f"second/{name}"] = moments.second
+    return tensors
+
+
+def unpack_model(tensors: dict[str, Tensor]) -> Model:
+    """Return what ``pack_model`` packed."""
+    parameters, first, second = (
+        tensors_under(tensors, f"{part}/") for part in ("parameter", "first", "second")
+    )
+    moments = {name: Moments(first[name], second[name]) for name in parameters}
+    return Model(parameters, moments)
+
+
+def pack_home(home: Home) -> dict[str, Tensor]:
+    """Return people's embeddings, moments and received rows by name."""
+    tensors = {}
     if home.rows is not None and home.moments is not None:
         tensors["home/rows"] = home.rows
         tensors["home/first"] = home.moments.first
@@ -181,41 +162,31 @@ def pack(model: Model, home: Home) -> dict[str, Tensor]:
     return tensors
 
 
-def unpack(state: EngineState, model: Model, home: Home) -> tuple[Model, Home]:
-    """What ``pack`` packed; ``model`` and ``home`` tell names, shapes and types."""
-    expected = pack(model, home)
-    given = dict(state.tensors)
-    received = given.pop("home/received", None)
-    expected.pop("home/received", None)
-    if set(given) != set(expected):
-        odd = sorted(set(given) ^ set(expected))
+def unpack_home(tensors: dict[str, Tensor]) -> Home:
+    """Return what ``pack_home`` packed."""
+    found = tensors_under(tensors, "home/")
+    moments = None
+    if "rows" in found:
+        moments = Moments(found["first"], found["second"])
+    return Home(found.get("rows"), moments, found.get("received"))
+
+
+def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Refuse a state whose names, shapes or types are not the expected ones."""
+    names = set(given) ^ set(expected)
+    if odd := sorted(names - {"home/received"}):
         raise DataError(f"the state is of another run: {', '.join(odd)}")
-    for name, one in expected.items():
-        if given[name].shape != one.shape or given[name].dtype != one.dtype:
+    for name in set(given) & set(expected):
+        one, other = given[name], expected[name]
+        if one.shape != other.shape or one.dtype != other.dtype:
             raise DataError(
-                f"the state's {name} is {given[name].dtype} of "
-                f"{tuple(given[name].shape)}, expected {one.dtype} of "
-                f"{tuple(one.shape)}"
+                f"the state's {name} is {one.dtype} of {tuple(one.shape)}, expected "
+                f"{other.dtype} of {tuple(other.shape)}"
             )
-    owned = {name: one.clone() for name, one in given.items()}
-    names = list(model.parameters)
-    loaded = Model(
-        {name: owned[f"parameter/{name}"] for name in names},
-        {
-            name: Moments(owned[f"first/{name}"], owned[f"second/{name}"])
-            for name in names
-        },
-    )
-    if received is not None:
-        received = torch.clone(received)
-    if home.rows is None:
-        return loaded, Home(None, None, received)
-    moments = Moments(owned["home/first"], owned["home/second"])
-    return loaded, Home(owned["home/rows"], moments, received)
 
 
 def class_weights(settings: FalconSettings) -> Tensor | None:
-    """The class weights as a tensor."""
+    """Return the class weights as a tensor."""
     weights = settings.class_weights
     return None if weights is None else torch.tensor(weights, dtype=settings.dtype)
 
@@ -227,7 +198,7 @@ def probabilities(
     received: Tensor | None,
     state: Tensor | None,
 ) -> Probabilities:
-    """Scores from what the last layer received, (people,)."""
+    """Return the scores from what the last layer received, (people,)."""
     if received is None:
         raise SettingsError(
             "no round has been run yet: ask for a fresh pass or train first"
@@ -240,35 +211,10 @@ def probabilities(
 
 
 def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
-    """Enter a forward pass beside the rounds; without privacy nothing is counted."""
-    if not plan.is_private:
-        return
-    opening = () if number else plan.opening()
-    ledger.record(*opening, *plan.scoring_receipts(number))
-
-
-def require_plan(
-    inc: Incidence, settings: FalconSettings, plan: PrivacyPlan, copies: int
-) -> None:
-    """Refuse a plan that was made for other people or another model."""
-    if plan.layers != settings.layers:
-        raise SettingsError(
-            f"the plan is for {plan.layers} layers, the model has {settings.layers}"
-        )
-    if not plan.is_private:
-        return
-    if plan.copies != copies:
-        raise SettingsError(
-            f"the plan is for {plan.copies} pseudo copies, people have {copies}"
-        )
-    most = int(inc.degree.max(initial=0))
-    if most > plan.releases.person:
-        raise SettingsError(
-            f"a person has {most} places, the plan pays for {plan.releases.person}"
-        )
-
-
-_KINDS = ("upload", "return", "scoring")
+    """Record a forward pass beside the rounds; without privacy nothing is counted."""
+    if plan.is_private:
+        opening = () if number else plan.opening()
+        ledger.record(*opening, *plan.scoring_receipts(number))
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,10 +282,9 @@ def _require_finite(rows: RowsOf, exchange: Exchange, number: int) -> None:
 class VectorisedEngine:
     """All people of ``cohort`` as one batch of tensors.
 
-    No upload is ever formed, so a ``view`` must name a sample of people. What it
-    is shown of them has the same rows, and noise of the same distribution as, but
-    not the same draw as, the sums that train (see ``view``): those stay what
-    they are without a view, bit by bit.
+    No upload is ever formed, so a ``view`` must name a sample of people. What it is
+    shown of them has noise of the same distribution as, but not the same draw as, the
+    sums that train (see ``view``): recording changes no bit of the training.
     """
 
     def __init__(
@@ -351,7 +296,7 @@ class VectorisedEngine:
         ledger: Ledger | None = None,
         view: ServerView | None = None,
     ) -> None:
-        require_plan(cohort.incidence, settings, plan, len(cohort.pseudo))
+        _require_plan(cohort, settings, plan)
         self.settings, self.plan = settings, plan
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
         self._cohort, self._seeds = cohort, RunSeeds(seed)
@@ -371,7 +316,7 @@ class VectorisedEngine:
         return self._round
 
     def step(self) -> float:
-        """One round; returns its mean loss (see ``Engine.step``)."""
+        """Run one round and return its mean loss (see ``Rounds.step``)."""
         number, settings = self._round, self.settings
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
@@ -380,11 +325,10 @@ class VectorisedEngine:
         home, entry = client.training_inputs(
             self._cohort, self._home, around, parameters, settings, self._seeds, number
         )
-        weights = class_weights(settings)
-        work = training_pass(parameters, home, self.plan.way, weights)
+        work = training_pass(parameters, home, self.plan.way, class_weights(settings))
         if self._shown is not None:
             self._shown.broadcast(number, parameters)
-        result = run_pass(work, lambda one: self._carry(passage, one, one.kind, number))
+        result = run_pass(work, lambda one: self._carry(passage, one, one.kind))
         loss = require_loss(result.loss, result.weight, number)
         uses = client.all_uses(result, entry)
         upload = client.gradient_upload(
@@ -412,11 +356,16 @@ class VectorisedEngine:
         self._model, self._home, self._round = model, kept, number + 1
         return loss
 
-    def scores(self, fresh: bool) -> Probabilities:
-        """Probability of infection of everybody (see ``Engine.scores``)."""
-        received = self._home.received
-        if fresh:
-            received = self._score_pass()
+    def scores(self, fresh: bool | None = None) -> Probabilities:
+        """Return the probability of infection of everybody, (people,).
+
+        ``fresh``: by a forward pass, which is a release of its own. Otherwise from
+        what each person received in the last round, at no cost. By default fresh
+        without privacy and before the first round.
+        """
+        if fresh is None:
+            fresh = not self.plan.is_private or self._round == 0
+        received = self._score_pass() if fresh else self._home.received
         state = self._cohort.state
         return probabilities(self._model, self.settings, self.plan, received, state)
 
@@ -428,24 +377,27 @@ class VectorisedEngine:
             self._cohort, self._home, around, self.settings, parameters
         )
         work = scoring_pass(parameters, home, self.plan.way)
-        number = self._round
-        return run_pass(work, lambda one: self._carry(passage, one, "scoring", number))
+        return run_pass(work, lambda one: self._carry(passage, one, "scoring"))
 
-    def _carry(
-        self, passage: Passage, exchange: Exchange, kind: str, number: int
-    ) -> Tensor:
-        came = passage.carry(exchange, self._seeds.noise, kind, number)
+    def _carry(self, passage: Passage, exchange: Exchange, kind: str) -> Tensor:
+        came = passage.carry(exchange, self._seeds.noise, kind, self._round)
         if self._shown is not None:
-            self._shown.uploads(exchange, number, kind)
+            self._shown.uploads(exchange, self._round, kind)
         return came
 
     def state(self) -> EngineState:
-        """All that a checkpoint must hold."""
-        return EngineState(self._round, pack(self._model, self._home), self.ledger.head)
+        """Return what a checkpoint must hold, beside the ledger's lines.
+
+        The tensors are not copied and never change.
+        """
+        tensors = pack_model(self._model) | pack_home(self._home)
+        return EngineState(self._round, tensors, self.ledger.head)
 
     def restore(self, state: EngineState) -> None:
-        """Go on from ``state``."""
-        self._model, self._home = unpack(state, self._model, self._home)
+        """Continue from ``state``; the engine must be made as the first one was."""
+        require_like(state.tensors, self.state().tensors)
+        owned = {name: one.clone() for name, one in state.tensors.items()}
+        self._model, self._home = unpack_model(owned), unpack_home(owned)
         self._round = state.round
 
     def _open(self) -> tuple[Passage, Surroundings]:
@@ -461,10 +413,30 @@ class VectorisedEngine:
         return self._opened
 
     def _counts(self) -> Floats | None:
-        """Noisy counts at the true edges, as the server would find them."""
+        """Return noisy counts at the true edges, as the server would find them."""
         if self.plan.presence is None:
             return None
         rng = Streams(self._seeds.noise).numpy("counts")
         inc, sigma = self._cohort.incidence, self.plan.presence.sigma
         noise = sigma * np.sqrt(self._cohort.uploads) * rng.standard_normal(inc.edges)
         return server.at_least_one(inc.size + noise)
+
+
+def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:
+    """Refuse a plan that was made for other people or another model."""
+    if plan.layers != settings.layers:
+        raise SettingsError(
+            f"the plan is for {plan.layers} layers, the model has {settings.layers}"
+        )
+    if not plan.is_private:
+        return
+    if plan.copies != len(cohort.pseudo):
+        raise SettingsError(
+            f"the plan is for {plan.copies} pseudo copies, people have "
+            f"{len(cohort.pseudo)}"
+        )
+    most = int(cohort.incidence.degree.max(initial=0))
+    if most > plan.releases.person:
+        raise SettingsError(
+            f"a person has {most} places, the plan pays for {plan.releases.person}"
+        )

@@ -9,15 +9,14 @@ check every heading, so an answer for another run, round, phase or site is refus
 """
 
 import json
-import math
-import struct
 import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import safetensors.numpy
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
@@ -30,22 +29,15 @@ from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.types import Floats, Mask, Plain
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the conversation; both sides must use the same."""
 ERROR = "error"
 """Value of an answer: why a site could not do what was asked, without any data."""
 SECONDS = "seconds"
 """Value of an answer: how long the site worked on it."""
 _MOST_HEADING_BYTES = 2**20
-_LENGTH = struct.Struct("<Q")
-_KINDS = {
-    torch.float64: "F64",
-    torch.int64: "I64",
-    torch.float32: "F32",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-}
-"""Types that tensors may have, and their names in safetensors."""
+_LENGTH_BYTES = 8
+_TYPES = (torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8)
 _ANY_NUMBER = 1e300
 
 
@@ -80,73 +72,52 @@ class Packet:
 
 
 def pack(packet: Packet) -> bytes:
-    """Encode a message as bytes.
-
-    Written here, not by safetensors, which takes ten times as long for many small
-    tensors; its reader reads both alike.
-    """
+    """Encode a message as bytes."""
+    arrays = {}
+    for name, one in packet.tensors.items():
+        if one.dtype not in _TYPES:
+            raise DataError(f"{name} is of {one.dtype}, which no message holds")
+        arrays[name] = one.detach().contiguous().numpy()
     metadata = {
         "heading": json.dumps(vars(packet.heading)),
         "values": json.dumps(packet.values, allow_nan=False),
     }
-    header: dict[str, Any] = {"__metadata__": metadata}
-    parts: list[Any] = []
-    end = 0
-    # Widest types first, so that each tensor begins at a multiple of its item size.
-    for name, one in sorted(packet.tensors.items(), key=lambda it: -it[1].itemsize):
-        if one.dtype not in _KINDS:
-            raise DataError(f"{name} is of {one.dtype}, which no message holds")
-        array = one.detach().contiguous().numpy()
-        parts.append(array.astype(array.dtype.newbyteorder("<"), copy=False))
-        begin, end = end, end + array.nbytes
-        kind, shape = _KINDS[one.dtype], list(one.shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _LENGTH.size)
-    return b"".join([_LENGTH.pack(len(text)), text, *parts])
+    return safetensors.numpy.save(arrays, metadata)
 
 
 def unpack(data: bytes) -> Packet:
     """Decode what ``pack`` made; anything else is a ``DataError``."""
+    heading, values = _decode_head(data)
     try:
-        metadata = _metadata(data)
-        heading = Heading(**json.loads(metadata["heading"]))
-        values = json.loads(metadata["values"])
         tensors = safetensors.torch.load(data)
-    except DataError:
-        raise
     except SafetensorError as error:
         raise DataError(f"not a message: {error}") from None
-    except (KeyError, TypeError, ValueError, RecursionError):
-        raise DataError("not a message: its heading cannot be read") from None
-    if not isinstance(values, dict):
-        raise DataError("not a message: its values have no names")
     for name, one in tensors.items():
-        if one.dtype not in _KINDS:
+        if one.dtype not in _TYPES:
             raise DataError(f"{name} is of {one.dtype}, which no message holds")
     return Packet(heading, tensors, values)
 
 
 def heading_of(data: bytes) -> Heading:
     """Decode the heading alone, without reading the tensors."""
+    return _decode_head(data)[0]
+
+
+def _decode_head(data: bytes) -> tuple[Heading, Plain]:
+    """Read the metadata, which safetensors' reader of bytes does not return."""
+    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+    if length > min(len(data) - _LENGTH_BYTES, _MOST_HEADING_BYTES):
+        raise DataError("not a message: its heading is longer than it may be")
     try:
-        return Heading(**json.loads(_metadata(data)["heading"]))
-    except DataError:
-        raise
+        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
+        metadata = header["__metadata__"]
+        heading = Heading(**json.loads(metadata["heading"]))
+        values = json.loads(metadata["values"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DataError("not a message: its heading cannot be read") from None
-
-
-def _metadata(data: bytes) -> dict[str, str]:
-    """The metadata of safetensors, which its reader of bytes does not return."""
-    if len(data) < _LENGTH.size:
-        raise DataError(f"not a message: {len(data)} bytes")
-    (length,) = _LENGTH.unpack_from(data)
-    if length > min(len(data) - _LENGTH.size, _MOST_HEADING_BYTES):
-        raise DataError("not a message: its heading is longer than it may be")
-    header = json.loads(data[_LENGTH.size : _LENGTH.size + length])
-    found: dict[str, str] = header["__metadata__"]
-    return found
+    if not isinstance(values, dict):
+        raise DataError("not a message: its values have no names")
+    return heading, values
 
 
 # Records: typed messages and their encoding.
@@ -223,14 +194,9 @@ class _Hint:
         )
 
 
-_KNOWN: dict[type[Record], dict[str, _Hint]] = {}
-
-
 def _hints(record: type[Record]) -> dict[str, _Hint]:
-    if record not in _KNOWN:
-        found = typing.get_type_hints(record)
-        _KNOWN[record] = {one.name: _hint(found[one.name]) for one in fields(record)}
-    return _KNOWN[record]
+    found = typing.get_type_hints(record)
+    return {one.name: _hint(found[one.name]) for one in fields(record)}
 
 
 def _hint(given: Any) -> _Hint:  # noqa: ANN401
@@ -271,9 +237,6 @@ def _read(name: str, value: Any, hint: _Hint) -> Any:  # noqa: ANN401
     return value
 
 
-R = TypeVar("R", bound=Record)
-
-
 @dataclass(frozen=True, eq=False)
 class Done(Record):
     """Site to server: the request was carried out."""
@@ -299,6 +262,11 @@ class SiteFacts(Record):
     regions_sha256: str
     clock: Plain
 
+    @property
+    def city(self) -> Plain:
+        """What all sites of a run must have in common."""
+        return {name: one for name, one in vars(self).items() if name != "people"}
+
 
 @dataclass(frozen=True, eq=False)
 class Count(Record):
@@ -312,7 +280,7 @@ class Count(Record):
 
 @dataclass(frozen=True, eq=False)
 class Counted(Record):
-    """Site to server: tallies by name (``tallies``)."""
+    """Site to server: tallies by name (``preparing.pack_tally``)."""
 
     tally: dict[str, Tensor]
 
@@ -323,15 +291,6 @@ class States(Record):
 
     phase = "states"
     states: NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class StateSums(Record):
-    """Site to server: sums and sums of squares of its people's region states."""
-
-    people: int
-    total: Floats
-    squared: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,6 +338,13 @@ class RoundRequest(Record):
     closing_scale: float | None = None
     best: int | None = None
     """Round of the best validation result so far."""
+
+    @property
+    def closing(self) -> Closing | None:
+        """The end of the previous round, if it is sent."""
+        if self.closed_round is None or self.closing_scale is None:
+            return None
+        return Closing(self.closed_round, self.closing_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -511,24 +477,11 @@ class LocationUpload(Record):
                 f"{self.channel}: rows of shape {tuple(self.rows.shape)} for "
                 f"{len(self.keys)} keys"
             )
-        if not all_finite(self.rows):
+        if not torch.isfinite(self.rows).all():
             raise DataError(
                 f"{self.channel} in round {self.round}: an upload holds NaN or "
                 "infinity; nothing was added up. Is learning_rate too large?"
             )
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeReply:
-    """Server to cohort: sums and counts at the keys for which it uploaded."""
-
-    round: int
-    channel: str
-    keys: EdgeKeys
-    sums: Tensor
-    """(keys, width) summed over all cohorts."""
-    counts: Floats
-    """(keys,) how many are taken to be there: 1 or more."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -542,21 +495,6 @@ class GradientUpload(Record):
     """Sum of the weights in the loss; None where that must stay at home."""
     loss: float | None = None
     """Sum of the losses; None like ``weight``."""
-
-
-Message = (
-    Broadcast | PresenceUpload | LocationUpload | EdgeReply | GradientUpload | Closing
-)
-
-
-def all_finite(rows: Tensor) -> bool:
-    """Return True if no element is NaN or infinite.
-
-    NaN and infinity stay in every sum they enter, so a finite sum is enough, thirty
-    times as fast as a look at each number; a sum may overflow, and then each is
-    checked.
-    """
-    return math.isfinite(float(rows.sum())) or bool(torch.isfinite(rows).all())
 
 
 def _require_keys(keys: EdgeKeys, distinct: bool) -> None:

@@ -1,15 +1,13 @@
 """The privacy plan: which mechanisms, which noise, which receipts; decided once.
 
-Everything that a run releases is named here. ``PrivacySettings`` is the wish;
-``PrivacyPlan.of`` turns it into mechanisms for a run of known length, and the
-engines ask the plan for parts and receipts instead of knowing modes.
+Everything that a run releases is named here. Engines take mechanisms and receipts from
+the plan and know no modes.
 """
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -43,17 +41,17 @@ from epifalcon.streams import Streams
 
 @dataclass(frozen=True)
 class Clipped:
-    """Rows leave with an L2 norm of at most ``clip``; a small clip is read as 1.
+    """Rows leave with an L2 norm of at most ``clip`` and are read as if it were 1.
 
-    The enlargement happens after the release, so it costs nothing; without it
-    the rows that a layer reads would be a tenth of what its weights expect.
+    The enlargement follows the release, so it costs nothing; without it the rows that a
+    layer reads would be a tenth of what its weights expect.
     """
 
     clip: float
 
     @property
     def gain(self) -> float:
-        """What received rows are multiplied with."""
+        """Factor of received rows."""
         return max(1.0, 1 / self.clip)
 
     def send(self, rows: Tensor) -> Tensor:
@@ -78,10 +76,10 @@ class Clipped:
 
 @dataclass(frozen=True)
 class ClippedReturn:
-    """Gradient rows, clipped; enlarged by ``factor`` on the way out and back.
+    """Gradient rows, clipped in the size that they have before the mean over edges.
 
-    They come divided by the person's number of edges; ``factor`` undoes that by
-    the largest number, which is public, so that the clip meets rows of its size.
+    They are divided by the person's number of edges; ``factor``, the largest number,
+    which is public, undoes that before the clip.
     """
 
     clip: float
@@ -135,15 +133,16 @@ class PrivacyPlan:
         """
         path = settings.gradient_path
         exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
+        plan = cls(
+            mode=wish.mode,
+            way=Way(exchanged=exchanged),
+            layers=settings.layers,
+            releases=releases,
+            relation=wish.relation,
+            copies=copies if wish.is_private else 0,
+        )
         if not wish.is_private:
-            return cls(
-                mode="off",
-                way=Way(exchanged=exchanged),
-                layers=settings.layers,
-                releases=releases,
-                relation=wish.relation,
-                copies=0,
-            )
+            return plan
         find = _paper_sigmas if wish.mode == "paper" else _exact_sigmas
         upload, gradient, presence = find(wish, settings, releases, exchanged)
         uploads = UploadMechanism(
@@ -153,13 +152,9 @@ class PrivacyPlan:
             one_value=wish.upload_noise == "place",
         )
         dpsgd = wish.gradient_noise == "gradient"
-        return cls(
-            mode=wish.mode,
+        return replace(
+            plan,
             way=_way(uploads, releases, exchanged),
-            layers=settings.layers,
-            releases=releases,
-            relation=wish.relation,
-            copies=copies,
             upload=uploads,
             gradient=GradientMechanism(wish.gradient_clip, gradient) if dpsgd else None,
             weight_sigma=None if dpsgd else gradient,
@@ -184,12 +179,6 @@ class PrivacyPlan:
         """Bound on the change of an embedding in one round; None for no bound."""
         upload = self.upload
         return None if upload is None or upload.clips_rows else upload.clip
-
-    @property
-    def is_federable(self) -> bool:
-        """Whether clients could carry it out; the authors' program is central."""
-        central = self.upload is not None and self.upload.one_value
-        return not central and self.step_clip is None and self.weight_sigma is None
 
     def terms(self, channel: str, round_number: int) -> Terms:
         """The terms of uploads at places."""
@@ -324,14 +313,6 @@ class Draw:
     round: int = 0
     layer: int = 0
 
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not is_whole or not 0 <= value < 2**63:
-                raise SettingsError(
-                    f"{name}={value} must be a whole number from 0 to 2^63 - 1"
-                )
-
     @property
     def key(self) -> int:
         """The 64-bit key of the generator."""
@@ -359,15 +340,9 @@ def releases_of(clock: Clock) -> Releases:
 
 
 def _budget(wish: PrivacySettings) -> Budget:
-    if wish.mode != "local":
-        return Budget(delta=wish.delta)
-    limit = {unit: wish.epsilon if unit == wish.unit else None for unit in UNITS}
-    return Budget(
-        visit=limit["visit"],
-        day=limit["day"],
-        person=limit["person"],
-        delta=wish.delta,
-    )
+    granted = wish.epsilon if wish.mode == "local" else None
+    visit, day, person = (granted if unit == wish.unit else None for unit in UNITS)
+    return Budget(visit=visit, day=day, person=person, delta=wish.delta)
 
 
 _Sigmas = tuple[float, float, float | None]

@@ -11,8 +11,8 @@ validation people, and the region states of a tested person are made without the
 of its fold.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import add
 from typing import Any
@@ -28,6 +28,7 @@ from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_case
 from epifalcon.epidemic.known import Known, without
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.client import Cohort
+from epifalcon.federation.messages import Record
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
@@ -46,9 +47,12 @@ from epifalcon.privacy.pseudo.generators import generate
 from epifalcon.privacy.pseudo.record import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, PersonIds
+from epifalcon.types import Floats, Mask, PersonIds
 
 _LEAST_SPREAD = 1e-6
+_CSR = ("data", "indices", "indptr")
+_SPARSE = ("/between", "/joint")
+"""Fields of tallies that are sparse tables."""
 
 
 def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
@@ -113,6 +117,15 @@ class Division:
     """Positions of the people on whom the mobility model is fitted; None for all."""
 
 
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """People of a site whose results choose the round: (people,) each."""
+
+    people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Positions at the site."""
+    infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
 def divide(home: Household, settings: PredictionSettings, seed: int) -> Division:
     """Draw validation people, folds and the group of the mobility model.
 
@@ -150,9 +163,9 @@ def drawn_for(home: Household, purpose: str, seed: int) -> Floats:
     return drawn
 
 
-@dataclass(frozen=True)
-class StateMoments:
-    """Sums of region states over people, in double precision."""
+@dataclass(frozen=True, eq=False)
+class StateMoments(Record):
+    """Site to server: sums of region states over its people, in double precision."""
 
     people: int
     total: Floats
@@ -309,12 +322,6 @@ def in_the_clear(plan: PrivacyPlan, channel: str, what: str) -> UnprotectedRelea
     return UnprotectedRelease(terms=terms, what=what)
 
 
-_TALLY_TYPES = (torch.int64, torch.float64)
-_CSR = ("data", "indices", "indptr")
-_PLACES = ("/indices", "/indptr")
-"""Parts of a sparse table that are no counts."""
-
-
 @dataclass(frozen=True, eq=False)
 class SiteTally:
     """What one site, or all together, counted; None for what is not needed."""
@@ -428,50 +435,95 @@ def histories(
 
 
 def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
-    """As tensors by name."""
+    """Encode a tally as tensors, named by part and field."""
+    parts = {
+        "flows": tally.flows,
+        "mobility": tally.mobility,
+        "reported": tally.reported,
+        **{f"cases/{number}": one for number, one in enumerate(tally.cases)},
+    }
     arrays: dict[str, NDArray[Any]] = {}
-    if tally.flows is not None:
-        arrays |= _pack_table("flows/between", tally.flows.between)
-        arrays["flows/stays"] = tally.flows.stays
-        arrays["flows/visitors"] = tally.flows.visitors
-    for number, one in enumerate(tally.cases):
-        arrays |= _pack_cases(f"cases/{number}", one)
-    if tally.reported is not None:
-        arrays |= _pack_cases("reported", tally.reported)
-    if (mobility := tally.mobility) is not None:
-        arrays |= _pack_table("mobility/joint", mobility.joint)
-        arrays["mobility/visits"] = mobility.visits
-        arrays["mobility/observed"] = mobility.observed
-        arrays["mobility/people"] = np.array([mobility.people])
+    for part, record in parts.items():
+        for one in fields(record) if record is not None else ():
+            value, place = getattr(record, one.name), f"{part}/{one.name}"
+            if isinstance(value, sp.csr_array):
+                arrays |= {f"{place}/{piece}": getattr(value, piece) for piece in _CSR}
+            else:
+                arrays[place] = np.atleast_1d(value)
     return {name: _tensor(one) for name, one in arrays.items()}
 
 
 def unpack_tally(
     tensors: dict[str, Tensor], regions: int, clock: Clock, folds: int
 ) -> SiteTally:
-    """What ``pack`` packed, every type, shape and sign checked."""
-    if odd := [n for n, one in tensors.items() if one.dtype not in _TALLY_TYPES]:
-        raise DataError(f"{odd[0]} is of {tensors[odd[0]].dtype}")
-    arrays = {name: one.numpy() for name, one in tensors.items()}
+    """Decode what ``pack_tally`` made; every type, shape and sign is checked."""
     days, per_day = clock.days, clock.slots_per_day
-    flows = mobility = reported = None
-    cases: list[CaseTally] = []
-    table = (regions, days)
+    flows = {
+        "between": (days * regions, regions),
+        "stays": (days, regions),
+        "visitors": (days, regions),
+    }
+    mobility = {
+        "joint": (per_day * regions, regions),
+        "visits": (per_day, regions),
+        "observed": (per_day, 1),
+        "people": (1,),
+    }
+    cases = {
+        "cases": (regions, days),
+        "visits": (regions, days),
+        "unplaced": (1,),
+        "tested": (1,),
+    }
+    named = {name.split("/")[0] for name in tensors}
+    found: dict[str, Any] = {}
     try:
-        if "flows/stays" in arrays:
-            shape = (days * regions, regions)
-            between = _unpack_table("flows/between", arrays, shape)
-            stays = _counted(arrays["flows/stays"], (days, regions))
-            visitors = _counted(arrays["flows/visitors"], (days, regions))
-            flows = Flows(between, stays, visitors)
-            cases = [_cases(f"cases/{k}", arrays, table) for k in range(1 + folds)]
-        if "reported/cases" in arrays:
-            reported = _cases("reported", arrays, table)
-        if "mobility/visits" in arrays:
-            mobility = _mobility(arrays, regions, per_day)
-    except (KeyError, ValueError, IndexError) as error:
+        if "flows" in named:
+            found["flows"] = Flows(**_read_part("flows", flows, tensors))
+            found["cases"] = tuple(
+                CaseTally(**_read_part(f"cases/{number}", cases, tensors))
+                for number in range(1 + folds)
+            )
+        if "mobility" in named:
+            part = _read_part("mobility", mobility, tensors)
+            found["mobility"] = MobilityTally(**part)
+        if "reported" in named:
+            found["reported"] = CaseTally(**_read_part("reported", cases, tensors))
+    except (KeyError, ValueError, TypeError) as error:
         raise DataError(f"a tally is not whole: {error}") from None
-    return SiteTally(flows, tuple(cases), mobility, reported)
+    return SiteTally(**found)
+
+
+def _read_part(
+    part: str, shapes: Mapping[str, tuple[int, ...]], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        place = f"{part}/{name}"
+        if place.endswith(_SPARSE):
+            pieces = tuple(_array(f"{place}/{piece}", tensors) for piece in _CSR)
+            matrix = sp.csr_array(pieces, shape=(shape[0], shape[1]))
+            matrix.check_format(full_check=True)
+            _require_counts(place, matrix.data)
+            values[name] = matrix
+            continue
+        array = _array(place, tensors)
+        if array.shape != shape:
+            raise DataError(f"{place} has the shape {array.shape}, expected {shape}")
+        _require_counts(place, array)
+        values[name] = int(array[0]) if shape == (1,) else array
+    return values
+
+
+def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
+    if (found := tensors[name]).dtype not in (torch.int64, torch.float64):
+        raise DataError(f"{name} is of {found.dtype}")
+    return found.numpy()
+
+
+def _require_counts(name: str, array: NDArray[Any]) -> None:
+    if not (np.isfinite(array).all() and (array >= 0).all()):
+        raise DataError(f"{name} holds a number below 0, NaN or infinity")
 
 
 def require_public(tally: SiteTally, settings: PredictionSettings) -> None:
@@ -493,63 +545,9 @@ def require_counted(
         raise DataError("a tally has flows where none are needed, or lacks them")
     most = people * clock.slots
     for name, one in pack_tally(tally).items():
-        if one.numel() and not name.endswith(_PLACES) and float(one.max()) > most:
+        counts = not name.endswith(("/indices", "/indptr"))
+        if one.numel() and counts and float(one.max()) > most:
             raise DataError(f"{name} counts more than {people:,} people can have done")
-
-
-def _mobility(
-    arrays: dict[str, NDArray[Any]], regions: int, per_day: int
-) -> MobilityTally:
-    joint = _unpack_table("mobility/joint", arrays, (per_day * regions, regions))
-    return MobilityTally(
-        joint,
-        _counted(arrays["mobility/visits"], (per_day, regions)),
-        _counted(arrays["mobility/observed"], (per_day, 1)),
-        int(_counted(arrays["mobility/people"], (1,))[0]),
-    )
-
-
-def _pack_cases(name: str, tally: CaseTally) -> dict[str, NDArray[Any]]:
-    return {
-        f"{name}/cases": tally.cases,
-        f"{name}/visits": tally.visits,
-        f"{name}/numbers": np.array([tally.unplaced, tally.tested]),
-    }
-
-
-def _cases(
-    name: str, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
-) -> CaseTally:
-    cases, visits = (
-        _counted(arrays[f"{name}/{part}"], shape) for part in ("cases", "visits")
-    )
-    unplaced, tested = _counted(arrays[f"{name}/numbers"], (2,)).tolist()
-    return CaseTally(cases, visits, int(unplaced), int(tested))
-
-
-def _counted(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    if array.shape != shape:
-        raise DataError(f"a tally has the shape {array.shape}, expected {shape}")
-    if not (np.isfinite(array).all() and (array >= 0).all()):
-        raise DataError("a tally holds a number below 0, or none at all")
-    return array
-
-
-def _pack_table(name: str, matrix: sp.csr_array) -> dict[str, NDArray[Any]]:
-    return {f"{name}/{part}": getattr(matrix, part) for part in _CSR}
-
-
-def _unpack_table(
-    name: str, arrays: dict[str, NDArray[Any]], shape: tuple[int, int]
-) -> sp.csr_array:
-    """Rebuild a CSR table; raises ``DataError`` where it is not sound."""
-    try:
-        matrix = sp.csr_array(tuple(arrays[f"{name}/{part}"] for part in _CSR), shape)
-        matrix.check_format(full_check=True)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"the table {name!r} is not sound: {error}") from None
-    _counted(matrix.data, matrix.data.shape)
-    return matrix
 
 
 def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401

@@ -1,10 +1,10 @@
 """What the server computes: sums at edges, counts, and the step of the parameters.
 
-Pure functions over messages; nothing here knows a person (algorithm 1).
+Functions over messages; nothing here knows a person (algorithm 1).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor
 from epifalcon.errors import DataError
 from epifalcon.federation.messages import (
     Closing,
-    EdgeReply,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
@@ -23,32 +22,58 @@ from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.models.micro import Moments, adam_step
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.gaussian import NormalSource, normals
-from epifalcon.types import Floats
-
-Places = NDArray[np.int64]
-_REMEMBERED = 128
+from epifalcon.types import Floats, Mask
 
 
-@dataclass(frozen=True, eq=False)
-class EdgeCounts:
-    """How many people are taken to be at each key ever claimed."""
+class PlaceTable:
+    """Counts and sums at places over all sites; each site gets those at its keys.
 
-    keys: EdgeKeys
-    counts: Floats
-    """(keys,) 1 or more: noise may say less, but whoever asks was there."""
-    _found: dict[int, tuple[EdgeKeys, Places]] = field(default_factory=dict, init=False)
+    Without ``sends_rows`` sites upload sums, and only at places that another site
+    claims too.
+    """
 
-    def at(self, keys: EdgeKeys) -> Floats:
-        """The counts at ``keys``; a key that nobody announced is refused."""
-        return self.counts[self.places(keys)]
+    counts: dict[str, Floats]
+    """Number of people at each announced key of a site, 1 or more: noise may say less,
+    but whoever asks was there."""
+    shared: dict[str, Mask]
+    """Whether another site claims the key too."""
+    keys: dict[str, EdgeKeys]
+    """The keys at which each site may upload."""
 
-    def places(self, keys: EdgeKeys) -> Places:
-        """Where ``keys`` stand among all; remembered for the arrays asked for last."""
-        if id(keys) not in self._found:
-            if len(self._found) >= _REMEMBERED:
-                del self._found[next(iter(self._found))]
-            self._found[id(keys)] = keys, _places(keys, self.keys)
-        return self._found[id(keys)][1]
+    def __init__(
+        self, presence: Mapping[str, PresenceUpload], sends_rows: bool
+    ) -> None:
+        self.sends_rows = sends_rows
+        listed = [one.keys for one in presence.values()]
+        self._known, claims = np.unique(np.concatenate(listed), return_counts=True)
+        total = np.zeros(len(self._known))
+        for one in presence.values():
+            total[self._places(one.keys)] += one.counts
+        self.counts, self.shared, self.keys = {}, {}, {}
+        for site, one in presence.items():
+            place = self._places(one.keys)
+            self.counts[site] = at_least_one(total[place])
+            self.shared[site] = claims[place] > 1
+            self.keys[site] = one.keys if sends_rows else one.keys[self.shared[site]]
+        self._own = {site: self._places(keys) for site, keys in self.keys.items()}
+
+    def replies(self, uploads: Mapping[str, LocationUpload]) -> dict[str, Tensor]:
+        """Add up all uploads; return the sums at the keys of each site."""
+        first = next(iter(uploads.values())).rows
+        sums = first.new_zeros(len(self._known), first.shape[1])
+        for site, upload in uploads.items():
+            own = upload.person is None
+            place = self._own[site] if own else self._places(upload.keys)
+            sums.index_add_(0, torch.from_numpy(place), upload.rows)
+        return {site: sums[torch.from_numpy(self._own[site])] for site in uploads}
+
+    def _places(self, keys: EdgeKeys) -> NDArray[np.int64]:
+        return np.searchsorted(self._known, keys)
+
+
+def at_least_one(counts: Floats) -> Floats:
+    """Return counts that can be divided by."""
+    return np.maximum(counts, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,75 +85,28 @@ class Model:
 
     @classmethod
     def of(cls, parameters: dict[str, Tensor]) -> "Model":
-        """Before the first step."""
+        """Return the model before the first step."""
         moments = {name: Moments.of(value) for name, value in parameters.items()}
         return cls(parameters, moments)
-
-
-def count_people(uploads: Sequence[PresenceUpload]) -> EdgeCounts:
-    """Add the cohorts' counts up by key."""
-    keys = np.unique(np.concatenate([upload.keys for upload in uploads]))
-    total = np.zeros(len(keys))
-    for upload in uploads:
-        total[np.searchsorted(keys, upload.keys)] += upload.counts
-    return EdgeCounts(keys, at_least_one(total))
-
-
-def at_least_one(counts: Floats) -> Floats:
-    """Counts as divisors."""
-    return np.maximum(counts, 1.0)
-
-
-def add_up(uploads: Sequence[LocationUpload], known: EdgeCounts) -> Tensor:
-    """Sums over all cohorts at every known key, (keys, width)."""
-    first = uploads[0]
-    sums = first.rows.new_zeros(len(known.keys), first.rows.shape[1])
-    for upload in uploads:
-        if (upload.round, upload.channel) != (first.round, first.channel):
-            raise DataError(
-                f"an upload for {upload.channel} of round {upload.round} among those "
-                f"for {first.channel} of round {first.round}"
-            )
-        place = known.places(upload.keys)
-        sums.index_add_(0, torch.from_numpy(place), upload.rows)
-    return sums
-
-
-def answer(upload: LocationUpload, sums: Tensor, known: EdgeCounts) -> EdgeReply:
-    """What the cohort gets back: the keys for which it uploaded, true or not."""
-    keys = upload.keys if upload.person is None else np.unique(upload.keys)
-    place = known.places(keys)
-    return EdgeReply(
-        upload.round,
-        upload.channel,
-        keys,
-        sums[torch.from_numpy(place)],
-        known.counts[place],
-    )
 
 
 def step(
     model: Model, uploads: Sequence[GradientUpload], settings: FalconSettings
 ) -> tuple[Model, Closing]:
-    """Adam on the mean gradient (algorithm 1, line 12).
+    """Take a step of Adam on the mean gradient (algorithm 1, line 12).
 
-    The mean is over everybody who uploaded, or, where the cohorts tell the
-    weight of their people in the loss, over that.
+    The mean is over the weights in the loss or, where those stay with the cohorts,
+    over everybody who uploaded.
     """
     number = uploads[0].round
-    weights = [upload.weight for upload in uploads]
-    total = float(sum(upload.people for upload in uploads))
-    told = [weight for weight in weights if weight is not None]
-    if len(told) == len(weights):
-        total = sum(told)
+    weights = [one.people if one.weight is None else one.weight for one in uploads]
+    total = float(sum(weights))
     scale = 1 / total if total else 0.0
     parameters, moments = {}, {}
     for name, value in model.parameters.items():
-        gradient = uploads[0].gradients[name].clone()
-        for upload in uploads[1:]:
-            gradient += upload.gradients[name]
-        gradient *= scale
-        if not bool(torch.isfinite(gradient).all()):
+        listed = [one.gradients[name] for one in uploads]
+        gradient = scale * torch.stack(listed).sum(dim=0)
+        if not torch.isfinite(gradient).all():
             raise DataError(
                 f"the gradient of {name} in round {number} holds NaN or infinity; "
                 "the parameters stay as they were. Is learning_rate too large?"
@@ -146,12 +124,3 @@ def noised(model: Model, sigma: float, source: NormalSource) -> Model:
         for name, value in model.parameters.items()
     }
     return Model(parameters, model.moments)
-
-
-def _places(keys: EdgeKeys, known: EdgeKeys) -> Places:
-    place = np.searchsorted(known, keys)
-    missing = place == len(known)
-    missing[~missing] = known[place[~missing]] != keys[~missing]
-    if missing.any():
-        raise DataError(f"key {keys[missing][0]} was never announced")
-    return place

@@ -3,15 +3,13 @@
 One process is one site with everybody: preparation and early stopping are those of a
 run over sites, so equal settings and seed give the same result in both.
 
-Everything comes from the test results in ``Known``; held-out labels do not occur
-here. Two exceptions have names and reproduce the authors' program:
-``macro_cases="all"`` reads everybody's cases, ``selected_on="test"`` chooses the
-round on test people.
+Everything comes from the test results in ``Known``; held-out labels do not occur here.
+Two exceptions reproduce the authors' program: ``macro_cases="all"`` reads everybody's
+cases, ``selected_on="test"`` chooses the round on test people.
 
-With a folder, everything that a resumed training needs is stored: region states,
-checkpoints and the ledger, whose every entry reaches the disk before a value leaves.
-Noise, dropout and masks are fixed by seed, round and person, so a resumed training
-ends with the same bits.
+A folder stores region states, checkpoints and the ledger, whose every entry reaches the
+disk before a value leaves. Noise, dropout and masks are fixed by seed, round and
+person, so a resumed training ends with the same bits.
 """
 
 import contextlib
@@ -19,7 +17,7 @@ import hashlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -43,27 +41,14 @@ from epifalcon.federation.early_stopping import (
     Watch,
     running_log_odds,
 )
-from epifalcon.federation.engine import (
-    Engine,
-    RoundReport,
-    VectorisedEngine,
-    predict,
-    train,
-)
+from epifalcon.federation.engine import RoundReport, VectorisedEngine, train
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import (
     Division,
     Household,
-    StateMoments,
+    Selection,
     StateScaling,
     Surrounding,
-    cohort_of,
-    divide,
-    hypergraph,
-    mobility_group,
-    pseudo_traces,
-    raw_state,
-    unprotected_receipts,
 )
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.federation.view import ServerView
@@ -80,7 +65,7 @@ from epifalcon.privacy.pseudo.record import PseudoSettings, PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Mask, PersonIds, Plain, Probabilities
+from epifalcon.types import Floats, PersonIds, Plain, Probabilities
 
 FEATURES, REGION = "features", "region"
 """Folder of the region states, and of the region model inside it."""
@@ -93,14 +78,6 @@ _HEAD = "ledger_head"
 _NO_LEDGER = "put the file back as it was, or begin the run again with --overwrite"
 _PROBABILITY, _HELD = "probability", "held"
 _TESTS = ("person", "positive", "slot")
-
-
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """People whose results choose the round: (people,) each."""
-
-    people: PersonIds
-    infected: Mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +105,7 @@ class Task:
     @property
     def division(self) -> Division:
         """Validation people and folds, by seed and person."""
-        return divide(self.home, self.settings, self.seed)
+        return preparing.divide(self.home, self.settings, self.seed)
 
     @property
     def origin(self) -> store.Origin:
@@ -187,13 +164,8 @@ class Prediction:
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; ``load`` reads it back."""
-        meta = {
-            one.name: getattr(self, one.name)
-            for one in fields(self)
-            if one.name not in (_PROBABILITY, "looks")
-        }
-        meta["looks"] = [asdict(look) for look in self.looks]
-        arrays = {_PROBABILITY: self.probability}
+        meta = asdict(self)
+        arrays = {_PROBABILITY: meta.pop(_PROBABILITY)}
         store.write(folder, PREDICTION, arrays, meta=meta, origin=origin)
 
     @classmethod
@@ -292,13 +264,6 @@ def fit(
     recorder
         Records what a curious server sees of a sample of people.
     """
-    output = _Output(
-        folder=folder,
-        checkpoint_seconds=checkpoint_seconds,
-        watch=watch,
-        progress=progress,
-        recorder=recorder,
-    )
     origin = task.origin
     if folder is not None and (folder / PREDICTION).is_dir():
         return _finished(task, folder, origin)
@@ -306,41 +271,36 @@ def fit(
     region = _region_features(task, folder, origin, progress)
     around = surrounding(task, region, progress)
     rng = RunSeeds(task.seed).pseudo(0)
-    cohort = cohort_of(task.home, task.division, task.settings, around, rng, progress)
+    cohort = preparing.cohort_of(
+        task.home, task.division, task.settings, around, rng, progress
+    )
     forecast = None if region is None else region.forecast
-    rates = task.settings.learning_rates
-    if len(rates) == 1:
-        settings = task.settings.with_learning_rate(rates[0])
-        one = replace(task, settings=settings)
-        return _fit_rate(one, cohort, forecast, output, origin)
-    tried = {}
+    output = _Output(
+        folder=folder,
+        checkpoint_seconds=checkpoint_seconds,
+        watch=watch,
+        progress=progress,
+        recorder=recorder,
+    )
+    rates, tried = task.settings.learning_rates, []
     for attempt, rate in enumerate(rates):
         one = replace(task, settings=task.settings.with_learning_rate(rate))
+        place = output if len(rates) == 1 else output.of_rate(rate)
         # Each has initial weights of its own: some let every unit die at once.
-        tried[rate] = _fit_rate(
-            one, cohort, forecast, output.of_rate(rate), origin, attempt
-        )
-    best = min(rates, key=lambda rate: tried[rate].validation_log_loss)
-    seconds = sum(one.seconds for one in tried.values())
-    found = replace(tried[best], seconds=seconds)
+        tried.append(_fit_rate(one, cohort, forecast, place, origin, attempt))
+    if len(rates) == 1:
+        return tried[0]
+    best = min(tried, key=lambda one: one.validation_log_loss)
+    found = replace(best, seconds=sum(one.seconds for one in tried))
     if folder is not None:
-        _store_best_rate(folder, folder / RATES / f"{best:g}", found, origin)
+        # The scores come last: they mark a finished training.
+        rate_folder = folder / RATES / f"{rates[tried.index(best)]:g}"
+        scores = shutil.ignore_patterns(PREDICTION)
+        shutil.copytree(rate_folder, folder, ignore=scores, dirs_exist_ok=True)
+        with store.new_directory(folder / PREDICTION) as scratch:
+            found.save(scratch, origin)
+        shutil.rmtree(folder / RATES)
     return found
-
-
-def _store_best_rate(
-    folder: Path, rate: Path, found: Prediction, origin: store.Origin
-) -> None:
-    """Copy what the best training left into the method's folder, the scores last."""
-    for place in [one for one in rate.iterdir() if one.name != PREDICTION]:
-        if place.is_dir():
-            shutil.rmtree(folder / place.name, ignore_errors=True)
-            shutil.copytree(place, folder / place.name)
-        else:
-            shutil.copyfile(place, folder / place.name)
-    with store.new_directory(folder / PREDICTION) as scratch:
-        found.save(scratch, origin)
-    shutil.rmtree(folder / RATES)
 
 
 def _fit_rate(
@@ -367,7 +327,9 @@ def _fit_rate(
     chosen_by = selection(task)
     if resumed is None:
         validation = settings.stopping.selected_on == "validation"
-        ledger.record(*unprotected_receipts(plan, settings, validation=validation))
+        ledger.record(
+            *preparing.unprotected_receipts(plan, settings, validation=validation)
+        )
     view = None
     if recorder is not None:
         view = recorder.start(cohort, settings.model, plan, seed, resumed)
@@ -396,7 +358,10 @@ class _Training:
     """A training and its best look so far."""
 
     def __init__(
-        self, engine: Engine, chosen_by: Selection, settings: PredictionSettings
+        self,
+        engine: VectorisedEngine,
+        chosen_by: Selection,
+        settings: PredictionSettings,
     ) -> None:
         self.engine = engine
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
@@ -412,11 +377,11 @@ class _Training:
         engine, chosen_by = self.engine, self._chosen_by
         self._training_seconds += report.seconds
         if self._memory:
-            scores = predict(engine)
+            scores = engine.scores()
             self._held = running_log_odds(self._held, scores, self._memory)
         if not self.stopping.due(engine.round, engine.settings.rounds):
             return None
-        scores = predict(engine) if self._held is None else expit(self._held)
+        scores = engine.scores() if self._held is None else expit(self._held)
         risks, infected = scores[chosen_by.people], chosen_by.infected
         look = Look.at(engine.round, report.loss, risks, infected, self._epsilon())
         if self.stopping.take(look):
@@ -510,19 +475,14 @@ def _train(training: _Training, output: _Output, origin: store.Origin) -> None:
             if output.recorder is not None:
                 made = output.recorder.checkpoint(made)
             checkpoints.save(folder, made, origin)
-            due = _next_checkpoint(output.checkpoint_seconds, now)
+            # Saving takes a twentieth of the time at most, however large the city.
+            pause, took = output.checkpoint_seconds, perf_counter() - now
+            due = perf_counter() + (max(pause, 19 * took) if pause else 0)
         return stopping.ended
 
     if not stopping.ended:
         with pages_reused() as reuse_pages:
             train(engine, watch=watch)
-
-
-def _next_checkpoint(pause: float, began: float) -> float:
-    """Return when the next is due, after one that began at ``began``."""
-    now = perf_counter()
-    # However large the city, saving takes a twentieth of the time at most.
-    return now + max(pause, 19 * (now - began) if pause else 0.0)
 
 
 def require_possible(task: Task) -> None:
@@ -543,7 +503,7 @@ def require_possible(task: Task) -> None:
             )
     selection(task)
     # One person shows as well as all whether windows fit the slots.
-    hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
+    preparing.hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
     tested = int(task.known.tested.sum())
     if settings.macro_cases == "reported" and settings.region.folds > tested // 2:
         raise SettingsError(
@@ -578,42 +538,39 @@ def validation_people(task: Task) -> PersonIds:
     return task.division.held_back
 
 
-def region_features(task: Task, progress: Progress = silent) -> RegionFeatures | None:
-    """Fit the region model; None where the settings have none."""
-    settings = task.settings
-    if not settings.uses_region_model:
+def _region_features(
+    task: Task, folder: Path | None, origin: store.Origin, progress: Progress
+) -> RegionFeatures | None:
+    """Read the region features from the folder, or make and store them."""
+    if not task.settings.uses_region_model:
         return None
-    home, division = task.home, task.division
+    if folder is None:
+        return _fit_region_features(task, progress)
+    place = folder / FEATURES
+    if not place.is_dir():
+        made = _fit_region_features(task, progress)
+        with store.new_directory(place) as scratch:
+            if made.model is not None:
+                regions = task.traces.regions
+                made.model.save(scratch / REGION, regions, origin)
+            made.save(scratch, origin)
+    with _advice(f"delete {place} to make it again"):
+        checkpoints.require_same(place, checkpoints.verified(place), origin)
+        return RegionFeatures.load(place)
+
+
+def _fit_region_features(task: Task, progress: Progress) -> RegionFeatures:
+    settings, home, division = task.settings, task.home, task.division
     tally = preparing.count_tally(home, division, settings, progress)
     cases = task.all_cases if settings.macro_cases == "all" else None
     fitted = preparing.fit_region_states(
         tally, task.traces.clock, settings, task.seed, progress, cases
     )
-    incidence = hypergraph(task.traces, settings)
-    raw = raw_state(home, division, incidence, fitted.states)
-    scaling = StateScaling.of(StateMoments.of(raw), settings)
+    incidence = preparing.hypergraph(task.traces, settings)
+    raw = preparing.raw_state(home, division, incidence, fitted.states)
+    scaling = StateScaling.of(preparing.StateMoments.of(raw), settings)
     model = fitted.model if isinstance(fitted.model, DcrnnRegionModel) else None
     return RegionFeatures(fitted.states, scaling, fitted.forecast, model)
-
-
-def _region_features(
-    task: Task, folder: Path | None, origin: store.Origin, progress: Progress
-) -> RegionFeatures | None:
-    """Read the region features from the folder, or make and store them."""
-    if folder is None or not task.settings.uses_region_model:
-        return region_features(task, progress)
-    place = folder / FEATURES
-    if not place.is_dir():
-        made = region_features(task, progress)
-        with store.new_directory(place) as scratch:
-            if made is not None and made.model is not None:
-                regions = task.traces.regions
-                made.model.save(scratch / REGION, regions, origin)
-            if made is not None:
-                made.save(scratch, origin)
-    with _advice(f"delete {place} to make it again"):
-        checkpoints.require_same(place, checkpoints.verified(place), origin)
-        return RegionFeatures.load(place)
 
 
 def surrounding(
@@ -635,7 +592,7 @@ def pseudo_traces_of(task: Task, progress: Progress = silent) -> PseudoTraces:
     """Return the pseudo traces of everybody, as the devices of a run make them."""
     around = surrounding(task, None, progress)
     rng = RunSeeds(task.seed).pseudo(0)
-    return pseudo_traces(task.traces, task.settings, around, rng, progress)
+    return preparing.pseudo_traces(task.traces, task.settings, around, rng, progress)
 
 
 def public_mobility(
@@ -648,7 +605,9 @@ def public_mobility(
     """
     nobody = np.zeros(0, np.int32)
     untested = Known(traces.people, nobody, np.zeros(0, np.bool_), nobody)
-    group = mobility_group(Household(traces, untested), pseudo.people_share, seed)
+    group = preparing.mobility_group(
+        Household(traces, untested), pseudo.people_share, seed
+    )
     tally = tally_mobility(traces, group, progress)
     return tally.model(traces.regions)
 

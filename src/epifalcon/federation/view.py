@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import each_part
 from epifalcon.checks import same_length
 from epifalcon.federation import client
 from epifalcon.federation.client import Cohort
@@ -60,11 +59,7 @@ class ServerView(Protocol):
         """Numbers of the people whose messages are recorded."""
 
     def saw(self, sender: int, message: Seen) -> None:
-        """Record a message of person ``sender``, or of ``SERVER``.
-
-        Messages of different people may arrive at the same time from several
-        threads.
-        """
+        """Record a message of person ``sender``, or of ``SERVER``."""
 
 
 class Sampling:
@@ -90,21 +85,11 @@ class Sampling:
         """Show each person's uploads of an exchange in a pass of ``kind``."""
         channel = f"{kind}/{exchange.layer}"
         key = NoiseKey(self._seeds.noise, self._plan.terms(channel, number))
-        places = list(self._devices)
-
-        def show(index: int) -> None:
-            place = places[index]
-            one = self._devices[place]
+        for place, one in self._devices.items():
             rows = exchange.rows[place : place + 1]
             own = Exchange(exchange.kind, exchange.layer, rows)
             upload = client.location_upload(one, own, self._plan, key, each_upload=True)
             self._view.saw(int(one.people[0]), upload)
-
-        steps = exchange.rows.shape[1] * sum(
-            one.incidence.pairs * (1 + len(one.pseudo))
-            for one in self._devices.values()
-        )
-        each_part(show, len(places), steps)
 
     def gradients(self, uses: tuple[LinearUse, ...], number: int) -> None:
         """Show each person's gradient; whether it has a loss stays private."""

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from epifalcon.epidemic.known import Known
 from epifalcon.federation.early_stopping import Watch
+from epifalcon.federation.preparing import Selection
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.federation.training import (
     Recorder,
-    Selection,
     Task,
     fit,
     require_possible,

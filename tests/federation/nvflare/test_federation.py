@@ -19,7 +19,6 @@ import pytest
 
 from epifalcon.app.federating import _require_success
 from epifalcon.errors import DataError, TooFewSitesError
-from epifalcon.federation.engine import predict
 from epifalcon.federation.field.plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.nvflare.endpoints import GONE
@@ -35,6 +34,7 @@ from epifalcon.federation.sites.session import LEDGER, RISKS
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.studies.rehearsing import order_of as order_of_experiment
+from tests.federation.local_sites import sites_oracle
 from tests.federation.nvflare.echo import SECRET
 from tests.federation.nvflare.live import (
     JOB,
@@ -45,7 +45,6 @@ from tests.federation.nvflare.live import (
     processes_of,
     until,
 )
-from tests.oracles.cohort_engine import sites_oracle
 from tests.studies import town
 
 pytestmark = pytest.mark.xdist_group("federation")
@@ -193,7 +192,7 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
         assert (one - tensors[f"parameter/{name}"]).abs().max() < 1e-9
     table = (live.place("broken") / "scores.csv").read_text().splitlines()[1:]
     found = np.array([float(line.split(",")[2]) for line in table])
-    assert np.abs(found - predict(engine)).max() < 1e-9
+    assert np.abs(found - engine.scores()).max() < 1e-9
     while engine.round < 20:
         engine.step()
     expected = set(engine.ledger.releases)

@@ -19,6 +19,7 @@ from epifalcon.federation.sites.files import SiteFiles
 from epifalcon.federation.sites.run import SiteRun
 from epifalcon.federation.sites.server_run import SUMMARY, Conduct
 from epifalcon.models.tensor_files import read_tensors
+from tests.federation.local_sites import with_heading, with_values
 from tests.federation.sites.test_coordinating import order, store_site
 from tests.studies import town
 
@@ -34,42 +35,12 @@ PHASES = {
 CASES = [(kind, phase) for kind, phases in PHASES.items() for phase in phases]
 
 
-def headed(**changes):
-    def made(parcel):
-        heading = replace(parcel.heading, **changes)
-        return pack(Packet(heading, parcel.tensors, parcel.values))
-
-    return made
-
-
-def told(**changes):
-    def made(parcel):
-        values = {**parcel.values, **changes}
-        return pack(Packet(parcel.heading, parcel.tensors, values))
-
-    return made
-
-
 def each(change):
     """Every tensor changed, but for those that say where rows belong."""
 
-    def made(parcel):
-        tensors = {name: change(one) for name, one in parcel.tensors.items()}
-        return pack(Packet(parcel.heading, tensors, parcel.values))
-
-    return made
-
-
-def without_tensors(parcel):
-    return pack(Packet(parcel.heading, {}, parcel.values))
-
-
-def huge_heading(_parcel):
-    return struct.pack("<Q", 2**40) + b"{" * 2**21
-
-
-def long_heading(parcel):
-    return headed(phase="x" * 2**19)(parcel)
+    return lambda one: replace(
+        one, tensors={name: change(tensor) for name, tensor in one.tensors.items()}
+    )
 
 
 def filled(value):
@@ -86,17 +57,20 @@ def filled(value):
 BAD = {
     "garbage": (lambda _: b"\x07" * 1000, ANY),
     "empty": (lambda _: b"", ANY),
-    "huge heading": (huge_heading, ANY),
-    "long heading": (long_heading, ANY),
+    "huge heading": (lambda _: struct.pack("<Q", 2**40) + b"{" * 2**21, ANY),
+    "long heading": (with_heading(phase="x" * 2**19), ANY),
     "no json": (lambda _: struct.pack("<Q", 4) + b"nope", ANY),
     "a list": (lambda _: struct.pack("<Q", 2) + b"[]", ANY),
-    "forged site": (headed(site="honest-1"), ANY),
-    "another run": (headed(run="theirs"), ANY),
-    "another round": (headed(round=77), ANY),
-    "another phase": (headed(phase="hello again"), ANY),
-    "a refusal": (told(error="it does not allow these settings: policy.rows"), ANY),
-    "an odd refusal": (told(error=[{"a": 1}]), ANY),
-    "no tensors": (without_tensors, TENSORS),
+    "forged site": (with_heading(site="honest-1"), ANY),
+    "another run": (with_heading(run="theirs"), ANY),
+    "another round": (with_heading(round=77), ANY),
+    "another phase": (with_heading(phase="hello again"), ANY),
+    "a refusal": (
+        with_values(error="it does not allow this: policy.rows"),
+        ANY,
+    ),
+    "an odd refusal": (with_values(error=[{"a": 1}]), ANY),
+    "no tensors": (lambda one: replace(one, tensors={}), TENSORS),
     "nan": (each(filled(torch.nan)), TENSORS),
     "infinite": (each(filled(torch.inf)), TENSORS),
     "beyond all": (each(filled(1e38)), TENSORS),
@@ -106,15 +80,15 @@ BAD = {
     "no axes": (each(lambda one: one.new_zeros(())), TENSORS),
     "more axes": (each(lambda one: one.unsqueeze(0)), TENSORS),
     "other types": (each(lambda one: one.to(torch.uint8)), TENSORS),
-    "nobody": (told(people=0), {"hello", "states"}),
-    "less than nobody": (told(people=-5), {"hello", "states"}),
-    "too many": (told(people=10**400), {"hello", "states"}),
-    "half a person": (told(people=0.5), {"hello", "states"}),
-    "true": (told(people=True, regions=True), {"hello"}),
-    "another clock": (told(clock={"slot_hours": 1, "days": 2}), {"hello"}),
-    "no clock": (told(clock={"slot_hours": -1}), {"hello"}),
-    "other regions": (told(regions_sha256="0" * 64), {"hello"}),
-    "other size": (told(regions=3), {"hello"}),
+    "nobody": (with_values(people=0), {"hello", "states"}),
+    "less than nobody": (with_values(people=-5), {"hello", "states"}),
+    "too many": (with_values(people=10**400), {"hello", "states"}),
+    "half a person": (with_values(people=0.5), {"hello", "states"}),
+    "true": (with_values(people=True, regions=True), {"hello"}),
+    "another clock": (with_values(clock={"slot_hours": 1, "days": 2}), {"hello"}),
+    "no clock": (with_values(clock={"slot_hours": -1}), {"hello"}),
+    "other regions": (with_values(regions_sha256="0" * 64), {"hello"}),
+    "other size": (with_values(regions=3), {"hello"}),
 }
 
 
@@ -165,7 +139,8 @@ class Crowd:
             now = parcel.heading.phase.split(" ")[0] == self.phase
             if now and not site.startswith("honest"):
                 spoil, _ = BAD[self.bad[self.sites.index(site) - 2]]
-                answer = spoil(parcel)
+                made = spoil(parcel)
+                answer = pack(made) if isinstance(made, Packet) else made
             answers[site] = answer
         return answers, {}
 

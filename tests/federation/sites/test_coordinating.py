@@ -15,7 +15,6 @@ from epifalcon.errors import (
     WriteError,
 )
 from epifalcon.federation import training
-from epifalcon.federation.engine import predict
 from epifalcon.federation.messages import unpack
 from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import PrivacySettings, SiteRules
@@ -25,7 +24,7 @@ from epifalcon.federation.sites.run import FalconOrder, SiteRun
 from epifalcon.federation.sites.server_run import SUMMARY, Conduct
 from epifalcon.federation.sites.session import LEDGER, RISKS
 from epifalcon.privacy.ledger import Ledger
-from tests.oracles.cohort_engine import sites_oracle
+from tests.federation.local_sites import sites_oracle
 from tests.studies import town
 
 NAMES = ("clinic", "phone-firm", "school")
@@ -77,12 +76,6 @@ class Transport:
         return answers, failures
 
 
-@pytest.fixture
-def folder(tmp_path):
-    lay_out(tmp_path)
-    return tmp_path
-
-
 def lay_out(folder):
     for name, home in zip(NAMES, homes(), strict=True):
         store_site(folder / name, home)
@@ -127,7 +120,7 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
     assert (summary["best_round"] is None) == (kind == "local")
     assert gap(run.parameters, engine) < 1e-9
     found = np.concatenate([run.scores[name] for name in NAMES])
-    assert np.abs(found - predict(engine)).max() < 1e-9
+    assert np.abs(found - engine.scores()).max() < 1e-9
     assert summary["finished"]
     assert summary["rounds"] == 6
     assert not summary["sites"]["troubles"]
@@ -135,6 +128,25 @@ def test_a_run_from_the_sites_own_files_is_that_of_one_process(folder, kind, upl
         table = (folder / name / "runs" / "first" / RISKS).read_text().splitlines()
         assert len(table) == 1 + len(run.scores[name])
         assert not transport.running[name].failed
+    watched = [one.rounds.watched.people for one in transport.running.values()]
+    # In mode local neither cases nor results leave in the clear.
+    assert any(map(len, watched)) == (kind != "local")
+    if kind in ("paper", "local"):
+        while engine.round < 6:
+            engine.step()
+        require_receipts(folder, engine.ledger.releases, kind)
+
+
+def require_receipts(folder, expected, kind):
+    """Server and sites have the receipts of one process, and those in the clear."""
+    cases = {"region model", "pseudo domains", "validation"}
+    for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
+        found = ledger_at(folder / place).releases
+        assert expected == tuple(one for one in found if one in expected)
+        clear = {one.terms.channel for one in found if one not in expected}
+        assert clear == {"mobility model", "uploads"} | (
+            cases if kind == "paper" else set()
+        )
 
 
 @pytest.mark.parametrize("kind", ["off", "clips"])
@@ -155,24 +167,6 @@ def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, pre
     assert [look["round"] for look in summary["looks"]] == [
         look.round for look in alone.looks
     ]
-
-
-@pytest.mark.parametrize("kind", ["paper", "local"])
-def test_server_and_sites_have_the_receipts_of_one_process(folder, kind):
-    wanted = order(kind)
-    run_of(folder, wanted)[0].go()
-    engine = sites_oracle(homes(), wanted)
-    for _ in range(6):
-        engine.step()
-    expected = engine.ledger.releases
-    for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
-        found = ledger_at(folder / place).releases
-        assert tuple(one for one in found if one in expected) == expected
-        clear = {one.terms.channel for one in found if one not in expected}
-        # In mode local neither cases nor results leave in the clear.
-        cases = {"region model", "pseudo domains", "validation"}
-        region = cases if kind == "paper" else set()
-        assert clear == {"mobility model", "uploads"} | region
 
 
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
@@ -264,28 +258,16 @@ def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
     assert last.go()["finished"]
 
 
-def test_a_lost_site_is_given_up_and_the_others_go_on(folder):
-    wanted = order(rounds=8, least_sites=2, most_missed=2)
-    run, transport = run_of(folder, wanted)
-    transport.lose_after("school", 12)
+@pytest.mark.parametrize(("until", "stays"), [(10**9, False), (16, True)])
+def test_a_site_may_be_late_and_is_given_up_if_it_stays_away(folder, until, stays):
+    run, transport = run_of(folder, order(rounds=8, least_sites=2, most_missed=2))
+    transport.lose_after("school", 12, until)
     summary = run.go()
     assert summary["finished"]
-    assert summary["sites"]["sites"] == ["clinic", "phone-firm"]
-    troubles = summary["sites"]["troubles"]
-    assert {one["site"] for one in troubles} == {"school"}
-    assert {one["kind"] for one in troubles} == {"silent"}
-    assert not (folder / "school" / "runs" / "first" / RISKS).exists()
-
-
-def test_a_site_that_was_late_takes_part_again(folder):
-    wanted = order(rounds=8, most_missed=3)
-    run, transport = run_of(folder, wanted)
-    transport.lose_after("school", 12, until=16)
-    summary = run.go()
-    assert summary["finished"]
-    assert set(summary["sites"]["sites"]) == set(NAMES)
-    assert summary["sites"]["counts"]["school"]["silent"] >= 1
-    assert "school" in run.scores
+    assert ("school" in summary["sites"]["sites"]) == stays == ("school" in run.scores)
+    assert (folder / "school" / "runs" / "first" / RISKS).exists() == stays
+    kinds = {(one["site"], one["kind"]) for one in summary["sites"]["troubles"]}
+    assert kinds == {("school", "silent")}
 
 
 def test_scores_stay_at_the_sites_unless_given(folder):
@@ -323,30 +305,11 @@ def test_a_site_refuses_what_it_does_not_allow(folder, policy, kind, uploads):
         run.go()
     _, error = transport.running["school"].failed[0]
     assert isinstance(error, SettingsError)
-
-
-def test_a_site_adds_up_what_runs_of_any_name_promise(folder):
-    wanted = order("local", least_sites=3)
-    spent = wanted.settings.privacy.epsilon
-    path = folder / "school" / SITE_FILE
-    path.write_text(f"{path.read_text()}most_epsilon = {spent}\n")
-    first, _ = run_of(folder, wanted)
-    first.go()
-    again = SitesRun(
-        Transport(folder, "again"), folder / "server" / "again", wanted, Conduct()
-    )
-    with pytest.raises(TooFewSitesError, match="its budget of privacy is spent"):
-        again.go()
-
-
-@pytest.mark.parametrize(("kind", "some"), [("paper", True), ("local", False)])
-def test_no_result_leaves_where_tests_are_promised_whatever_is_asked(
-    folder, kind, some
-):
-    run, transport = run_of(folder, order(kind))
-    run.go()
-    sites = [one.rounds.watched for one in transport.running.values()]
-    assert any(len(one.people) for one in sites) == some
+    summary = json.loads((folder / "server" / "first" / SUMMARY).read_text())
+    assert not summary["finished"]
+    assert (summary["rounds"], summary["error_kind"]) == (0, "TooFewSitesError")
+    assert "school in round 0, hello: the site says: it does not" in summary["error"]
+    assert summary["sites"]["counts"] == {"school": {"refused": 1}}
 
 
 @pytest.mark.parametrize("stranger", ["clinic", "school"])
@@ -360,27 +323,6 @@ def test_a_site_of_another_city_is_left_out_and_named(folder, stranger):
     (trouble,) = summary["sites"]["troubles"]
     assert (trouble["site"], trouble["phase"]) == (stranger, "hello")
     assert "another city: its regions differ" in trouble["why"]
-
-
-def test_why_a_run_never_began_is_told(folder):
-    path = folder / "school" / SITE_FILE
-    path.write_text(f'{path.read_text()}modes = ["local"]\n')
-    run, _ = run_of(folder, order(least_sites=3))
-    with pytest.raises(TooFewSitesError):
-        run.go()
-    told = json.loads((folder / "server" / "first" / SUMMARY).read_text())
-    assert not told["finished"]
-    assert (told["rounds"], told["error_kind"]) == (0, "TooFewSitesError")
-    assert "school in round 0, hello: the site says: it does not allow" in told["error"]
-    assert told["sites"]["counts"] == {"school": {"refused": 1}}
-
-
-def test_everybodys_cases_are_refused():
-    region = replace(town.FALCON.region, macro_cases="all")
-    with pytest.raises(SettingsError, match="no site knows all cases"):
-        FalconOrder(
-            settings=replace(town.FALCON, region=region), rules=SiteRules(), seed=0
-        )
 
 
 def test_two_servers_or_two_sites_on_one_run_are_refused(folder):

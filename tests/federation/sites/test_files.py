@@ -1,20 +1,44 @@
-"""A site's own files: data, policy, secret."""
+"""A site's own files: data, policy, secret, and the budget over all runs."""
 
+import itertools
+import math
 import re
 import stat
-from dataclasses import fields
+from dataclasses import fields, replace
+from threading import Thread
+from time import sleep
 
+import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import (
+    BudgetExceededError,
+    CorruptFileError,
+    DataError,
+    SettingsError,
+)
+from epifalcon.federation import client
+from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.sites import files
 from epifalcon.federation.sites.files import (
     SITE_FILE,
     TEMPLATE,
     SiteFiles,
     SitePolicy,
+    admit,
+    person_cost,
     require_run_name,
 )
+from epifalcon.privacy.accounting import epsilon_of, mu_for
+from epifalcon.privacy.chain import Journal
+from epifalcon.privacy.events import Releases
+from epifalcon.privacy.gaussian import normals
+from tests.federation.sites.test_coordinating import NAMES, order, run_of
+from tests.federation.small_world import city, plan_of, settings_of
 
 
 def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
@@ -50,16 +74,6 @@ def test_the_template_is_a_policy_with_every_key_that_a_server_is_bound_by(tmp_p
     assert not policy.known_noise
 
 
-def test_every_run_and_every_site_has_noise_of_its_own(tmp_path):
-    keys = {
-        SiteFiles(tmp_path / site).noise_key(run)
-        for site in ("a", "b")
-        for run in ("one", "two")
-        if (tmp_path / site).mkdir(exist_ok=True) is None
-    }
-    assert len(keys) == 4
-
-
 @pytest.mark.parametrize("text", ["", "no hex", "00ff"])
 def test_a_spoilt_secret_is_not_replaced(tmp_path, text):
     (tmp_path / "secret").write_text(text)
@@ -77,6 +91,7 @@ def test_names_that_are_no_folders_of_ours_are_refused(name):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        (None, SITE_FILE),
         ('city = "a"\n', "known"),
         ('city = "a"\nknown = "b"\ntown = 1\n', "town"),
         ('city = "a"\nknown = "b"\n[policy]\nmodes = ["on"]\n', "modes"),
@@ -89,11 +104,231 @@ def test_names_that_are_no_folders_of_ours_are_refused(name):
     ],
 )
 def test_a_mistake_in_the_sites_file_is_named(tmp_path, text, why):
-    (tmp_path / SITE_FILE).write_text(text)
+    if text is not None:
+        (tmp_path / SITE_FILE).write_text(text)
     with pytest.raises((SettingsError, DataError), match=why):
         SiteFiles(tmp_path).settings()
 
 
-def test_a_site_without_its_file_says_so(tmp_path):
-    with pytest.raises((SettingsError, DataError), match=SITE_FILE):
-        SiteFiles(tmp_path).settings()
+DELTA = 1e-6
+RELEASES = Releases(visit=1, day=12, person=168)
+
+
+def bound(most, relation="zero-out"):
+    return SitePolicy(most_epsilon=most, delta=DELTA, relation=relation)
+
+
+def cost(epsilon):
+    return mu_for(epsilon, DELTA) ** 2
+
+
+def test_runs_are_admitted_until_the_bound_and_not_past_it(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    both = epsilon_of(math.sqrt(2) * mu_for(5.0, DELTA), DELTA)
+    admit(path, "one", cost(5.0), bound(both))
+    admit(path, "two", cost(5.0), bound(both))
+    kept = path.read_text()
+    with pytest.raises(BudgetExceededError, match="run three: with 2 runs before"):
+        admit(path, "three", cost(0.1), bound(both))
+    assert path.read_text() == kept
+
+
+def test_a_run_that_is_gone_on_with_costs_nothing_more(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    for _ in range(3):
+        admit(path, "one", cost(8.0), bound(8.0))
+    assert len(path.read_text().splitlines()) == 1
+    with pytest.raises(BudgetExceededError):
+        admit(path, "one", cost(9.0), bound(8.0))
+
+
+def test_promises_made_without_a_bound_count_when_there_is_one(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    admit(path, "one", cost(8.0), bound(None))
+    with pytest.raises(BudgetExceededError):
+        admit(path, "two", cost(1.0), bound(8.0))
+
+
+@pytest.mark.parametrize(
+    ("unit", "times"), [("visit", 168), ("day", 14), ("person", 1)]
+)
+def test_a_smaller_unit_is_taken_for_what_it_is_of_a_person(tmp_path, unit, times):
+    wish = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA, unit=unit)
+    made = person_cost(wish, RELEASES)
+    assert made == pytest.approx(times * mu_for(2.0, DELTA) ** 2)
+    if unit != "person":
+        with pytest.raises(BudgetExceededError):
+            admit(tmp_path / "promises.jsonl", "one", made, bound(2.0))
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.lists(st.floats(0.05, 12.0), min_size=1, max_size=6))
+def test_what_is_admitted_never_passes_the_bound(tmp_path_factory, wishes):
+    path = tmp_path_factory.mktemp("site") / "promises.jsonl"
+    total = 0.0
+    for number, epsilon in enumerate(wishes):
+        new = cost(epsilon)
+        try:
+            admit(path, f"run-{number}", new, bound(10.0))
+        except BudgetExceededError:
+            continue
+        total += new
+    assert total == 0 or epsilon_of(math.sqrt(total), DELTA) <= 10.0 * (1 + 1e-6)
+
+
+def test_a_spoilt_file_is_not_taken_for_an_empty_one(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    path.write_text("nonsense\n")
+    with pytest.raises(CorruptFileError, match="not written there"):
+        admit(path, "one", cost(1.0), bound(8.0))
+
+
+@pytest.mark.parametrize("unit", ["visit", "person"])
+def test_epsilon_is_that_at_the_sites_own_delta_and_relation(tmp_path, unit):
+    wish = PrivacySettings(mode="local", epsilon=2.0, delta=1e-9, unit=unit)
+    new = person_cost(wish, RELEASES)
+    for relation, times in (("zero-out", 1), ("replace", 2)):
+        exact = epsilon_of(times * math.sqrt(new), DELTA)
+        path = tmp_path / f"{relation}.jsonl"
+        with pytest.raises(BudgetExceededError):
+            admit(path, "one", new, bound(exact * 0.999, relation))
+        admit(path, "one", new, bound(exact * 1.001, relation))
+
+
+def test_a_promise_for_any_other_row_shows_half_as_far_against_zero():
+    wish = PrivacySettings(mode="local", epsilon=2.0, delta=DELTA)
+    plain = person_cost(wish, RELEASES)
+    strong = replace(wish, relation="replace")
+    assert person_cost(strong, RELEASES) == pytest.approx(plain / 4)
+
+
+def test_processes_that_promise_at_once_take_turns(tmp_path, monkeypatch):
+    path, read = tmp_path / "promises.jsonl", Journal.read
+
+    def slowly(journal):
+        found = read(journal)
+        sleep(0.01)
+        return found
+
+    monkeypatch.setattr(Journal, "read", slowly)
+    policy = bound(epsilon_of(2 * mu_for(1.0, DELTA), DELTA))
+    outcomes = []
+
+    def one(number):
+        try:
+            admit(path, f"run-{number}", cost(1.0), policy)
+            outcomes.append(True)
+        except BudgetExceededError:
+            outcomes.append(False)
+        except CorruptFileError:
+            outcomes.append(None)
+
+    threads = [Thread(target=one, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (outcomes.count(True), outcomes.count(False)) == (4, 8)
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_a_torn_last_promise_was_never_answered(tmp_path):
+    path = tmp_path / "promises.jsonl"
+    admit(path, "one", cost(1.0), bound(8.0))
+    whole = path.read_text()
+    path.write_text(whole + '["two", 1')
+    admit(path, "one", cost(1.0), bound(8.0))
+    assert path.read_text() == whole
+    path.write_text('["two", 1\n' + whole)
+    with pytest.raises(CorruptFileError):
+        admit(path, "one", cost(1.0), bound(8.0))
+
+
+@pytest.mark.parametrize("name", ["embedding", "dropout", "mask", "noise"])
+def test_what_concerns_people_follows_the_secret_alone(name):
+    assert getattr(RunSeeds(1, 9), name) == getattr(RunSeeds(2, 9), name)
+    assert getattr(RunSeeds(1, 9), name) != getattr(RunSeeds(1, 8), name)
+    assert getattr(RunSeeds(1, 9), name) != getattr(RunSeeds(9), name)
+
+
+@pytest.mark.parametrize("name", ["embedding", "dropout", "mask", "noise"])
+@pytest.mark.parametrize("bit", [0, 31, 32, 63, 64, 128, 255])
+def test_every_bit_of_the_secret_counts(name, bit):
+    secret = 2**255 // 3
+    mine, other = RunSeeds(1, secret), RunSeeds(1, secret ^ 1 << bit)
+    assert getattr(mine, name) != getattr(other, name)
+
+
+def test_the_keys_of_noise_have_no_fewer_than_128_bits():
+    keys = [RunSeeds(1, number).noise for number in range(40)]
+    assert max(keys).bit_length() > 250
+    assert len({key & 0xFFFFFFFF for key in keys}) == len(keys)
+    with pytest.raises(SettingsError, match="256 bits"):
+        RunSeeds(1, 2**256)
+
+
+@pytest.mark.parametrize("bit", [0, 31, 32, 40, 63, 64, 128, 255])
+def test_gradient_noise_and_pseudo_traces_use_the_whole_secret(bit):
+    """torch's own generator keeps 32 bits of a seed: two secrets may draw alike."""
+    plan = plan_of(settings_of(), 0, mode="paper")
+    secret = 2**255 // 3
+    drawn = []
+    for one in (secret, secret ^ 1 << bit):
+        seeds = RunSeeds(1, one)
+        source = seeds.gradient(plan.gradient_terms(3), 0)
+        assert not isinstance(source, torch.Generator)
+        noise = normals((4,), source, torch.float64)
+        assert not torch.equal(noise, normals((4,), source, torch.float64))
+        drawn.append((noise, seeds.pseudo(0).random(4)))
+    (noise, pseudo), (other, others) = drawn
+    assert not torch.isclose(noise, other).any()
+    assert not np.isclose(pseudo, others).any()
+
+
+def test_gradient_noise_is_normal_and_its_own_for_every_round_and_cohort():
+    plan, seeds = plan_of(settings_of(), 0, mode="paper"), RunSeeds(1, 9)
+    drawn = [
+        normals((200, 50), seeds.gradient(plan.gradient_terms(number), who), kind)
+        for number, who in ((0, 0), (1, 0), (0, 7))
+        for kind in (torch.float64,)
+    ]
+    for one in drawn:
+        assert abs(float(one.mean())) < 0.05
+        assert abs(float(one.std()) - 1) < 0.05
+    for one, other in itertools.combinations(drawn, 2):
+        assert abs(float((one * other).mean())) < 0.05
+    again = normals((200, 50), seeds.gradient(plan.gradient_terms(0), 0), torch.float64)
+    assert torch.equal(drawn[0], again)
+
+
+def test_the_first_weights_follow_the_seed_alone():
+    one, other, third = RunSeeds(1, 9), RunSeeds(1, 8), RunSeeds(2, 9)
+    drawn = [seeds.parameters().random(4) for seeds in (one, other, third)]
+    assert np.array_equal(drawn[0], drawn[1])
+    assert not np.array_equal(drawn[0], drawn[2])
+
+
+def test_first_embeddings_cannot_be_drawn_by_who_knows_the_seed():
+    whole, settings = city(12), settings_of()
+    mine = client.first_home(whole, settings, RunSeeds(4, 9)).rows
+    theirs = client.first_home(whole, settings, RunSeeds(4)).rows
+    assert not torch.isclose(mine, theirs).any(dim=1).any()
+
+
+def test_sites_with_secrets_train_together(folder):
+    for name in NAMES:
+        path = folder / name / SITE_FILE
+        path.write_text(path.read_text().replace("known_noise = true", ""))
+    run, transport = run_of(folder, order("paper", rounds=2))
+    assert run.go()["finished"]
+    assert not run.board.troubles
+    keys = {one.rounds.seeds.noise for one in transport.running.values()}
+    assert len(keys) == len(NAMES)
+
+
+def test_a_run_whose_folder_was_deleted_begins_with_other_noise(tmp_path):
+    files = SiteFiles(tmp_path)
+    first = files.noise_key("run")
+    assert files.noise_key("run") == first != files.noise_key("other")
+    (tmp_path / "runs" / "run" / "secret").unlink()
+    assert files.noise_key("run") != first

@@ -13,12 +13,11 @@ from epifalcon.federation.messages import SECONDS, Heading, Packet, pack, unpack
 from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites.files import REPLAYED, SITE_FILE, SiteFiles, SitePolicy
-from epifalcon.federation.sites.run import FalconOrder, SiteRun, usable
+from epifalcon.federation.sites.run import SiteRun, usable
 from epifalcon.federation.sites.session import NOTED
-from epifalcon.settings import as_plain
 from tests.federation.sites.test_coordinating import (
-    Transport,
     homes,
+    lay_out,
     order,
     run_of,
     store_site,
@@ -53,8 +52,8 @@ def say(site, phase, number=0, tensors=None, **told):
 
 
 def hello(site, wanted):
-    told = {"settings": as_plain(wanted.settings), "rules": as_plain(wanted.rules)}
-    return say(site, "hello", method="falcon", **told, seed=wanted.seed)
+    call = pack(wanted.hello.encode(Heading(RUN, SITE, 0, "hello")))
+    return unpack(site.answer(call))
 
 
 def with_privacy(wanted, **changes):
@@ -64,8 +63,7 @@ def with_privacy(wanted, **changes):
 
 def recorded(folder, wanted):
     """Every call to the site in a whole run, by phase."""
-    for name, home in zip(Transport(folder, RUN).sites, homes(), strict=True):
-        store_site(folder / name, home)
+    lay_out(folder)
     run, transport = run_of(folder, wanted)
     ask, calls = transport.ask, []
 
@@ -335,19 +333,12 @@ def test_a_ledger_whose_notes_were_cut_is_refused(tmp_path):
     assert isinstance(site.failed[0][1], CorruptFileError)
 
 
-def test_a_second_run_of_another_relation_counts_what_it_shows(tmp_path):
+def test_a_second_run_of_another_relation_counts_what_it_shows(place):
     """Compared with any other row, a row shows twice as much: mu is doubled."""
-    store_site(tmp_path / SITE, homes()[0])
-    allow(tmp_path / SITE, 'relation = "replace"', "most_epsilon = 20.0")
-    site = site_of(tmp_path / SITE)
+    allow(place, 'relation = "replace"', "most_epsilon = 20.0")
     wanted = with_privacy(order("local"), relation="replace", epsilon=20.0)
-    assert not refused(hello(site, wanted))
-    other = SiteRun(SiteFiles(tmp_path / SITE), "second", SITE)
-    again = FalconOrder(settings=wanted.settings, rules=wanted.rules, seed=wanted.seed)
-    told = {"settings": as_plain(again.settings), "rules": as_plain(again.rules)}
-    heading = Heading("second", SITE, 0, "hello")
-    answer = other.answer(
-        pack(Packet(heading, {}, {**told, "method": "falcon", "seed": 3}))
-    )
-    assert "budget" in unpack(answer).values["error"]
+    assert not refused(hello(site_of(place), wanted))
+    other = SiteRun(SiteFiles(place), "second", SITE)
+    call = pack(wanted.hello.encode(Heading("second", SITE, 0, "hello")))
+    assert "budget" in unpack(other.answer(call)).values["error"]
     assert isinstance(other.failed[0][1], BudgetExceededError)

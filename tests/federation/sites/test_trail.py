@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, TooFewSitesError
-from epifalcon.federation.messages import Packet, pack, unpack
+from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.sites.files import (
     REPLAYED,
     SITE_FILE,
@@ -27,9 +27,8 @@ from epifalcon.federation.sites.files import (
 from epifalcon.federation.sites.run import SiteRun
 from epifalcon.federation.sites.session import NOTED
 from epifalcon.mobility.traces import Traces
+from tests.federation.local_sites import with_tensor, with_values
 from tests.federation.sites.test_coordinating import (
-    Transport,
-    folder,  # noqa: F401
     lay_out,
     ledger_at,
     order,
@@ -37,18 +36,6 @@ from tests.federation.sites.test_coordinating import (
 )
 
 SITE = "clinic"
-
-
-def tampered(transport, change):
-    """From now on the server tells the site other things than it did."""
-    ask = transport.ask
-
-    def hostile(calls, seconds):
-        changed = {site: pack(change(unpack(call))) for site, call in calls.items()}
-        return ask(changed, seconds)
-
-    transport.ask = hostile
-    return transport
 
 
 def at(phase, number, change):
@@ -60,20 +47,8 @@ def at(phase, number, change):
     return one
 
 
-def tensor(name, change):
-    def changed(parcel):
-        tensors = {**parcel.tensors, name: change(parcel.tensors[name])}
-        return Packet(parcel.heading, tensors, parcel.values)
-
-    return changed
-
-
 def told(name, change):
-    def changed(parcel):
-        values = {**parcel.values, name: change(parcel.values[name])}
-        return Packet(parcel.heading, parcel.tensors, values)
-
-    return changed
+    return lambda one: with_values(**{name: change(one.values[name])})(one)
 
 
 def nudged(values):
@@ -92,16 +67,16 @@ def without_gain(settings):
 
 
 LIES = {
-    "parameters": at("begin", 0, tensor("parameters/head.bias", nudged)),
-    "parameters later": at("begin", 1, tensor("parameters/head.bias", nudged)),
-    "a reply": at("reply upload/0", 1, tensor("sums", nudged)),
-    "the last reply": at("reply upload/1", 0, tensor("sums", nudged)),
-    "counts": at("settle", 0, tensor("counts", fewer)),
-    "shared places": at("settle", 0, tensor("shared", lambda one: 0 * one)),
+    "parameters": at("begin", 0, with_tensor("parameters/head.bias", nudged)),
+    "parameters later": at("begin", 1, with_tensor("parameters/head.bias", nudged)),
+    "a reply": at("reply upload/0", 1, with_tensor("sums", nudged)),
+    "the last reply": at("reply upload/1", 0, with_tensor("sums", nudged)),
+    "counts": at("settle", 0, with_tensor("counts", fewer)),
+    "shared places": at("settle", 0, with_tensor("shared", lambda one: 0 * one)),
     "the first number": at("count", 0, told("first", lambda one: one + 1)),
-    "states": at("states", 0, tensor("states", nudged)),
-    "their scale": at("prepare", 0, tensor("factor", nudged)),
-    "mobility": at("prepare", 0, tensor("tally/mobility/visits", lambda one: one + 1)),
+    "states": at("states", 0, with_tensor("states", nudged)),
+    "their scale": at("prepare", 0, with_tensor("factor", nudged)),
+    "mobility": at("prepare", 0, with_tensor("tally/mobility/visits", nudged)),
     "settings": at("hello", 0, told("settings", without_gain)),
     "the seed": at("hello", 0, told("seed", lambda one: one + 1)),
 }
@@ -164,18 +139,6 @@ def test_a_server_that_tells_one_other_thing_gets_no_number_that_is_new(
     assert site_ledger(tmp_path).releases == before
 
 
-def test_such_a_server_names_the_site_in_its_own_report(broken, tmp_path):
-    shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
-    # The server's own folder is what it likes it to be.
-    shutil.rmtree(tmp_path / "server")
-    transport = tampered(Transport(tmp_path, "first"), LIES["parameters"])
-    wanted = order("paper", rounds=8, least_sites=3)
-    again, _ = run_of(tmp_path, wanted, transport=transport)
-    with pytest.raises(TooFewSitesError, match=REPLAYED):
-        again.go()
-    assert again.board.report()["counts"] == {SITE: {"refused": 1}}
-
-
 def test_a_server_that_begins_anew_and_tells_the_same_gets_the_same(broken, tmp_path):
     shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "server")
@@ -223,12 +186,12 @@ def test_a_ledger_without_its_notes_is_refused(broken, tmp_path):
     assert isinstance(error, CorruptFileError)
 
 
-def test_without_a_promise_nothing_is_kept(folder):  # noqa: F811
+def test_without_a_promise_nothing_is_kept(folder):
     run_of(folder, order("off", rounds=2))[0].go()
     assert not (folder / SITE / "runs" / "first" / NOTED).exists()
 
 
-def test_notes_are_on_the_disk_before_an_answer_leaves(folder):  # noqa: F811
+def test_notes_are_on_the_disk_before_an_answer_leaves(folder):
     run, transport = run_of(folder, order("paper", rounds=2))
     ask, seen = transport.ask, []
 

@@ -43,7 +43,6 @@ from epifalcon.federation.messages import (
     Count,
     Done,
     Finish,
-    Prepare,
     Record,
     Scores,
 )
@@ -116,7 +115,7 @@ class FieldSitesRun(ServerRun[FieldOrder]):
         before = Gathered.load(folder, order.origin)
         met = meet(self.board, order.hello, before)
         if before is None:
-            Gathered(met.first, Prepare(0, {})).save(folder, order.origin)
+            Gathered(met.first).save(folder, order.origin)
         elif set(met.first) != set(before.first) and order.is_private:
             missing = ", ".join(sorted(set(before.first) - set(met.first)))
             raise DataError(f"begun with {missing}: it must be there again")

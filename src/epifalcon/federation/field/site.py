@@ -3,7 +3,7 @@
 ``hello`` (may we?), ``count`` (who was where, how many were tested), ``sweep`` and
 ``end`` of each run, ``judged`` (losses of held-out people), ``finish``. Receipts are
 in the site's own ledger before an answer leaves, and with noise also a digest of all
-that it follows from (``sites.trail``): a run that is started again gets the same
+that it follows from (``sites.files``): a run that is started again gets the same
 requests and answers with the same bits, or it is refused.
 """
 

@@ -5,36 +5,23 @@ sent before the rounds, checkpoints of the model, and at the end the model of th
 look. No person's score comes here unless requested and given by the site.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.federation import checkpoints, preparing
+from epifalcon.federation import checkpoints, messages, preparing
 from epifalcon.federation.checkpoints import Checkpoint, require_same, verified
 from epifalcon.federation.early_stopping import EarlyStopping, Look
 from epifalcon.federation.engine import RoundReport, train
-from epifalcon.federation.messages import (
-    Count,
-    Counted,
-    Done,
-    Finish,
-    Hello,
-    Keep,
-    Prepare,
-    Scores,
-    SiteFacts,
-    States,
-    StateSums,
-)
+from epifalcon.federation.messages import Record
 from epifalcon.federation.preparing import SiteTally, StateMoments, StateScaling
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.federation.sites.engine import Census, SitesEngine
@@ -47,33 +34,17 @@ from epifalcon.federation.sites.switchboard import (
     accepted,
 )
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.tensor_files import read_tensors, tensors_under, write_tensors
+from epifalcon.models.tensor_files import tensors_under, write_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import build
-from epifalcon.types import Floats
+from epifalcon.types import Floats, Plain
 
+MODEL = "model.safetensors"
 PREPARATION = "preparation"
-_TENSORS = "tensors.safetensors"
+_MESSAGE = "message.safetensors"
 _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
 """More than any city has: a site that says more would only cost memory."""
 _ROUNDING = 1 + 1e-5
-
-
-@dataclass(frozen=True)
-class _City:
-    """What all sites of a run must have in common."""
-
-    clock: Clock
-    regions: int
-    regions_sha256: str
-
-
-@dataclass(frozen=True)
-class _Hello:
-    """What a site said to ``hello``."""
-
-    people: int
-    city: _City
 
 
 @dataclass(frozen=True)
@@ -89,42 +60,34 @@ class Met:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
+class Gathered(Record):
     """What every site is sent before the rounds; stored to send the same again."""
 
-    first: dict[str, int]
+    first: Plain
     """The number of each site's first person, which a run never changes."""
-    prepare: Prepare
+    tally: dict[str, Tensor] = field(default_factory=dict)
+    """Sums that all sites learn."""
     states: NDArray[np.float32] | None = None
     """Region states, (1 + folds, regions, days, width); None without region model."""
-    forecast: dict[str, Any] | None = None
-    """How the region model's forecasts were judged."""
+    centre: NDArray[np.float32] | None = None
+    factor: NDArray[np.float32] | None = None
+    forecast: Plain | None = None
+    """How the region model's forecasts were evaluated."""
 
     @property
     def state_width(self) -> int:
-        """Of region states; 0 without region model."""
+        """Width of region states; 0 without region model."""
         return 0 if self.states is None else int(self.states.shape[-1])
-
-    def of(self, sites: Iterable[str]) -> "Gathered":
-        """The same for those sites alone."""
-        return replace(self, first={site: self.first[site] for site in sites})
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write it into the run's folder, completely or not at all."""
-        named = {f"tally/{name}": one for name, one in self.prepare.tally.items()}
-        arrays = {
-            "states": self.states,
-            "centre": self.prepare.centre,
-            "factor": self.prepare.factor,
-        }
-        named |= {
-            name: torch.from_numpy(one)
-            for name, one in arrays.items()
-            if one is not None
-        }
-        meta = {"first": self.first, "forecast": self.forecast}
+        meta = {"forecast": self.forecast}
+        sent = replace(self, forecast=None)
+        message = messages.pack(
+            sent.encode(messages.Heading(folder.name, "", 0, PREPARATION))
+        )
         with store.new_directory(folder / PREPARATION) as scratch:
-            write_tensors(scratch / _TENSORS, named)
+            (scratch / _MESSAGE).write_bytes(message)
             store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
 
     @classmethod
@@ -135,33 +98,36 @@ class Gathered:
             return None
         manifest = verified(place)
         require_same(place, manifest, origin, exact=False)
-        tensors, meta = read_tensors(place / _TENSORS), manifest["meta"]
-        arrays = {name: one.numpy() for name, one in tensors.items()}
-        prepare = Prepare(
-            0,
-            tensors_under(tensors, "tally/"),
-            arrays.get("centre"),
-            arrays.get("factor"),
-        )
-        states = arrays.get("states")
-        return cls(dict(meta["first"]), prepare, states, meta["forecast"])
+        found = cls.decode(messages.unpack((place / _MESSAGE).read_bytes()))
+        return replace(found, forecast=manifest["meta"]["forecast"])
 
 
-def meet(board: Switchboard, hello: Hello, known: Gathered | None) -> Met:
+def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> Met:
     """Say hello to all sites and number their people.
 
     ``known`` is what was sent before an interruption, if any: sites that were not
     there then are left out.
     """
-    met = board.ask(0, dict.fromkeys(board.present, hello), SiteFacts, _read_hello)
-    city = _common(met)
+    met = board.ask(
+        0, dict.fromkeys(board.present, hello), messages.SiteFacts, _check_facts
+    )
+    # The city that most sites have; of equally many, that of the first by name.
+    cities = [met[site].city for site in sorted(met)]
+    city = max(cities, key=lambda one: (cities.count(one), -cities.index(one)))
     for site in [site for site, one in met.items() if one.city != city]:
-        why = _differing(met.pop(site), city)
+        odd = [n for n, one in met.pop(site).city.items() if one != city[n]]
+        why = f"it has another city: its {odd[0].removesuffix('_sha256')} differ"
         board.refuse(Trouble(site, 0, "hello", "refused", why))
-    first = _numbers(met, known)
+    first, total = {}, 0
+    for site in sorted(met):
+        first[site] = total
+        total += met[site].people
+    if known is not None:
+        first = {site: known.first[site] for site in first if site in known.first}
     board.keep_only(first)
     people = {site: met[site].people for site in first}
-    return Met(people, first, city.clock, city.regions)
+    clock = build(Clock, city["clock"], "clock")
+    return Met(people, first, clock, city["regions"])
 
 
 def gather(
@@ -171,15 +137,16 @@ def gather(
     settings = order.settings
     tally = _count(board, order, met)
     public = SiteTally(mobility=tally.mobility, reported=tally.reported)
-    prepare = Prepare(0, preparing.pack_tally(public))
+    sums = preparing.pack_tally(public)
     if not settings.uses_region_model:
-        return Gathered(met.first, prepare)
+        return Gathered(met.first, sums)
     fitted = preparing.fit_region_states(
         tally, met.clock, settings, order.seed, progress
     )
     scaling = StateScaling.of(_spread(board, met, fitted.states), settings)
-    prepare = replace(prepare, centre=scaling.centre, factor=scaling.factor)
-    return Gathered(met.first, prepare, fitted.states, fitted.forecast)
+    return Gathered(
+        met.first, sums, fitted.states, scaling.centre, scaling.factor, fitted.forecast
+    )
 
 
 def tell_again(
@@ -193,57 +160,34 @@ def tell_again(
 
 def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateMoments:
     """Send region states; sum up what they are for the people of all sites."""
-    requests = dict.fromkeys(board.attending, States(states))
+    requests = dict.fromkeys(board.attending, messages.States(states))
     check = partial(_read_moments, people=met.people, states=states)
-    moments = board.ask(0, requests, StateSums, check)
+    moments = board.ask(0, requests, StateMoments, check)
     board.keep_only(moments)
     listed = [moments[site] for site in sorted(moments)]
     return sum(listed[1:], listed[0])
 
 
 def _count(board: Switchboard, order: FalconOrder, met: Met) -> SiteTally:
-    requests = {site: Count(one) for site, one in met.first.items()}
+    requests = {site: messages.Count(one) for site, one in met.first.items()}
     check = partial(_read_tally, settings=order.settings, met=met)
-    counted = board.ask(0, requests, Counted, check)
+    counted = board.ask(0, requests, messages.Counted, check)
     board.keep_only(counted)
     return preparing.total([counted[site] for site in sorted(counted)])
 
 
-def _read_hello(site: str, answer: SiteFacts) -> _Hello:
+def _check_facts(site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
     del site
     people, regions = answer.people, answer.regions
     if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
         raise DataError("numbers of people or regions are out of range")
-    clock = build(Clock, answer.clock, "clock")
-    if clock.slots > _MOST_SLOTS:
-        raise DataError(f"{clock.slots} slots")
-    return _Hello(people, _City(clock, regions, answer.regions_sha256[:64]))
-
-
-def _common(met: Mapping[str, _Hello]) -> _City:
-    """The city that most sites have; of equally many, that of the first by name."""
-    cities = [met[site].city for site in sorted(met)]
-    return max(cities, key=lambda city: (cities.count(city), -cities.index(city)))
-
-
-def _differing(said: _Hello, city: _City) -> str:
-    names = ("clock", "regions", "regions_sha256")
-    other = [one for one in names if getattr(said.city, one) != getattr(city, one)]
-    return f"it has another city: its {other[0].removesuffix('_sha256')} differ"
-
-
-def _numbers(met: Mapping[str, _Hello], known: Gathered | None) -> dict[str, int]:
-    if known is not None:
-        return {site: known.first[site] for site in sorted(met) if site in known.first}
-    first, numbers = 0, {}
-    for site in sorted(met):
-        numbers[site] = first
-        first += met[site].people
-    return numbers
+    if (slots := build(Clock, answer.clock, "clock").slots) > _MOST_SLOTS:
+        raise DataError(f"{slots} slots")
+    return answer
 
 
 def _read_tally(
-    site: str, answer: Counted, *, settings: PredictionSettings, met: Met
+    site: str, answer: messages.Counted, *, settings: PredictionSettings, met: Met
 ) -> SiteTally:
     folds = settings.region.folds
     found = preparing.unpack_tally(answer.tally, met.regions, met.clock, folds)
@@ -253,7 +197,7 @@ def _read_tally(
 
 def _read_moments(
     site: str,
-    answer: StateSums,
+    answer: StateMoments,
     *,
     people: Mapping[str, int],
     states: NDArray[np.float32],
@@ -271,10 +215,7 @@ def _read_moments(
     within = (np.abs(total) <= most).all() and (squared >= 0).all()
     if not (within and (squared <= most * largest * _ROUNDING).all()):
         raise DataError("sums of region states that its people cannot have")
-    return StateMoments(count, total, squared)
-
-
-MODEL = "model.safetensors"
+    return answer
 
 
 class SitesRun(ServerRun[FalconOrder]):
@@ -290,7 +231,7 @@ class SitesRun(ServerRun[FalconOrder]):
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
         self.parameters: dict[str, Tensor] = {}
         """Of the best look."""
-        self._forecast: dict[str, Any] | None = None
+        self._forecast: Plain | None = None
         self._engine: SitesEngine | None = None
         self._people: Mapping[str, int] = {}
 
@@ -327,12 +268,13 @@ class SitesRun(ServerRun[FalconOrder]):
             around = gather(board, order, met, progress)
         self._forecast = around.forecast
         number = 0 if resumed is None else resumed.engine.round
-        request = replace(around.prepare, round=number)
+        request = messages.Prepare(number, around.tally, around.centre, around.factor)
         requests = dict.fromkeys(board.attending, request)
-        ready = board.ask(0, requests, Done, accepted)
+        ready = board.ask(0, requests, messages.Done, accepted)
         board.keep_only(ready)
         if not again:
-            around.of(ready).save(self._folder, order.origin)
+            first = {site: around.first[site] for site in ready}
+            replace(around, first=first).save(self._folder, order.origin)
         plan = order.plan(met.clock)
         opening = order.unprotected(plan, validation=True)
         ledger = self.open_ledger(plan.budget, opening, resumed)
@@ -366,7 +308,7 @@ class SitesRun(ServerRun[FalconOrder]):
         look = Look.at(engine.round, loss, scores, infected)
         if self.stopping.take(look):
             self.parameters = {n: one.clone() for n, one in engine.parameters.items()}
-            engine.best(engine.round)
+            engine.best_round = engine.round
         return look.told
 
     def _keep(self, engine: SitesEngine) -> None:
@@ -376,7 +318,7 @@ class SitesRun(ServerRun[FalconOrder]):
         """
         board = self.board
         if board.attending == board.present:
-            engine.call(Keep(), Done, accepted)
+            engine.call(messages.Keep(), messages.Done, accepted)
         if board.attending != board.present:
             return
         remembered = {
@@ -402,11 +344,11 @@ class SitesRun(ServerRun[FalconOrder]):
             self.parameters = engine.parameters
             if fresh:
                 engine.score()
-        request = Finish(
+        request = messages.Finish(
             parameters=self.parameters, fresh=fresh, scores=self._conduct.scores
         )
-        answers = engine.call(request, Scores, self._read_scores)
+        answers = engine.call(request, messages.Scores, self._read_scores)
         self.scores = {site: one for site, one in answers.items() if one is not None}
 
-    def _read_scores(self, site: str, answer: Scores) -> Floats | None:
+    def _read_scores(self, site: str, answer: messages.Scores) -> Floats | None:
         return answer.require(self._people[site])

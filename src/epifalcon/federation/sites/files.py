@@ -22,10 +22,10 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,7 @@ from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Release, R
 from epifalcon.settings import build, read_toml
 from epifalcon.types import Floats, Mask
 
+T = TypeVar("T")
 SITE_FILE = "site.toml"
 TEMPLATE = """\
 # What this site holds, and what it lets a server do. Nobody else can change it.
@@ -73,9 +74,15 @@ rows = false                 # may rows leave person by person, or only sums?
 validation = true            # may results of validation people leave, without names?
 give_scores = false          # may everybody's scores leave where the server asks?
 """
+PROMISES = "promises.jsonl"
+REPLAYED = "it answered this before upon other values"
+"""What a server learns of a ``ReplayError``."""
 SiteMode = Literal["off", "paper", "sums", "local"]
 _SECRET = "secret"
 _SECRET_BYTES = 32
+_ROUNDING = 1e-9
+_LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
+"""Factor of mu^2 where a row is compared with any other row."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -239,7 +246,7 @@ def _secret(path: Path) -> bytes:
     except FileNotFoundError:
         return _new_secret(path)
     except ValueError:
-        raise CorruptFileError(f"{path}: holds no secret; put it back") from None
+        found = b""
     if len(found) != _SECRET_BYTES:
         raise CorruptFileError(f"{path}: holds no secret; put it back")
     return found
@@ -272,89 +279,44 @@ def require_run_name(name: str) -> str:
     return name
 
 
-def risks_text(scores: Mapping[int, float]) -> str:
-    """A table of people's positions and probabilities."""
-    lines = [f"{person},{score:.6g}" for person, score in scores.items()]
-    return "\n".join(["person,probability", *lines]) + "\n"
+def person_cost(wish: PrivacySettings, releases: Releases) -> float:
+    """Return mu^2 of a ``local`` run for a person, for rows against zero.
+
+    A guarantee for a visit or a day holds as many times as a person has visits or days.
+    """
+    times = releases.person / releases.of(wish.unit)
+    return times * mu_for(wish.epsilon, wish.delta) ** 2 / _LONGER[wish.relation]
 
 
-PROMISES = "promises.jsonl"
-_ROUNDING = 1e-9
-_LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
-"""What mu^2 is multiplied with where a row is compared with any other row."""
-
-
-@dataclass(frozen=True)
-class Promise:
-    """What one run may show of a person."""
-
-    run: str
-    squared_mu: float
-    """For rows against zero, which every relation can be told from."""
-
-    @classmethod
-    def of(cls, run: str, wish: PrivacySettings, releases: Releases) -> "Promise":
-        """Of a ``local`` run.
-
-        What is promised of a visit or a day holds of a person so many times as it
-        has visits or days.
-        """
-        times = releases.person / releases.of(wish.unit)
-        squared_mu = times * mu_for(wish.epsilon, wish.delta) ** 2
-        return cls(run, squared_mu / _LONGER[wish.relation])
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What all promises together may come to."""
-
-    most_epsilon: float | None
-    """None: every promise is written down, for the day when there is a bound."""
-    delta: float = DELTA
-    relation: Relation = "zero-out"
-
-    def epsilon(self, squared_mu: float) -> float:
-        """Of a person, at this delta and for this relation."""
-        return epsilon_of(math.sqrt(_LONGER[self.relation] * squared_mu), self.delta)
-
-
-def admit(path: Path, new: Promise, bound: Bound) -> None:
-    """Write ``new`` down, or refuse it where all together pass the bound.
+def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
+    """Store the cost of a run, or refuse it where all runs together exceed the policy.
 
     Two processes of a site take turns.
     """
     with FileLock(path.with_suffix(".lock"), wait=True):
-        _admit(Journal(path), new, bound)
+        journal = Journal(path)
+        known = dict(read_journal(path, journal, _parse_cost))
+        if run in known and squared_mu <= known[run] * (1 + _ROUNDING):
+            return
+        total = squared_mu + sum(one for name, one in known.items() if name != run)
+        mu = math.sqrt(_LONGER[policy.relation] * total)
+        together, most = epsilon_of(mu, policy.delta), policy.most_epsilon
+        if most is not None and together > most * (1 + _ROUNDING):
+            raise BudgetExceededError(
+                f"run {run}: with {len(known)} runs before it, a person would have an "
+                f"epsilon of {together:.4g}; most_epsilon is {most:g}"
+            )
+        journal.append([json.dumps([run, squared_mu])])
 
 
-def _admit(journal: Journal, new: Promise, bound: Bound) -> None:
-    known = {one.run: one for one in map(_parse_promise, journal.read().splitlines())}
-    before, most = known.get(new.run), bound.most_epsilon
-    if before is not None and new.squared_mu <= before.squared_mu * (1 + _ROUNDING):
-        return
-    others = sum(one.squared_mu for one in known.values() if one.run != new.run)
-    together = bound.epsilon(others + new.squared_mu)
-    if most is not None and together > most * (1 + _ROUNDING):
-        raise BudgetExceededError(
-            f"run {new.run}: with {len(known)} runs before it, a person would have an "
-            f"epsilon of {together:.4g}; most_epsilon is {most:g}"
-        )
-    journal.append([json.dumps([new.run, new.squared_mu])])
-
-
-def _parse_promise(line: str) -> Promise:
+def read_journal(path: Path, journal: Journal, parse: Callable[[Any], T]) -> list[T]:
+    """Parse the lines of a journal; a strange one is a ``CorruptFileError``."""
     try:
-        run, squared_mu = json.loads(line)
-        return Promise(str(run), float(squared_mu))
-    except (ValueError, TypeError):
+        return [parse(json.loads(line)) for line in journal.read().splitlines()]
+    except (ValueError, TypeError, AttributeError, SettingsError):
         raise CorruptFileError(
-            f"{PROMISES}: holds a line that was not written there"
+            f"{path}: holds a line that was not written there"
         ) from None
-
-
-REPLAYED = "it answered this before upon other values"
-"""What a server is told of a ``ReplayError``."""
-_NOTHING = ""
 
 
 class ReplayError(BudgetExceededError):
@@ -385,10 +347,8 @@ class Noted:
     def __init__(self, path: Path | None = None) -> None:
         self._journal = None if path is None else Journal(path)
         self._known: dict[tuple[int, str], str] = {}
-        text = "" if self._journal is None else self._journal.read()
-        for line in text.splitlines():
-            number, phase, found = _parse_note(line, path)
-            self._known[number, phase] = found
+        if path is not None and self._journal is not None:
+            self._known = dict(read_journal(path, self._journal, _parse_note))
 
     def __len__(self) -> int:
         return len(self._known)
@@ -420,10 +380,10 @@ class Trail:
     for those and must be kept wherever the embeddings are.
     """
 
-    def __init__(self, noted: Noted, prepared: str, home: str = _NOTHING) -> None:
+    def __init__(self, noted: Noted, prepared: str, home: str = "") -> None:
         self.home = home
         self._noted, self._prepared = noted, prepared
-        self._settled = self._pass = self._trained = _NOTHING
+        self._settled = self._pass = self._trained = ""
         self._training = False
 
     def require_notes_of(self, releases: Iterable[Release]) -> None:
@@ -467,12 +427,13 @@ class Trail:
         self.home = digest(self.home, self._trained, number, scale.hex())
 
 
-def _parse_note(line: str, path: Path | None) -> tuple[int, str, str]:
-    try:
-        found: Any = json.loads(line)
-        number, phase, value = found
-        if isinstance(number, int) and isinstance(phase, str) and len(value) == 64:
-            return number, phase, str(value)
-    except (ValueError, TypeError):
-        pass
-    raise CorruptFileError(f"{path}: holds a line that was not written there")
+def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
+    run, squared_mu = line
+    return str(run), float(squared_mu)
+
+
+def _parse_note(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
+    number, phase, value = line
+    if not (isinstance(number, int) and isinstance(phase, str) and len(value) == 64):
+        raise ValueError
+    return (number, phase), str(value)

@@ -11,7 +11,7 @@ sent.
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -21,59 +21,36 @@ from scipy.special import expit
 from torch import Tensor
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import checkpoints, client, preparing
+from epifalcon.federation import checkpoints, client, messages, preparing
 from epifalcon.federation.checkpoints import Checkpoint, record_once
-from epifalcon.federation.client import Cohort, Home, Surroundings
+from epifalcon.federation.client import Cohort, Surroundings
 from epifalcon.federation.early_stopping import running_log_odds
 from epifalcon.federation.engine import (
     EngineState,
     advance,
     class_weights,
+    pack_home,
     probabilities,
+    unpack_home,
 )
-from epifalcon.federation.messages import (
-    Announce,
-    Begin,
-    BeginScoring,
-    Closing,
-    Count,
-    Counted,
-    Done,
-    EdgeReply,
-    Finish,
-    GradientUpload,
-    Keep,
-    LocationUpload,
-    Look,
-    Prepare,
-    PresenceUpload,
-    Record,
-    Reply,
-    RoundRequest,
-    Scores,
-    Settle,
-    States,
-    StateSums,
-    ValidationScores,
-    all_finite,
-)
+from epifalcon.federation.messages import Record
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.preparing import (
     Division,
     Household,
+    Selection,
     StateMoments,
-    StateScaling,
     Surrounding,
-    cohort_of,
-    divide,
-    hypergraph,
-    in_the_clear,
-    raw_state,
-    unprotected_receipts,
 )
 from epifalcon.federation.server import Model
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.sites.files import Noted, Promise, SitePolicy, Trail, digest
+from epifalcon.federation.sites.files import (
+    Noted,
+    SitePolicy,
+    Trail,
+    digest,
+    person_cost,
+)
 from epifalcon.federation.sites.session import (
     LEDGER,
     Admitted,
@@ -86,29 +63,19 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.models.micro import (
     Exchange,
     LinearUse,
-    Moments,
     PassResult,
     scoring_pass,
     training_pass,
 )
 from epifalcon.models.settings import FalconSettings
-from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.events import UnprotectedRelease
 from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.types import Floats, Mask, PersonIds, Probabilities
+from epifalcon.types import Floats, Mask, Probabilities
 
+_MOST_PEOPLE = 2**40
 _BEYOND = 1e15
 """Its squares, and sums of them, are still finite in any precision."""
-
-
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """The validation people of a site and their test results."""
-
-    people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
-    """Positions in the cohort."""
-    infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,28 +93,22 @@ class _Places:
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """A pass that waits for the reply to ``upload``."""
+    """A pass that waits for a reply or, with a result, for the close of its round."""
 
     number: int
     scoring: bool
     work: Generator[Exchange, Tensor, Any]
     entry: LinearUse | None
     exchange: Exchange
-    upload: LocationUpload | None = None
+    upload: messages.LocationUpload | None = None
+    result: PassResult | None = None
+    """Of a training pass that has ended."""
 
     @property
     def channel(self) -> str:
         """Channel of the upload."""
         kind = "scoring" if self.scoring else self.exchange.kind
         return f"{kind}/{self.exchange.layer}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Trained:
-    """A training pass that has ended and waits for the close of its round."""
-
-    number: int
-    result: PassResult
 
 
 class SiteRounds:
@@ -168,22 +129,21 @@ class SiteRounds:
         ledger: Ledger,
         *,
         sends_rows: bool = False,
-        watched: Watched | None = None,
+        watched: Selection | None = None,
         score_memory: float = 0.0,
         trail: Trail | None = None,
     ) -> None:
         self.cohort, self.settings, self.plan = cohort, settings, plan
         self.ledger, self.seeds = ledger, seeds
         self.trail = trail or Trail(Noted(), "")
-        self.watched = watched or Watched()
+        self.watched = watched or Selection()
         self.home = client.first_home(cohort, settings, seeds)
         self.best = self.best_round = self.held = None
-        self._protected = plan.mode != "off"
+        self._protected = plan.is_private
         self._memory, self._sends_rows = score_memory, sends_rows
-        self._presence: PresenceUpload | None = None
+        self._presence: messages.PresenceUpload | None = None
         self._places: _Places | None = None
         self._pass: _Pass | None = None
-        self._trained: _Trained | None = None
         self._scored: Tensor | None = None
         self._model: Model | None = None
         self._looked: tuple[int, Probabilities] | None = None
@@ -192,38 +152,37 @@ class SiteRounds:
     def handlers(self) -> dict[type[Record], Handler]:
         """What answers each request of the rounds."""
         return {
-            Announce: self._announce,
-            Settle: self._settle,
-            Begin: self._begin,
-            BeginScoring: self._begin,
-            Reply: self._continue,
-            Look: self._look,
+            messages.Announce: self._announce,
+            messages.Settle: self._settle,
+            messages.Begin: self._begin,
+            messages.BeginScoring: self._begin,
+            messages.Reply: self._continue,
+            messages.Look: self._look,
         }
 
-    def close(self, call: RoundRequest) -> None:
+    def close(self, call: messages.RoundRequest) -> None:
         """Take parameters, the end of the previous round, and the best round."""
         if call.parameters:
             self._model = Model(call.parameters, {})
-        if call.closed_round is not None and call.closing_scale is not None:
-            closing, trained = (
-                Closing(call.closed_round, call.closing_scale),
-                self._trained,
-            )
-            if trained is None or trained.number != closing.round:
+        if (closing := call.closing) is not None:
+            ended = self._pass
+            if ended is None or ended.result is None or ended.number != closing.round:
                 raise DataError(f"no pass of round {closing.round} waits for its close")
             self.home = client.close_round(
                 self.cohort,
                 self.home,
-                trained.result,
+                ended.result,
                 closing,
                 self.settings,
                 self.seeds,
                 self.plan.way.exchanged,
             )
-            self._trained = None
+            self._pass = None
             if self._protected:
                 self.trail.close(closing.round, closing.scale)
-                self._remember()
+            if self._protected and self._memory:
+                scores = self._scores(self.home.received)
+                self.held = running_log_odds(self.held, scores, self._memory)
         if self._looked is not None and call.best == self._looked[0]:
             self.best_round, self.best = self._looked
 
@@ -239,37 +198,27 @@ class SiteRounds:
 
     def checkpoint(self, number: int) -> Checkpoint:
         """The people's embeddings after ``number`` rounds, and what belongs to them."""
-        home, tensors = self.home, dict[str, Tensor]()
-        if home.rows is not None and home.moments is not None:
-            tensors["rows"] = home.rows
-            tensors["first"] = home.moments.first
-            tensors["second"] = home.moments.second
-        if home.received is not None:
-            tensors["received"] = home.received
-        named = {f"home/{name}": one for name, one in tensors.items()}
         others = {
             name: torch.from_numpy(one)
             for name, one in (("best", self.best), ("held", self.held))
             if one is not None
         }
-        state = EngineState(number, named, self.ledger.head)
+        state = EngineState(number, pack_home(self.home), self.ledger.head)
         return Checkpoint(
             state, others, {"best": self.best_round, "trail": self.trail.home}
         )
 
     def restore(self, found: Checkpoint) -> None:
         """Continue from a ``checkpoint``."""
-        tensors = tensors_under(found.engine.tensors, "home/")
-        moments = None
-        if "rows" in tensors:
-            moments = Moments(tensors["first"], tensors["second"])
-        self.home = Home(tensors.get("rows"), moments, tensors.get("received"))
+        self.home = unpack_home(found.engine.tensors)
         others = {name: one.numpy() for name, one in found.tensors.items()}
         self.best, self.held = others.get("best"), others.get("held")
         self.best_round = found.remembered["best"]
         self.trail.home = found.remembered["trail"]
 
-    def _announce(self, call: Announce, number: int) -> PresenceUpload:
+    def _announce(
+        self, call: messages.Announce, number: int
+    ) -> messages.PresenceUpload:
         """Return the places claimed and the number of people at each."""
         del call, number
         if self._protected:
@@ -278,7 +227,7 @@ class SiteRounds:
         self._presence = client.announce(self.cohort, self.plan, self.seeds)
         return self._presence
 
-    def _settle(self, call: Settle, number: int) -> Done:
+    def _settle(self, call: messages.Settle, number: int) -> messages.Done:
         """Take the server's counts at the announced places, in their order."""
         del number
         if self._presence is None:
@@ -296,19 +245,21 @@ class SiteRounds:
         self._places = _Places(keys, counts, shared, around)
         if self._protected:
             self.trail.settle(counts, shared)
-        return Done()
+        return messages.Done()
 
-    def _begin(self, call: Begin | BeginScoring, number: int) -> LocationUpload:
+    def _begin(
+        self, call: messages.Begin | messages.BeginScoring, number: int
+    ) -> messages.LocationUpload:
         """Begin a pass, dropping one that was not closed; record it first."""
         self.close(call)
-        training = isinstance(call, Begin)
+        training = isinstance(call, messages.Begin)
         if self._protected:
             self.trail.begin(number, call.parameters, training=training)
         if training:
             self.ledger.record(*self.plan.round_receipts(number))
         elif self._protected:
             self.ledger.record(*self.plan.scoring_receipts(number))
-        self._pass = self._trained = None
+        self._pass = None
         around, entry = self._settled.around, None
         work: Generator[Exchange, Tensor, Any]
         if training:
@@ -334,11 +285,11 @@ class SiteRounds:
             raise DataError("a pass without any exchange")
         return self._send(_Pass(number, not training, work, entry, exchange))
 
-    def _continue(self, call: Reply, number: int) -> Record:
+    def _continue(self, call: messages.Reply, number: int) -> Record:
         """Continue with a reply: the next upload, gradients, or the end of scoring."""
         del number
         waiting = self._pass
-        if waiting is None:
+        if waiting is None or waiting.result is not None:
             raise DataError("no pass waits for a reply")
         if self._protected:
             # By what waits here, whatever the call says that it replies to.
@@ -349,10 +300,11 @@ class SiteRounds:
         self._pass = None
         if waiting.scoring:
             self._scored = result
-            return Done()
+            return messages.Done()
+        self._pass = replace(waiting, result=result)
         return self._gradients(waiting, cast(PassResult, result))
 
-    def _gradients(self, waiting: _Pass, result: PassResult) -> GradientUpload:
+    def _gradients(self, waiting: _Pass, result: PassResult) -> messages.GradientUpload:
         uses = client.all_uses(result, waiting.entry)
         if self.plan.gradient is not None:
             uses = tuple(
@@ -362,21 +314,20 @@ class SiteRounds:
         upload = client.gradient_upload(
             self.cohort, uses, result.weight, self.plan, self.seeds, waiting.number
         )
-        self._trained = _Trained(waiting.number, result)
         if upload.weight is None:
             return upload
         return replace(upload, loss=result.loss)
 
-    def _look(self, call: Look, number: int) -> ValidationScores:
+    def _look(self, call: messages.Look, number: int) -> messages.ValidationScores:
         """Scores and results of the validation people, by score and without names."""
         self.close(call)
         scores = self.scores(fresh=call.fresh)
         self._looked = number, scores
         mine = scores[self.watched.people]
         order = np.argsort(mine, kind="stable")
-        return ValidationScores(mine[order], self.watched.infected[order])
+        return messages.ValidationScores(mine[order], self.watched.infected[order])
 
-    def _send(self, waiting: _Pass) -> LocationUpload:
+    def _send(self, waiting: _Pass) -> messages.LocationUpload:
         """Clip, noise and upload rows: sums at shared places, or a row per claim."""
         exchange, places = waiting.exchange, self._settled
         if self.plan.upload is not None:
@@ -406,24 +357,16 @@ class SiteRounds:
                 f"a reply of {sums.dtype} and shape {tuple(sums.shape)}, expected "
                 f"{upload.rows.dtype} and {shape}"
             )
-        if not all_finite(sums):
+        if not torch.isfinite(sums).all():
             raise DataError("a reply holds NaN or infinity")
         if summed:
             whole = upload.rows.clone()
             whole[place] = sums
             sums = whole
-        reply = EdgeReply(
-            upload.round, upload.channel, places.keys, sums, places.counts
+        share, counts = places.around.share, places.counts
+        return client.receive(
+            self.cohort.incidence, share, waiting.exchange, places.keys, sums, counts
         )
-        share = places.around.share
-        return client.receive(self.cohort.incidence, share, waiting.exchange, reply)
-
-    def _remember(self) -> None:
-        """Add what people received in this round to their running mean."""
-        if self._memory == 0:
-            return
-        scores = self._scores(self.home.received)
-        self.held = running_log_odds(self.held, scores, self._memory)
 
     def _scores(self, received: Tensor | None) -> Probabilities:
         if self._model is None:
@@ -444,17 +387,12 @@ def usable(rows: Tensor) -> Tensor:
     Parameters can be crafted to drive the rows of some people there and not those of
     others: an error, or a NaN that no noise covers, would reveal who they are.
     """
-    if not rows.numel() or float(rows.abs().max()) <= _BEYOND:
-        return rows
     within = (rows.abs() <= _BEYOND).flatten(1).all(dim=1)
     return torch.where(within.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _at(mask: Mask) -> Tensor:
     return torch.from_numpy(np.flatnonzero(mask))
-
-
-_MOST_PEOPLE = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -490,8 +428,7 @@ class FalconOrder(Order):
         """Privacy cost for a person of the whole run; None without a guarantee."""
         if self.mode != "local":
             return None
-        wish = self.settings.privacy
-        return Promise.of("", wish, releases_of(clock)).squared_mu
+        return person_cost(self.settings.privacy, releases_of(clock))
 
     def plan(self, clock: Clock) -> PrivacyPlan:
         """What is noised, and how."""
@@ -501,11 +438,13 @@ class FalconOrder(Order):
         self, plan: PrivacyPlan, validation: bool
     ) -> list[UnprotectedRelease]:
         """Receipts of what leaves before the rounds and beside them, without noise."""
-        made = unprotected_receipts(plan, self.settings, validation=validation)
+        made = preparing.unprotected_receipts(
+            plan, self.settings, validation=validation
+        )
         revealed = "sums over a site's people at each place, and which places it claims"
         if self.rules.sends_rows:
             revealed = "which of a site's people sent each row, by number"
-        return [*made, in_the_clear(plan, "uploads", revealed)]
+        return [*made, preparing.in_the_clear(plan, "uploads", revealed)]
 
 
 def require_federable(settings: PredictionSettings) -> None:
@@ -536,11 +475,11 @@ class SiteRun(SiteSession[FalconOrder]):
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
         return {
-            Count: self._count,
-            States: self._take_states,
-            Prepare: self._prepare,
-            Keep: self._keep,
-            Finish: self._finish,
+            messages.Count: self._count,
+            messages.States: self._take_states,
+            messages.Prepare: self._prepare,
+            messages.Keep: self._keep,
+            messages.Finish: self._finish,
         }
 
     @property
@@ -550,7 +489,7 @@ class SiteRun(SiteSession[FalconOrder]):
             raise DataError("nothing is prepared")
         return self._rounds
 
-    def _count(self, call: Count, number: int) -> Counted:
+    def _count(self, call: messages.Count, number: int) -> messages.Counted:
         """Count what is summed up over sites, once its receipts are written."""
         del number
         run, first = self.admitted, call.first
@@ -558,7 +497,7 @@ class SiteRun(SiteSession[FalconOrder]):
             raise DataError("the number of the first person is out of range")
         order, settings = run.order, run.order.settings
         home = Household(run.home.traces, run.home.known, first)
-        division = divide(home, settings, order.seed)
+        division = preparing.divide(home, settings, order.seed)
         # Noted first: otherwise other numbers, and other folds, could be tried.
         self.note("count", digest(first))
         policy, plan = run.site.policy, order.plan(home.traces.clock)
@@ -566,11 +505,11 @@ class SiteRun(SiteSession[FalconOrder]):
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
         checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
         self._home, self._division = home, division
-        return Counted(
+        return messages.Counted(
             preparing.pack_tally(preparing.count_tally(home, division, settings))
         )
 
-    def _take_states(self, call: States, number: int) -> StateSums:
+    def _take_states(self, call: messages.States, number: int) -> StateMoments:
         """Take region states; sum them up over the site's people."""
         del number
         states, settings = call.states, self.admitted.order.settings
@@ -585,11 +524,10 @@ class SiteRun(SiteSession[FalconOrder]):
             raise DataError("region states hold NaN or infinity")
         self.note("states", digest(arrays={"states": states}))
         self._states = states
-        incidence = hypergraph(traces, settings)
-        moments = StateMoments.of(raw_state(home, division, incidence, states))
-        return StateSums(moments.people, moments.total, moments.squared)
+        incidence = preparing.hypergraph(traces, settings)
+        return StateMoments.of(preparing.raw_state(home, division, incidence, states))
 
-    def _prepare(self, call: Prepare, number: int) -> Done:
+    def _prepare(self, call: messages.Prepare, number: int) -> messages.Done:
         """Make the cohort and, after a restart, go back to the given round."""
         del number
         run, (home, division) = self.admitted, self._counted
@@ -600,21 +538,19 @@ class SiteRun(SiteSession[FalconOrder]):
         some = {name: one for name, one in scaling.items() if one is not None}
         self.note("prepare", digest(tensors=call.tally, arrays=some))
         seeds = self.seeds()
-        cohort = cohort_of(
+        cohort = preparing.cohort_of(
             home, division, order.settings, around, seeds.pseudo(home.first)
         )
-        found = None
-        if call.round:
-            found = checkpoints.at(self.folder, call.round, order.origin)
+        found = checkpoints.newest(self.folder, order.origin, at_most=call.round)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, found)
         trail = Trail(run.noted, digest(self.heard, seeds.noise))
         if order.is_private:
             trail.require_notes_of(ledger.releases)
-        watched = Watched()
+        watched = Selection()
         # Whatever a server asks: where tests are protected, no result leaves.
         if policy.validation and not order.hides_tests:
             infected = home.known.status[division.held_back] == 1
-            watched = Watched(division.held_back, infected)
+            watched = Selection(division.held_back, infected)
         self._rounds = SiteRounds(
             cohort,
             order.settings.model,
@@ -629,17 +565,17 @@ class SiteRun(SiteSession[FalconOrder]):
         if found is not None:
             self._rounds.restore(found)
         self.handlers |= self._rounds.handlers
-        return Done()
+        return messages.Done()
 
-    def _keep(self, call: Keep, number: int) -> Done:
+    def _keep(self, call: messages.Keep, number: int) -> messages.Done:
         """Write the people's embeddings of this round to the site's own disk."""
         rounds = self.rounds
         rounds.close(call)
         origin = self.admitted.order.origin
         checkpoints.save(self.folder, rounds.checkpoint(number), origin)
-        return Done()
+        return messages.Done()
 
-    def _finish(self, call: Finish, number: int) -> Scores:
+    def _finish(self, call: messages.Finish, number: int) -> messages.Scores:
         """Write the scores of the site's people to its own folder."""
         del number
         rounds = self.rounds
@@ -658,7 +594,9 @@ class SiteRun(SiteSession[FalconOrder]):
 
 
 def _surrounding(
-    call: Prepare, run: Admitted[FalconOrder], states: NDArray[np.float32] | None
+    call: messages.Prepare,
+    run: Admitted[FalconOrder],
+    states: NDArray[np.float32] | None,
 ) -> Surrounding:
     """What the site learns of the city: all that the settings need, and no more."""
     settings, traces = run.order.settings, run.home.traces
@@ -672,5 +610,5 @@ def _surrounding(
     if settings.uses_region_model:
         if states is None or call.centre is None or call.factor is None:
             raise DataError("region states or their scaling are missing")
-        scaling = StateScaling(call.centre, call.factor)
+        scaling = preparing.StateScaling(call.centre, call.factor)
     return Surrounding(mobility, cases, states, scaling)

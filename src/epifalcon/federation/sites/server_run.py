@@ -6,7 +6,7 @@ What the server writes is in the run's folder: the ledger, progress, at the end
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -89,7 +89,13 @@ class ServerRun(ABC, Generic[OrderT]):
         try:
             self.carry_out(progress)
             if self.scores:
-                store.replace_text(self._folder / SCORES, score_table(self.scores))
+                lines = [
+                    f"{site},{person},{score!r}\n"
+                    for site, some in sorted(self.scores.items())
+                    for person, score in enumerate(some.tolist())
+                ]
+                text = "site,person,probability\n" + "".join(lines)
+                store.replace_text(self._folder / SCORES, text)
             return self._write_summary(perf_counter() - began)
         except EpifalconError as error:
             # Also of a run that never began: why must be known.
@@ -151,13 +157,3 @@ class ServerRun(ABC, Generic[OrderT]):
             return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
         except (OSError, ValueError, KeyError):
             return False
-
-
-def score_table(scores: Mapping[str, Probabilities]) -> str:
-    """Format sites, people's positions and probabilities as CSV."""
-    lines = [
-        f"{site},{person},{score!r}"
-        for site, some in sorted(scores.items())
-        for person, score in enumerate(some.tolist())
-    ]
-    return "\n".join(["site,person,probability", *lines]) + "\n"

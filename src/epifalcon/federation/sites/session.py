@@ -26,34 +26,22 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
-from epifalcon.federation.messages import (
-    ERROR,
-    Heading,
-    Hello,
-    Packet,
-    Record,
-    Scores,
-    SiteFacts,
-    pack,
-    unpack,
-)
+from epifalcon.federation import messages
+from epifalcon.federation.messages import Record
 from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import Household
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.files import (
     PROMISES,
     REPLAYED,
-    Bound,
     Noted,
     PolicyError,
-    Promise,
     ReplayError,
     SiteFiles,
     SitePolicy,
     SiteSettings,
     admit,
     digest,
-    risks_text,
 )
 from epifalcon.locks import FileLock
 from epifalcon.mobility.clock import Clock
@@ -114,9 +102,9 @@ class Order(ABC):
         }
 
     @property
-    def hello(self) -> Hello:
+    def hello(self) -> messages.Hello:
         """The request that begins the run."""
-        return Hello(
+        return messages.Hello(
             self.method, as_plain(self.settings), as_plain(self.rules), self.seed
         )
 
@@ -148,7 +136,7 @@ class Answering:
     ) -> None:
         self.run, self.site = run, site
         self.handlers = handlers or {}
-        self.failed: list[tuple[Heading, Exception]] = []
+        self.failed: list[tuple[messages.Heading, Exception]] = []
         """All errors, for the site itself."""
         self.reports_seconds = True
         """Whether answers say how long they took, which depends on people's data."""
@@ -166,24 +154,26 @@ class Answering:
             if call == self._last_call and call:
                 return self._last_answer
             try:
-                packet = unpack(call)
+                packet = messages.unpack(call)
             except DataError as error:
-                heading = Heading(self.run, self.site, -1, "unreadable")
+                heading = messages.Heading(self.run, self.site, -1, "unreadable")
                 return self._failure(heading, error, _UNREADABLE)
             began = perf_counter()
             try:
                 made = self._handle(packet)
                 took = perf_counter() - began if self.reports_seconds else None
-                answer = pack(made.encode(packet.heading, took))
+                answer = messages.pack(made.encode(packet.heading, took))
             except Exception as error:
                 return self._failure(packet.heading, error, in_words(error))
             self._newest = packet.heading.round
             self._last_call, self._last_answer = call, answer
             return answer
 
-    def _handle(self, packet: Packet) -> Record:
+    def _handle(self, packet: messages.Packet) -> Record:
         heading = packet.heading
-        heading.require(Heading(self.run, self.site, heading.round, heading.phase))
+        heading.require(
+            messages.Heading(self.run, self.site, heading.round, heading.phase)
+        )
         if heading.round < self._newest:
             raise DataError(f"round {heading.round} is over")
         by_phase = {request.phase: request for request in self.handlers}
@@ -193,10 +183,12 @@ class Answering:
                 return self.handlers[request](request.decode(packet), heading.round)
         raise DataError(f"phase {heading.phase!r} is unknown or too early")
 
-    def _failure(self, heading: Heading, error: Exception, words: str) -> bytes:
+    def _failure(
+        self, heading: messages.Heading, error: Exception, words: str
+    ) -> bytes:
         self.failed.append((heading, error))
         _log.warning("%s: %s", heading.phase[:40], type(error).__name__)
-        return pack(Packet(heading, {}, {ERROR: words}))
+        return messages.pack(messages.Packet(heading, {}, {messages.ERROR: words}))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,21 +243,22 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         secret = None if known else self.files.noise_key(self.run)
         return RunSeeds(run.order.seed, secret)
 
-    def finish(self, risk: Floats, asked: bool, found: str) -> Scores:
+    def finish(self, risk: Floats, asked: bool, found: str) -> messages.Scores:
         """Write the risks of the site's people; send them if asked and allowed.
 
         They leave upon one digest ``found`` of what they follow from: upon another
         they would reveal more of people than their risks.
         """
-        text = risks_text(dict(enumerate(risk.tolist())))
+        lines = [f"{person},{one:.6g}\n" for person, one in enumerate(risk.tolist())]
+        text = "person,probability\n" + "".join(lines)
         store.replace_text(self.folder / RISKS, text)
         if not asked:
-            return Scores()
+            return messages.Scores()
         run = self.admitted
         if not run.site.policy.give_scores:
             raise PolicyError("give_scores", "this site keeps its scores")
         run.noted.require(0, "finish", found)
-        return Scores(risk)
+        return messages.Scores(risk)
 
     def _forget(self) -> None:
         """Return to the state before the first call, except for what is on disk."""
@@ -273,9 +266,9 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         self.heard = ""
         self.forget_last()
         self.start()
-        self.handlers = {Hello: self._hello}
+        self.handlers = {messages.Hello: self._hello}
 
-    def _hello(self, call: Hello, number: int) -> SiteFacts:
+    def _hello(self, call: messages.Hello, number: int) -> messages.SiteFacts:
         """Decide whether the site takes part, and say how many people it has."""
         del number
         try:
@@ -283,19 +276,19 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         except Exception:
             self._forget()
             raise
-        self.handlers = {Hello: self._hello, **self.start()}
+        self.handlers = {messages.Hello: self._hello, **self.start()}
         self._admitted, self.heard = admitted, found
         traces = admitted.home.traces
         promised = admitted.order.squared_mu(traces.clock)
         self.reports_seconds = promised is None
-        return SiteFacts(
+        return messages.SiteFacts(
             traces.people,
             len(traces.regions),
             regions_sha256(traces.regions),
             as_plain(traces.clock),
         )
 
-    def _admit(self, call: Hello) -> tuple[Admitted[OrderT], str]:
+    def _admit(self, call: messages.Hello) -> tuple[Admitted[OrderT], str]:
         """The run and its digest, if allowed, paid for, and the same as before."""
         if call.method != self.order_type.method:
             raise DataError("a run of another method")
@@ -310,8 +303,7 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         found = digest(order.identity, fingerprint(home))
         noted.refuse_other(0, "hello", found)
         if (cost := order.squared_mu(home.traces.clock)) is not None:
-            bound = Bound(policy.most_epsilon, policy.delta, policy.relation)
-            admit(self.files.folder / PROMISES, Promise(self.run, cost), bound)
+            admit(self.files.folder / PROMISES, self.run, cost, policy)
         noted.require(0, "hello", found)
         return Admitted(order, site, home, noted), found
 

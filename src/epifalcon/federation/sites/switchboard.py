@@ -13,16 +13,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal, Protocol, TypeVar
 
 from epifalcon import store
 from epifalcon.errors import (
-    CorruptFileError,
     DataError,
     EpifalconError,
-    SettingsError,
     TooFewSitesError,
 )
 from epifalcon.federation.messages import (
@@ -35,7 +34,7 @@ from epifalcon.federation.messages import (
     unpack,
 )
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.files import REPLAYED
+from epifalcon.federation.sites.files import REPLAYED, read_journal
 from epifalcon.privacy.chain import Journal
 from epifalcon.settings import build
 
@@ -98,8 +97,12 @@ class Troubles:
     """All failures of a run in their order, stored on disk if there is a ``path``."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self.listed = self._read()
+        self._path, self.listed = path, list[Trouble]()
+        self._journal: Journal | None = None
+        if path is not None:
+            self._journal = Journal(path)
+            parse = partial(build, Trouble)
+            self.listed = read_journal(path, self._journal, parse)
 
     def add(self, new: list[Trouble]) -> None:
         """Store failures on which the next calls depend, before those leave."""
@@ -112,19 +115,10 @@ class Troubles:
         dropped = set(gone)
         self.listed = [one for one in self.listed if one not in dropped]
         if self._path is not None and dropped:
-            lines = [json.dumps(asdict(one)) for one in self.listed]
-            store.replace_text(self._path, "".join(f"{line}\n" for line in lines))
-            self.listed = self._read()
-
-    def _read(self) -> list[Trouble]:
-        self._journal = None if self._path is None else Journal(self._path)
-        text = "" if self._journal is None else self._journal.read()
-        try:
-            return [build(Trouble, json.loads(line)) for line in text.splitlines()]
-        except (ValueError, TypeError, AttributeError, SettingsError):
-            raise CorruptFileError(
-                f"{self._path}: holds a line that was not written there"
-            ) from None
+            lines = [f"{json.dumps(asdict(one))}\n" for one in self.listed]
+            store.replace_text(self._path, "".join(lines))
+            self._journal = Journal(self._path)
+            self._journal.read()
 
 
 @dataclass
