@@ -65,6 +65,7 @@ def test_each_morning_a_day_comes_in_and_a_list_goes_out(
     assert (found["day"], found["first_day"], found["people"]) == (7, 1, 82)
     assert found["newcomers"] == []
     assert found["seen"] == 80
+    assert "positive" not in {one["known"] for one in found["highest"]}
     assert epifalcon("inspect", state, "--quiet").code == 0
 
 

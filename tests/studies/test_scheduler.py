@@ -218,7 +218,7 @@ def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
         assert again["fine"][seed].metrics == first["fine"][seed].metrics
         store.verify(two.run_folder(seed))
     assert sorted(one.name for one in two.folder.iterdir()) == [
-        *("manifest.json", "seed-0", "seed-1", "settings.toml"),
+        *("manifest.json", "seed-0", "seed-1", "settings.toml")
     ]
     (two.folder / "settings.toml").write_text("damaged")
     (found,) = run_comparisons([two], ONE, silent)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from epifalcon.experiments.explaining import Explanation
     from epifalcon.experiments.predicting import Scored
     from epifalcon.experiments.risks import Risks
+    from epifalcon.experiments.run_folder import FinishedRun
     from epifalcon.progress import Progress
 
 _SHOWN = 10
@@ -66,6 +67,7 @@ def predict(
     Example: epifalcon predict demo --out risks.csv
     """
     from epifalcon.experiments.risks import require_writable
+    from epifalcon.experiments.run_folder import FinishedRun
 
     del own  # Loaded as the option was read.
     if known is not None and city is None:
@@ -78,9 +80,13 @@ def predict(
         raise SettingsError("give new people by --city or by --traces, not by both")
     require_writable(out, overwrite=overwrite)
     screen = Screen(json=json, quiet=quiet)
-    with screen.progress() as progress:
-        scored = _score(run, method, city, known, traces, tests, progress)
-    risks, spent = scored.risks, scored.spent
+    finished = FinishedRun.open(run, method)
+    if city is None and traces is None:
+        risks, spent = finished.risks(), None
+    else:
+        with screen.progress() as progress:
+            scored = _score(finished, city, known, traces, tests, progress)
+        risks, spent = scored.risks, scored.spent
     _write(
         risks, out, overwrite, "; what this scoring cost stays spent" if spent else ""
     )
@@ -88,7 +94,7 @@ def predict(
     screen.figures(
         {
             "run": run,
-            "method": scored.method,
+            "method": finished.method,
             "city": city,
             "traces": traces,
             "people": len(risks),
@@ -119,21 +125,14 @@ def predict(
 
 
 def _score(
-    folder: Path,
-    method: str | None,
+    run: "FinishedRun",
     city: Path | None,
     known: Path | None,
     traces: Path | None,
     tests: Path | None,
     progress: "Progress",
 ) -> "Scored":
-    """Read the risks of the run's people, or score new ones."""
-    from epifalcon.experiments.predicting import Scored
-    from epifalcon.experiments.run_folder import FinishedRun
-
-    run = FinishedRun.open(folder, method)
-    if city is None and traces is None:
-        return Scored(run.method, run.risks(), None)
+    """Score new people; imports torch."""
     from epifalcon.experiments.predicting import Newcomers, require_inductive, score
 
     require_inductive(run)

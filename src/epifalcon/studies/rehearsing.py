@@ -41,7 +41,7 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
-from epifalcon.types import Probabilities
+from epifalcon.types import Plain, Probabilities
 
 RUN = "rehearsal"
 _START_SECONDS = 120.0
@@ -131,7 +131,8 @@ def rehearse(
         "max_difference_to_in_process": max(
             over_sites.difference(alone), float(np.abs(scores - scores_alone).max())
         ),
-        **dealt.judged(wanted.experiment, scores, scores_alone),
+        "metrics": dealt.metrics(wanted.experiment, scores),
+        "in_process_metrics": dealt.metrics(wanted.experiment, scores_alone),
         **{name: summary[name] for name in ("best_round", "law") if name in summary},
         "epsilon": summary["epsilon"],
         "troubles": summary["sites"]["troubles"],
@@ -152,17 +153,11 @@ class Dealt:
         """In all sites."""
         return sum(home.traces.people for home in self.homes)
 
-    def judged(
-        self, experiment: Experiment, over_sites: Probabilities, alone: Probabilities
-    ) -> dict[str, Any]:
-        """Metrics of both runs on hidden people."""
+    def metrics(self, experiment: Experiment, risk: Probabilities) -> Plain:
+        """Return the metrics of a run on hidden people."""
         hidden = self.labels.hidden.open("the rehearsal's result")
         recall = experiment.pathogen.extinction_recall
-        both = {"metrics": over_sites, "in_process_metrics": alone}
-        return {
-            name: as_plain(evaluate(found[hidden.person], hidden.infected, recall))
-            for name, found in both.items()
-        }
+        return as_plain(evaluate(risk[hidden.person], hidden.infected, recall))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import logging
 import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,18 +258,10 @@ class _Task:
         return self.plan.place(self.seed, self.method)
 
     @property
-    def size(self) -> int:
-        return _size(self.plan)
-
-
-@dataclass(frozen=True)
-class _History:
-    """What methods took before, in cities of one size."""
-
-    peak_mb: dict[str, float] = field(default_factory=dict)
-    """The largest memory of each method."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Duration of each method's latest process."""
+    def kind(self) -> tuple[int, str]:
+        """Size of the city, and the method: equal ones cost about the same."""
+        city = self.plan.experiment.city
+        return city.people * city.clock.slots, self.method
 
 
 class Simulations:
@@ -384,8 +376,10 @@ class Scheduler:
         """Jobs that were killed before: they run alone."""
         self._lost: dict[tuple[Path, int], Failed] = {}
         """Folder and seed of cities that could not be made."""
-        self._history: dict[int, _History] = {}
-        """By the size of a city."""
+        self._peak_mb: dict[tuple[int, str], float] = {}
+        """The largest memory, by size of the city and method."""
+        self._seconds: dict[tuple[int, str], float] = {}
+        """Duration of the latest process, by size of the city and method."""
         self._simulations = Simulations()
 
     def open(self, plan: Plan, held: contextlib.ExitStack) -> None:
@@ -394,7 +388,6 @@ class Scheduler:
         threads = begin_folder(plan, self._workers.threads, self._simulations)
         for seed in plan.seeds:
             held.enter_context(alone(plan.run_folder(seed)))
-        self._history.setdefault(_size(plan), _History())
         self._plans.append(plan)
         self._threads[plan.folder] = threads
         for seed in plan.seeds:
@@ -474,24 +467,22 @@ class Scheduler:
         may be the longest of all.
         """
         task = self._tasks[job.name]
-        took = self._history[task.size].seconds
-        return task.seed, -took.get(task.method, math.inf)
+        return task.seed, -self._seconds.get(task.kind, math.inf)
 
     def needed_mb(self, job: Job) -> float:
         """Return the memory that a job probably needs."""
         if job.name in self._exclusive:
             return math.inf
         task = self._tasks[job.name]
-        peak = self._history[task.size].peak_mb.get(task.method)
-        if peak is not None:
-            return _MARGIN * peak
-        return _BASE_MB + task.size * _BYTES_PER_VISIT / 2**20
+        if task.kind in self._peak_mb:
+            return _MARGIN * self._peak_mb[task.kind]
+        return _BASE_MB + task.kind[0] * _BYTES_PER_VISIT / 2**20
 
     def note(self, ended: Ended) -> None:
         """Record how a worker ended; ``WriteError`` where no other could continue."""
         self._ended.add(ended.job.name)
         task = self._tasks[ended.job.name]
-        self._history[task.size].seconds[task.method] = ended.seconds
+        self._seconds[task.kind] = ended.seconds
         measured = Measured.load(task.place)
         if measured is not None:
             self._learn(task, measured)
@@ -499,11 +490,10 @@ class Scheduler:
         _store_failure(ended, task.place, done=measured is not None, source=source)
 
     def _learn(self, task: _Task, measured: Measured) -> None:
-        history = self._history[task.size]
-        peak = max(measured.peak_rss_mb or 0.0, history.peak_mb.get(task.method, 0.0))
+        peak = max(measured.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
         if peak:
-            history.peak_mb[task.method] = peak
-        history.seconds.setdefault(task.method, measured.seconds)
+            self._peak_mb[task.kind] = peak
+        self._seconds.setdefault(task.kind, measured.seconds)
 
     def results(self, plan: Plan, failed: Failed | None = None) -> Results:
         """Return the results of ``plan``; ``failed`` if it could not begin."""
@@ -521,19 +511,15 @@ class Scheduler:
     def report(self, progress: Progress, running: Sequence[Running]) -> None:
         """Report finished jobs, workers under way and the estimated time left."""
         begun = {one.job.name: one.seconds for one in running}
-        left, known = 0.0, False
+        left: float | None = None
         for name in self._tasks.keys() - self._ended:
-            task = self._tasks[name]
-            took = self._history[task.size].seconds
+            size, method = self._tasks[name].kind
+            took = {one: t for (of, one), t in self._seconds.items() if of == size}
             if took:
-                known = True
-                mean = sum(took.values()) / len(took)
-                expected = took.get(task.method, mean)
-                left += max(0.0, expected - begun.get(name, 0.0))
+                expected = took.get(method, sum(took.values()) / len(took))
+                left = (left or 0.0) + max(0.0, expected - begun.get(name, 0.0))
         done, total = len(self._ended), len(self._tasks)
-        _report(
-            progress, "methods and seeds", done, total, running, left if known else None
-        )
+        _report(progress, "methods and seeds", done, total, running, left)
 
 
 def _report(
@@ -565,11 +551,6 @@ def _duration(seconds: float) -> str:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
-
-
-def _size(plan: Plan) -> int:
-    city = plan.experiment.city
-    return city.people * city.clock.slots
 
 
 def _reason(error: Exception) -> str:

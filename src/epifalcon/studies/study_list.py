@@ -29,37 +29,38 @@ _STUDIES: dict[str, Study] = {
 
 
 def study_names() -> list[str]:
-    """Every study's name, in order."""
+    """Return every study's name, in order."""
     return list(_STUDIES)
 
 
 def find_study(name: str) -> Study:
-    """The study called ``name``, or ``SettingsError`` with the nearest name."""
+    """Return the study called ``name``, or raise ``SettingsError`` with the nearest."""
     if name not in _STUDIES:
         raise SettingsError(unknown_name("study", name, _STUDIES))
     return _STUDIES[name]
 
 
 def told_studies() -> list[dict[str, Any]]:
-    """What ``epifalcon study list --json`` prints of each study."""
-    return [
-        {
-            "name": study.name,
-            "title": study.title,
-            "what": study.what,
-            "paper": study.shows,
-            "scales": {one: _told_scale(study, one) for one in SCALES},
-        }
-        for study in _STUDIES.values()
-    ]
-
-
-def _told_scale(study: Study, scale: Any) -> dict[str, Any]:  # noqa: ANN401
-    planned = plan_study(study, Asked(scale=scale), Path())
-    return {
-        "seeds": len(planned.seeds),
-        "first_seed": planned.seeds[0],
-        "runs": planned.runs,
-        "cpu_hours": study.cpu_hours.get(scale),
-        "cells": {cell.label: list(cell.methods) for cell in planned.cells},
-    }
+    """Return what ``epifalcon study list --json`` prints of each study."""
+    found = []
+    for study in _STUDIES.values():
+        scales = {}
+        for one in SCALES:
+            planned = plan_study(study, Asked(scale=one), Path())
+            scales[one] = {
+                "seeds": len(planned.seeds),
+                "first_seed": planned.seeds[0],
+                "runs": planned.runs,
+                "cpu_hours": study.cpu_hours.get(one),
+                "cells": {cell.label: list(cell.methods) for cell in planned.cells},
+            }
+        found.append(
+            {
+                "name": study.name,
+                "title": study.title,
+                "what": study.what,
+                "paper": study.shows,
+                "scales": scales,
+            }
+        )
+    return found

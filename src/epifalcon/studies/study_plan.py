@@ -7,7 +7,7 @@ cell whose runs are in a folder of the user's choice.
 
 import importlib.metadata
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     """Plan the part of ``study`` that ``asked`` names; nothing is written yet."""
     count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
-    cells = _chosen(study, _labelled(study, asked), asked.methods)
+    cells = _requested(study, asked)
     plans: dict[str, Plan] = {}
     by_folder: dict[Path, Plan] = {}
     for cell in cells:
@@ -112,34 +112,28 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     return Planned(study, asked.scale, seeds, tuple(cells), plans, command, asked)
 
 
-def _labelled(study: Study, asked: Asked) -> list[Cell]:
-    """Return the requested cells, in the study's order."""
+def _requested(study: Study, asked: Asked) -> list[Cell]:
+    """Return the requested cells with the requested methods; none without methods."""
     cells = list(study.cells(asked.scale))
     labels = [cell.label for cell in cells]
-    for wanted in asked.cells:
-        if wanted not in labels:
-            raise SettingsError(unknown_name("cell", wanted, labels))
-    return [cell for cell in cells if not asked.cells or cell.label in asked.cells]
-
-
-def _chosen(
-    study: Study, cells: Sequence[Cell], methods: tuple[str, ...]
-) -> list[Cell]:
-    """Return the cells with the requested methods only; cells without any are out."""
-    if not methods:
-        return list(cells)
-    wanted = {entry(one).name for one in methods}
+    for label in asked.cells:
+        if label not in labels:
+            raise SettingsError(unknown_name("cell", label, labels))
+    cells = [cell for cell in cells if not asked.cells or cell.label in asked.cells]
+    if not asked.methods:
+        return cells
+    wanted = {entry(one).name for one in asked.methods}
     there = {method for cell in cells for method in cell.methods}
     if missing := sorted(wanted - there):
         raise SettingsError(
             f"study {study.name} has no method {', '.join(missing)}, only "
             f"{', '.join(sorted(there))}"
         )
-    kept = [
+    chosen = [
         replace(cell, methods=tuple(one for one in cell.methods if one in wanted))
         for cell in cells
     ]
-    return [cell for cell in kept if cell.methods]
+    return [cell for cell in chosen if cell.methods]
 
 
 def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
