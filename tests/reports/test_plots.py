@@ -63,6 +63,8 @@ def test_lines_have_intervals_and_the_papers_none():
     figure = lines([panel(dashed=dashed, log_x=True), panel()])
     first, second = figure.axes
     assert (first.get_xscale(), second.get_xscale()) == ("log", "linear")
+    figure.draw_without_rendering()
+    assert {"1", "2"} <= {one.get_text() for one in first.get_xticklabels()}
     # One line with error bars, one without; on the right both have them.
     assert (len(first.containers), len(second.containers)) == (1, 2)
     ours = first.containers[0].lines[0]
@@ -73,18 +75,6 @@ def test_lines_have_intervals_and_the_papers_none():
     assert lines([panel(series={})]) is None
     one, other = (line.lines[0].get_xdata()[0] for line in second.containers)
     assert 0 < other - one < 0.05, "intervals would hide each other"
-
-
-def test_axes_have_numbers_as_people_write_them():
-    series = {"ours": [Point(500, 3.0), Point(1000, 5.0), Point(2000, 40.0)]}
-    (axes,) = lines([panel(series=series, log_x=True, log_y=True)]).axes
-    axes.figure.draw_without_rendering()
-    across = {one.get_text() for one in axes.get_xticklabels()}
-    assert {"500", "1,000", "2,000"} <= across
-    assert {"5", "10", "20"} <= {one.get_text() for one in axes.get_yticklabels()}
-    (axes,) = lines([panel()]).axes
-    axes.figure.draw_without_rendering()
-    assert all(float(place).is_integer() for place in axes.get_xticks())
 
 
 def test_dots_show_the_papers_figure_and_the_protocol():

@@ -92,13 +92,10 @@ def test_a_bound_is_quoted_with_all_that_it_needs_to_mean_something():
     assert "the odds of a guess may grow 2,981 times, a weak bound" in said
     assert "epsilon is 8.91" in said
     assert "2 things leave without any bound" in said
-
-
-def test_results_that_leave_without_noise_are_named():
+    assert "results leave" not in said
     domains = {"channel": "pseudo domains", "what": "cases", "rounds": 1}
     bare = card(unprotected=[domains])
     assert "results leave without noise" in bare.sentence()
-    assert "results leave" not in card().sentence()
     assert any("pseudo domains" in one for one in bare.figures()["caveats"])
 
 
