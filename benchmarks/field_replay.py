@@ -12,7 +12,6 @@ import numpy as np
 
 from benchmarks.measuring import in_a_process_of_its_own, timed
 from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.marginals import current_risk
 from epifalcon.belief_propagation.saved_state import PublishedField
 from epifalcon.belief_propagation.settings import (
     FieldSettings,
@@ -118,7 +117,7 @@ def _run(preset: str) -> dict[str, Any]:
         again, _ = timed(lambda one=world: one.batch(_DAYS, FieldSettings().sweeps))
         peer.append(again)
         people, _, field = world.batch(_DAYS, _RESTED)
-        rested = current_risk(people, field.messages())
+        rested = people.current_risk(field.messages())
         rows[f"seed {seed}"] = row = {"batch": {"auc": world.auc(people.risk)}}
         for days in _WINDOWS:
             seconds, window = timed(lambda one=world, length=days: one.replayed(length))

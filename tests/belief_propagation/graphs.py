@@ -7,14 +7,14 @@ from epifalcon.belief_propagation.inference import (
     FactorGraph,
     InitialHazard,
     add_sums,
-    finish,
     infer,
 )
-from epifalcon.belief_propagation.rates import force_of_infection, rates_for
+from epifalcon.belief_propagation.seir_chain import rates_for
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.mobility.traces import Traces
+from tests.methods.encounters import force_of
 
 UNDAMPED = FieldSettings(sweeps=20, renewed=1.0, caution=0.0, slower=1.0)
 
@@ -33,7 +33,7 @@ class Cohorts:
 
     def end(self, received):
         for cohort in self.cohorts:
-            cohort.listen(received)
+            cohort.end(received)
 
     @property
     def risk(self):
@@ -67,9 +67,8 @@ def cohorts_of(scene, known, parts=None):
 
 def graph_of(scene, crowd):
     traces, rule = scene.traces, scene.rule
-    force = force_of_infection(traces, scene.pathogen, rule)
     over = rule.contact == "I/S"
-    return FactorGraph(traces.clock, force, rule.chance, crowd, over)
+    return FactorGraph(traces.clock, force_of(scene), rule.chance, crowd, over)
 
 
 def start_of(known, rates, slots):
@@ -87,7 +86,7 @@ def converge(people, graph, known, rates, settings=UNDAMPED, law="one"):
         settings,
         Transmission(law, TransmissionSettings(from_sweep=2)),
     )
-    finish(people, graph, state)
+    people.end(graph.messages(state.sums, state.factor))
     return state
 
 

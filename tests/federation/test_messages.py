@@ -70,7 +70,7 @@ RECORDS = [
             field_messages.Sweep,
             field_messages.End,
             field_messages.Judge,
-            field_messages.FieldCounted,
+            field_messages.Counted,
             field_messages.FieldSums,
             field_messages.Losses,
         ),

@@ -3,9 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from epifalcon.belief_propagation.rates import force_of_infection, rates_for
+from epifalcon.belief_propagation.seir_chain import force_by_share, rates_for
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.reproduction_number import mean_share_of_others
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -36,13 +37,22 @@ def known_of(people, tests):
     return Known.from_tests(people, person, result.astype(np.bool_), slot)
 
 
+def force_of(scene):
+    """kappa beta dt, by the true share of others among the people present."""
+    traces, rule = scene.traces, scene.rule
+    if traces.by_slot.max() < 0:
+        return 0.0
+    share = mean_share_of_others(traces, rule.contact)
+    return force_by_share(share, traces.clock, scene.pathogen, rule)
+
+
 def world_of(scene):
     """The scene as exact inference wants it."""
     traces = scene.traces
     chances = rates_for(traces.people, traces.clock, scene.pathogen, scene.rule)
     return World(
         scene.traces.by_slot.tolist(),
-        force_of_infection(traces, scene.pathogen, scene.rule),
+        force_of(scene),
         chances.leave_exposed,
         chances.recover,
         chances.seeded,

@@ -36,17 +36,7 @@ def fitted(known, scene=None, **more):
     return placed(FalconField, scene or town_scene(), wishes).fit(known)
 
 
-def test_nobody_s_own_result_moves_its_own_risk_by_a_bit():
-    """Nor does it have a part in the law of transmission by which it is told."""
-    known = town.known()
-    before = fitted(known).predict_proba()
-    for person in known.person[::11]:
-        after = fitted(town.flipped(known, [person])).predict_proba()
-        assert after[person] == before[person]
-        assert (after != before).any()
-
-
-def test_nor_does_it_move_what_the_risk_is_bent_by(monkeypatch):
+def test_nobody_s_own_result_moves_what_its_own_risk_is_bent_by(monkeypatch):
     """Bent whether or not it helps: a town of 80 would hardly ever show."""
     monkeypatch.setattr(falcon_field, "choose_scaling", calibration.fit_scaling)
     monkeypatch.setattr(calibration, "LEAST_PEOPLE", 3)
@@ -58,17 +48,11 @@ def test_nor_does_it_move_what_the_risk_is_bent_by(monkeypatch):
     assert bent.scores.diagnostics["offset"] != 0
     assert (before != risk).all()
     np.testing.assert_array_equal(bent.scores.masked_risk, before[bent.scores.masked])
+    assert sorted(bent.scores.masked) == sorted(known.person)
     for person in known.person[::11]:
         after = fitted(town.flipped(known, [person]), field=field).predict_proba()
         assert after[person] == before[person]
         assert (after != before).any()
-
-
-def test_the_masked_are_the_tested():
-    known = town.known()
-    found = fitted(known).scores
-    assert sorted(found.masked) == sorted(known.person)
-    assert found.diagnostics["law"] in TransmissionSettings().among
 
 
 def regional(seed=0):
@@ -173,30 +157,18 @@ def test_a_run_that_is_shyer_as_a_whole_gets_the_mean_of_those_held_out():
     shy = expit(np.log(risk / (1 - risk)) - 0.6)
     found = recalibrated(shy, held, known).line(shy)[TESTED:]
     assert found.mean() == pytest.approx(alike.line(risk)[TESTED:].mean())
-
-
-def test_nobody_held_out_changes_nothing():
-    risk, _, known = told_too_low()
     nobody = [HeldOut(risk, np.zeros(PEOPLE, np.bool_))]
     for held in ([], nobody):
-        found = recalibrated(risk, held, known).line(risk)
-        np.testing.assert_array_equal(found, risk)
+        np.testing.assert_array_equal(recalibrated(risk, held, known).line(risk), risk)
 
 
 def test_a_run_tells_an_interval_where_one_is_wished_for():
     one = TransmissionSettings(law="one", choosing_sweeps=3)
     field = FieldSettings(sweeps=4, folds=3, region=one, ensemble=3)
-    found = (
-        placed(FalconField, town_scene(), FieldWishes(field=field))
-        .fit(town.known())
-        .scores
-    )
     plain = dataclasses.replace(field, ensemble=0)
-    without = placed(FalconField, town_scene(), FieldWishes(field=plain)).fit(
-        town.known()
-    )
-    np.testing.assert_array_equal(found.risk, without.scores.risk)
-    assert without.scores.low is None
+    found, without = (fitted(town.known(), field=one).scores for one in (field, plain))
+    np.testing.assert_array_equal(found.risk, without.risk)
+    assert without.low is None
     assert (found.low < found.risk).all()
     assert (found.risk < found.high).all()
     width = found.diagnostics["interval_width"]

@@ -3,7 +3,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from epifalcon.belief_propagation.rates import force_of_infection, rates_for
 from epifalcon.epidemic.draws import Variation
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
@@ -23,13 +22,11 @@ from epifalcon.methods.hbp import (
     share_infected,
 )
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import FIERCE, known_of, scene_of, world_of
 from tests.oracles.cities import random_traces
 from tests.oracles.exact_inference import posterior
-from tests.oracles.pairwise_bp import PairwiseBp, allowed_slots
 from tests.scenes import Scene, placed
 from tests.studies import town
 
@@ -69,63 +66,24 @@ def test_nobody_s_own_result_moves_its_own_risk_by_a_bit(method):
         assert (after != before).any()
 
 
-def test_the_masked_are_the_tested():
-    known = town.known()
-    found = placed(Hbp, town_scene(), QUICK).fit(known).scores
+def test_the_masked_are_the_tested_and_progress_is_told():
+    seen, known = [], town.known()
+    scene = dataclasses.replace(
+        town_scene(), progress=lambda *words: seen.append(words[1:])
+    )
+    found = placed(Hbp, scene, QUICK).fit(known).scores
     assert sorted(found.masked) == sorted(known.person)
     assert (found.masked_risk == found.risk[found.masked]).all()
     assert found.steps == found.diagnostics["sweeps"] > 0
-
-
-def test_positive_company_raises_and_negative_company_lowers_risk():
-    scene = scene_of([[0, 0, 1, 1, 2, 2]] * 6, kappa=0.1)
-    settings = HbpSettings(folds=0)
-    risk = (
-        placed(Hbp, scene, settings)
-        .fit(known_of(6, [(0, 5, 1), (2, 5, 0)]))
-        .predict_proba()
-    )
-    assert risk[1] > risk[4] > risk[3]
-    assert risk[4] == pytest.approx(risk[5], abs=1e-6)
+    done = [words[0] for words in seen]
+    assert done == sorted(done)
+    assert done[-1] == seen[-1][1] == found.steps
 
 
 @pytest.mark.parametrize("tests", [[], [(0, 1, 0)], [(0, 1, 1)]])
 def test_who_is_alone_can_only_be_a_seed(tests):
     risk = placed(Hbp, scene_of([[0, 1, 2]] * 2), QUICK).fit(known_of(3, tests))
     np.testing.assert_allclose(risk.predict_proba(), 1 / 3, atol=1e-5)
-
-
-def pairwise(scene, known, sweeps=15):
-    traces = scene.traces
-    rates = rates_for(traces.people, traces.clock, scene.pathogen, scene.rule)
-    force = force_of_infection(traces, scene.pathogen, scene.rule)
-    window = allowed_slots(known, traces.slots)
-    told = PairwiseBp(traces.by_slot, force, rates, window)
-    for _ in range(sweeps):
-        risk = told.sweep(damping=0.3)
-    return risk
-
-
-def test_it_ranks_as_well_as_messages_from_person_to_person():
-    ours, theirs, infected = [], [], []
-    words = ["city.people=80", "city.regions=60", "city.days=6", "city.slot_hours=6"]
-    for seed in range(8):
-        scene, labels = world("hamlet", *words, "outbreak.seed_count=5", seed=seed)
-        risk = (
-            placed(Hbp, scene, HbpSettings(folds=0)).fit(labels.known).predict_proba()
-        )
-        by_pairs = pairwise(scene, labels.known)
-        truth = labels.hidden.open("a test")
-        assert np.corrcoef(risk[truth.person], by_pairs[truth.person])[0, 1] > 0.95
-        ours.append(risk[truth.person])
-        theirs.append(by_pairs[truth.person])
-        infected.append(truth.infected)
-    found, wanted = (
-        evaluate(np.concatenate(one), np.concatenate(infected), 0.8)
-        for one in (ours, theirs)
-    )
-    assert found.auc > wanted.auc - 0.01
-    assert found.log_loss < wanted.log_loss + 0.01
 
 
 @pytest.mark.parametrize("preset", ["larger-sars", "larger-omicron"])
@@ -148,22 +106,6 @@ def test_the_sweeps_converge_and_the_risks_are_calibrated(preset):
     assert found.log_loss < uninformed
 
 
-def test_progress_is_told():
-    seen = []
-    scene = town_scene()
-    told = Scene(
-        scene.traces,
-        0,
-        scene.pathogen,
-        scene.rule,
-        progress=lambda *words: seen.append(words),
-    )
-    placed(Hbp, told, QUICK).fit(town.known())
-    done = [words[1] for words in seen]
-    assert done == sorted(done)
-    assert done[-1] == seen[-1][2]
-
-
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
@@ -176,18 +118,6 @@ def test_progress_is_told():
 def test_wrong_settings_are_refused(settings, wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         settings(**wrong)
-
-
-def test_clock_of_one_slot():
-    traces = Traces(
-        np.zeros((1, 3), np.int32), Clock(24, 1), Regions("area", np.zeros((1, 2)))
-    )
-    risk = (
-        placed(Hbp, Scene(traces))
-        .fit(known_of(3, [(0, 0, 1), (1, 0, 0)]))
-        .predict_proba()
-    )
-    assert ((risk >= 0) & (risk <= 1)).all()
 
 
 # Mean field
@@ -265,12 +195,6 @@ def risk_of(cls, traces, known, truth=None):
     return placed(cls, scene, WHOLE).fit(known).predict_proba()
 
 
-def test_with_factors_of_1_it_is_hbp():
-    traces, truth, labels = varied(rule=BELIEVED)
-    told = risk_of(HbpTrueFactors, traces, labels.known, truth)
-    np.testing.assert_array_equal(told, risk_of(Hbp, traces, labels.known))
-
-
 def test_a_factor_for_all_is_a_factor_on_beta():
     traces, truth, labels = varied()
     twice = Variation(np.full(6, 2.0))
@@ -314,25 +238,6 @@ def test_of_the_truth_it_reads_the_factors_alone():
     )
 
 
-def test_to_know_the_factors_helps():
-    words = ["city.people=800", "city.regions=150", "outbreak.seed_count=16"]
-    settings = Experiment.load("hamlet+regional-1.5", words)
-    gaps = []
-    for seed in range(4):
-        traces = make_city(settings, seed)
-        epidemic = next(run_epidemics(settings, traces, seed))
-        hidden = epidemic.labels.hidden.open("a test")
-        scene = Scene(traces, 0, settings.pathogen, settings.believed_rule)
-        told = dataclasses.replace(scene, ground_truth=epidemic.outbreak)
-        found = (placed(HbpTrueFactors, told, WHOLE), placed(Hbp, scene, WHOLE))
-        risks = [one.fit(epidemic.labels.known).predict_proba() for one in found]
-        best, plain = (
-            evaluate(one[hidden.person], hidden.infected, 0.8).auc for one in risks
-        )
-        gaps.append(best - plain)
-    assert np.mean(gaps) > 0.03
-
-
 def test_it_is_no_method():
     traces, truth, labels = varied()
     assert HbpTrueFactors.kind == "ceiling"
@@ -360,28 +265,21 @@ def share(known, slot, rule=TEN):
     return share_infected(rule, SARS_COV_2, known, slot)
 
 
-def test_infections_grow_by_one_factor_a_slot():
+def test_infections_grow_by_one_factor_a_slot_until_the_mean_test():
     known = results_at(200, 300, slot=80)
     found = np.array([share(known, slot) for slot in (0, 20, 40, 60, 80)])
     assert found[0] == pytest.approx(0.01)
     assert found[-1] == pytest.approx(0.4, rel=0.01)
     assert found[1:] / found[:-1] == pytest.approx([found[1] / found[0]] * 4)
-
-
-def test_nobody_is_thought_infected_after_the_tests_by_growth_alone():
-    known = results_at(200, 300, slot=80)
     assert share(known, 81) == share(known, 800) == share(known, 80)
-
-
-def test_tests_of_several_slots_count_in_their_mean():
     mixed = known_of(1000, [(one, 40 + 80 * (one % 2), one < 99) for one in range(200)])
     assert share(mixed, 30) == share(results_at(99, 101, slot=80), 30)
+    assert share(known_of(1000, []), 40) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
     ("known", "rule"),
     [
-        (known_of(1000, []), TEN),
         (results_at(0, 300, slot=9), TEN),
         (results_at(300, 0, slot=9), TEN),
         (results_at(5, 5, slot=0), TEN),
@@ -397,17 +295,13 @@ def test_it_is_a_share_whatever_is_known(known, rule):
         assert begun_by(rule, found).wished_seeds(SARS_COV_2, 500) >= 1
 
 
-def test_without_tests_it_is_the_seeds():
-    assert share(known_of(1000, []), 40) == pytest.approx(0.01)
-
-
 def test_seeds_that_were_named_are_forgotten():
     named = OutbreakSettings(seed_people=(3, 4), kappa=2.0, model="sir")
     assert begun_by(named, 0.3) == OutbreakSettings(
         seed_share=0.3, kappa=2.0, model="sir"
     )
-    placed = OutbreakSettings(seed_count=2, seed_regions=(1,))
-    assert begun_by(placed, 0.3).wished_seeds(SARS_COV_2, 100) == 30
+    regional = OutbreakSettings(seed_count=2, seed_regions=(1,))
+    assert begun_by(regional, 0.3).wished_seeds(SARS_COV_2, 100) == 30
 
 
 @pytest.mark.parametrize(

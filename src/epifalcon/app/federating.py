@@ -13,7 +13,7 @@ from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
-    from epifalcon.federation.nvflare.admin import JobStatus
+    from epifalcon.federation.nvflare.jobs import JobStatus
 
 app = typer.Typer(
     help="Run Falcon over sites that keep their own data: NVFlare, mutual TLS.",
@@ -217,8 +217,7 @@ def submit(
     Example: epifalcon federate submit kits/admin --run first --mode local --wait
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET
-    from epifalcon.federation.nvflare.admin import connect
-    from epifalcon.federation.nvflare.jobs import job_of
+    from epifalcon.federation.nvflare.jobs import connect, job_of
     from epifalcon.federation.nvflare.provisioning import open_kit
     from epifalcon.federation.settings import SiteRules
     from epifalcon.federation.sites.files import require_run_name
@@ -255,7 +254,7 @@ def status(kit: AdminKit, as_json: options.Json = False) -> None:
 
     Example: epifalcon federate status kits/admin
     """
-    from epifalcon.federation.nvflare.admin import connect
+    from epifalcon.federation.nvflare.jobs import connect
     from epifalcon.settings import as_plain
 
     screen = Screen(json=as_json)
@@ -280,7 +279,7 @@ def stop(
 
     Example: epifalcon federate stop kits/admin JOB
     """
-    from epifalcon.federation.nvflare.admin import connect
+    from epifalcon.federation.nvflare.jobs import connect
 
     with connect(kit) as admin:
         admin.stop(job)

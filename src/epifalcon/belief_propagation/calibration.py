@@ -12,6 +12,7 @@ infection, not of a positive result.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, minimize
@@ -108,45 +109,36 @@ def chance_of_positive(risk: Probabilities, errors: TestErrors) -> Probabilities
     return np.asarray(wrong + (1 - wrong - errors.false_negative) * risk)
 
 
-@dataclass(frozen=True, eq=False)
-class _Posterior:
-    """Minus the log posterior of slope and offset, with derivatives."""
+class _Posterior(NamedTuple):
+    """Minus the log posterior of a line, its gradient and Fisher information."""
 
-    centred: Floats
-    """Log odds minus their mean."""
-    middle: float
-    positive: Mask
-    errors: TestErrors
+    loss: float
+    gradient: Floats
+    information: Floats
 
-    def loss_and_gradient(self, line: Floats) -> tuple[float, Floats]:
-        risk, chance = self._risk(line)
+    @classmethod
+    def at(
+        cls,
+        line: Floats,
+        risk: Probabilities,
+        positive: Mask,
+        errors: TestErrors,
+        middle: float,
+    ) -> "_Posterior":
+        """Evaluate at ``line``: slope and offset."""
+        centred = log_odds(risk) - middle
+        design = np.stack([centred, np.ones_like(centred)])
+        fitted = np.asarray(expit(middle + line @ design))
+        chance = chance_of_positive(fitted, errors)
+        chance = np.clip(chance, _LEAST_RISK, 1 - _LEAST_RISK)
+        power = 1 - errors.false_positive - errors.false_negative
+        slope, variance = power * fitted * (1 - fitted), chance * (1 - chance)
         away = (line - [1.0, 0.0]) / _PRIOR_SD
-        loss = log_losses(chance, self.positive).sum() + (away**2).sum() / 2
-        pull = (chance - self.positive) / (chance * (1 - chance)) * self._slope(risk)
-        gradient = np.array([pull @ self.centred, pull.sum()])
-        return float(loss), gradient + away / _PRIOR_SD
-
-    def information(self, line: Floats) -> Floats:
-        """(2, 2) Fisher information."""
-        risk, chance = self._risk(line)
-        weight = self._slope(risk) ** 2 / (chance * (1 - chance))
-        design = np.stack([self.centred, np.ones_like(self.centred)])
-        return np.asarray((design * weight) @ design.T + np.diag(_PRIOR_SD**-2.0))
-
-    def _risk(self, line: Floats) -> tuple[Probabilities, Probabilities]:
-        risk = np.asarray(expit(self.middle + line[0] * self.centred + line[1]))
-        chance = chance_of_positive(risk, self.errors)
-        return risk, np.clip(chance, _LEAST_RISK, 1 - _LEAST_RISK)
-
-    def _slope(self, risk: Probabilities) -> Floats:
-        power = 1 - self.errors.false_positive - self.errors.false_negative
-        return np.asarray(power * risk * (1 - risk))
-
-
-def _posterior(
-    risk: Probabilities, positive: Mask, errors: TestErrors, middle: float
-) -> _Posterior:
-    return _Posterior(log_odds(risk) - middle, middle, positive, errors)
+        return cls(
+            float(log_losses(chance, positive).sum() + (away**2).sum() / 2),
+            design @ ((chance - positive) / variance * slope) + away / _PRIOR_SD,
+            (design * slope**2 / variance) @ design.T + np.diag(_PRIOR_SD**-2.0),
+        )
 
 
 def fit_scaling(
@@ -157,8 +149,13 @@ def fit_scaling(
     if len(risk) < LEAST_PEOPLE:
         return IDENTITY
     middle = float(log_odds(risk).mean())
+
+    def posterior(line: Floats) -> tuple[float, Floats]:
+        found = _Posterior.at(line, risk, positive, errors, middle)
+        return found.loss, found.gradient
+
     found = minimize(
-        _posterior(risk, positive, errors, middle).loss_and_gradient,
+        posterior,
         np.array([1.0, 0.0]),
         jac=True,
         method="L-BFGS-B",
@@ -184,10 +181,8 @@ def choose_scaling(
     before, after = (
         log_losses(chance_of_positive(one, errors), positive) for one in (risk, fitted)
     )
-    gain = before - after
-    if not is_better(float(gain.mean()), _standard_error(gain), richer=True):
-        return IDENTITY
-    return fit_scaling(risk, positive, errors)
+    losses = Losses.of(np.stack([before, after], axis=1))
+    return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY
 
 
 def covariance(
@@ -196,9 +191,9 @@ def covariance(
     """(2, 2) covariance of slope and offset; that of the prior with few people."""
     if len(risk) < LEAST_PEOPLE:
         return np.diag(_PRIOR_SD**2)
-    posterior = _posterior(risk, positive, errors, line.middle)
     at = np.array([line.slope, line.offset])
-    return np.asarray(np.linalg.inv(posterior.information(at)))
+    found = _Posterior.at(at, risk, positive, errors, line.middle)
+    return np.asarray(np.linalg.inv(found.information))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,29 +230,24 @@ class Losses:
         best = 0
         for number in range(1, len(models)):
             richer = not {models[best], models[number]} <= set(alike)
-            if self.people >= 2 and is_better(*self._gain(best, number), richer=richer):
+            if self.is_better(number, best, richer=richer):
                 best = number
         return models[best]
 
-    def _gain(self, best: int, other: int) -> tuple[float, float]:
-        """Return the mean gain of ``other`` over ``best`` and its standard error."""
-        gain = float(self.total[best] - self.total[other]) / self.people
+    def is_better(self, model: int, other: int, *, richer: bool = True) -> bool:
+        """Return True if the mean gain of ``model`` over ``other`` is large enough.
+
+        For a richer model it must exceed its standard error.
+        """
+        if self.people < 2:
+            return False
+        gain = float(self.total[other] - self.total[model]) / self.people
         product = self.products
-        squares = product[best, best] + product[other, other] - 2 * product[best, other]
+        squares = product[other, other] + product[model, model]
+        squares -= 2 * product[other, model]
         spread = max(float(squares) - self.people * gain * gain, 0.0)
-        return gain, float(np.sqrt(spread / (self.people - 1) / self.people))
-
-
-def is_better(gain: float, error: float, *, richer: bool) -> bool:
-    """Return True if a mean gain is enough to change the model.
-
-    For a richer model it must exceed its standard error.
-    """
-    return gain > (error if richer else 0.0)
-
-
-def _standard_error(gain: Floats) -> float:
-    return float(gain.std(ddof=1) / np.sqrt(len(gain)))
+        error = float(np.sqrt(spread / (self.people - 1) / self.people))
+        return gain > (error if richer else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,7 +303,6 @@ def interval(
 
 def line_from(figures: Mapping[str, float]) -> PlattScaling:
     """Return the line that a run's log names; the identity if it names none."""
-    parts = ("slope", "offset", "middle")
     if "slope" not in figures:
         return IDENTITY
-    return PlattScaling(*(figures[name] for name in parts))
+    return PlattScaling(figures["slope"], figures["offset"], figures["middle"])

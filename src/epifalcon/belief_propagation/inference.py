@@ -11,24 +11,25 @@ sees sums. An ``Exchange`` carries both, in one process or over a network.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import compiled, each_part
-from epifalcon.belief_propagation.own_tests import result_likelihood
-from epifalcon.belief_propagation.rates import MOST_CHANCE, Rates
+from epifalcon._numba import each_part
 from epifalcon.belief_propagation.seir_chain import (
     CHANCE,
-    EVIDENCE,
-    INFECTIOUS,
+    MOST_CHANCE,
     OTHERS,
     EdgeMessages,
     PersonState,
+    Rates,
     Sums,
     SweepOptions,
     forward_backward,
+    marginals,
+    result_likelihood,
 )
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.belief_propagation.transmission import Factor, Transmission
@@ -36,13 +37,52 @@ from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.rules import Chance
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats, Probabilities, RegionIds
 
 _PART, _MOST_PARTS = 4096, 4
 """People per part of a sweep, at least, and number of parts, at most."""
 _COST = 20
 """Cost of a person and slot in units of ``each_part``."""
 _LEAST_STEP = 0.1
+_TINY = 1e-300
+
+
+@dataclass(frozen=True, eq=False)
+class Now:
+    """Risk of being infected (exposed or infectious) after the last slot."""
+
+    aside: Probabilities
+    """(people,) own tests excluded."""
+    tested: Probabilities
+    """(people,) given own tests."""
+    ever: Probabilities
+    """(people,) of having been infected by then, given own tests."""
+
+
+@dataclass(frozen=True, eq=False)
+class Infections:
+    """When people were infected; the three add up to 1 for everybody."""
+
+    in_slot: Probabilities
+    """(slots, people)"""
+    before: Probabilities
+    """(people,) before the first slot."""
+    never: Probabilities
+    """(people,)"""
+
+    @property
+    def risk(self) -> Probabilities:
+        """(people,) of having been infected."""
+        return np.asarray(self.before + self.in_slot.sum(axis=0))
+
+    @property
+    def shares(self) -> Floats:
+        """(1 + slots, people) shares of the risk: before the first slot, in each slot.
+
+        They add up to 1 for each person; all are 0 if there is no risk.
+        """
+        parts = np.concatenate([self.before[None], self.in_slot])
+        return np.asarray(parts / np.maximum(self.risk, _TINY))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,18 +145,15 @@ class Cohort:
 
     def crowd(self) -> Floats:
         """Count the people at each edge: (slots, 1 + regions)."""
-        edges = 1 + len(self.traces.regions)
-        rows = [np.bincount(here + 1, minlength=edges) for here in self.traces.by_slot]
-        return np.asarray(np.stack(rows), np.float64)
+        return count_people(self.traces.by_slot, len(self.traces.regions))
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Run everybody's chain and return the sums of the new messages.
 
         Damped messages and risks are updated in place.
         """
-        people, edges = self.traces.people, 1 + len(self.traces.regions)
-        by_slot, days = (self.traces.slots, edges), int(received.day[-1]) + 1
-        parts = min(max(people // _PART, 1), _MOST_PARTS)
+        edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
+        by_slot, parts = (self.traces.slots, edges), self._parts
         found = [
             Sums(
                 np.zeros(by_slot),
@@ -124,13 +161,14 @@ class Cohort:
                 np.zeros(by_slot if options.susceptible else (0, 0)),
                 np.zeros((2, days, edges) if options.tally else (0, 0, 0)),
             )
-            for _ in range(parts)
+            for _ in parts
         ]
 
         def work(part: int) -> None:
+            people = parts[part]
             forward_backward(
-                people * part // parts,
-                people * (part + 1) // parts,
+                people.start,
+                people.stop,
                 self.state,
                 received,
                 self.rates,
@@ -138,12 +176,71 @@ class Cohort:
                 found[part],
             )
 
-        each_part(work, parts, _COST * self.traces.by_slot.size)
+        each_part(work, len(parts), _COST * self.traces.by_slot.size)
         return add_sums(found)
 
-    def listen(self, received: EdgeMessages) -> None:
+    def end(self, received: EdgeMessages) -> None:
         """Compute risks from the last messages; own messages stay as they are."""
         self.sweep(received, SweepOptions(0.0, np.zeros(self.traces.slots), 0.0))
+
+    def current_risk(self, received: EdgeMessages) -> Now:
+        """Compute the risk of being infected after the last slot."""
+        aside = self.state_probabilities(received, with_tests=False)
+        tested = self.state_probabilities(received, with_tests=True)
+        return Now(
+            np.clip(aside[:, 1] + aside[:, 2], 0.0, 1.0),
+            np.clip(tested[:, 1] + tested[:, 2], 0.0, 1.0),
+            np.clip(1 - tested[:, 0], 0.0, 1.0),
+        )
+
+    def state_probabilities(
+        self, received: EdgeMessages, *, with_tests: bool
+    ) -> Floats:
+        """(people, 4) probability of S, E, I, R after the slots of ``received``."""
+        return self._marginals(received, with_tests, np.empty((0, 0)))
+
+    def infections(
+        self, received: EdgeMessages, *, with_tests: bool = False
+    ) -> Infections:
+        """Compute when people were infected, if at all."""
+        found = np.empty((2 + self.traces.slots, self.traces.people))
+        self._marginals(received, with_tests, found)
+        return Infections(found[1:-1], found[0], found[-1])
+
+    def _marginals(
+        self, received: EdgeMessages, with_tests: bool, slots: Floats
+    ) -> Floats:
+        states, parts = np.empty((self.traces.people, 4)), self._parts
+
+        def work(part: int) -> None:
+            people = parts[part]
+            marginals(
+                people.start,
+                people.stop,
+                self.state,
+                received,
+                self.rates,
+                with_tests,
+                states,
+                slots,
+            )
+
+        each_part(work, len(parts), _COST * len(states) * len(received.day))
+        return states
+
+    @property
+    def _parts(self) -> list[range]:
+        """People by parts, whatever the number of threads."""
+        people = self.traces.people
+        parts = min(max(people // _PART, 1), _MOST_PARTS)
+        ends = [people * part // parts for part in range(parts + 1)]
+        return [range(*pair) for pair in pairwise(ends)]
+
+
+def count_people(by_slot: RegionIds, regions: int) -> Floats:
+    """Count the people at each edge: (slots, 1 + regions)."""
+    rows = [np.bincount(here + 1, minlength=1 + regions) for here in by_slot]
+    return np.asarray(np.stack(rows), np.float64)
 
 
 def initial_prior(people: int, rates: Rates) -> Floats:
@@ -171,11 +268,6 @@ class EdgeSums:
     """People there, or expected susceptible people under the contact law ``I/S``."""
     infectious: Floats
     evidence: Floats
-
-    @classmethod
-    def empty(cls, crowd: Floats) -> "EdgeSums":
-        """Return the sums before anything was sent."""
-        return cls(crowd, np.zeros_like(crowd), np.zeros_like(crowd))
 
     def each(self, change: Callable[[Floats], Floats]) -> "EdgeSums":
         """Apply ``change`` to all three arrays."""
@@ -216,46 +308,17 @@ class FactorGraph:
 
     def messages(self, sums: EdgeSums, factor: Factor) -> EdgeMessages:
         """Return the messages that follow from ``sums`` and ``factor``."""
-        edges = np.empty((*sums.crowd.shape, 4))
-        dose = self.force * factor.mean
-        _write_edges(
-            edges,
-            dose,
-            self.day,
-            sums.crowd,
-            self.present,
-            sums.infectious,
-            sums.evidence,
-            self.chance == "linear",
-        )
-        own = float(self.own_in_sums)
-        return EdgeMessages(edges, np.empty(0), self.day, own, factor.typical)
-
-
-@compiled
-def _write_edges(
-    edges: Floats,
-    dose: Floats,
-    day: NDArray[np.int32],
-    crowd: Floats,
-    present: Floats,
-    infectious: Floats,
-    evidence: Floats,
-    linear: bool,
-) -> None:
-    for slot in range(edges.shape[0]):
-        for edge in range(edges.shape[1]):
-            chance = dose[day[slot], edge] / max(crowd[slot, edge], 1.0)
-            if not linear:
-                chance = -np.expm1(-chance)
-            here = edges[slot, edge]
-            here[CHANCE] = min(chance, MOST_CHANCE)
-            here[OTHERS] = max(present[slot, edge] - 1, 0.0)
-            here[INFECTIOUS] = infectious[slot, edge]
-            here[EVIDENCE] = evidence[slot, edge]
+        day = self.day
+        chance = self.force * factor.mean[day] / np.maximum(sums.crowd, 1)
+        if self.chance != "linear":
+            chance = -np.expm1(-chance)
+        others = np.maximum(self.present - 1, 0)
+        chance = np.minimum(chance, MOST_CHANCE)
+        edges = np.stack([chance, others, sums.infectious, sums.evidence], axis=-1)
         # Nobody meets anybody where nobody was observed.
-        edges[slot, 0, CHANCE] = 0
-        edges[slot, 0, OTHERS] = 0
+        edges[:, 0, [CHANCE, OTHERS]] = 0
+        own = float(self.own_in_sums)
+        return EdgeMessages(edges, np.empty(0), day, own, factor.typical)
 
 
 class Exchange(Protocol):
@@ -331,30 +394,25 @@ def infer(
     """Run so many sweeps from ``start``, estimating transmission between them.
 
     The factors are estimated from sums that a sweep brings anyway, and used from the
-    next sweep on. ``factor`` is known transmission to begin with. Ends without the
-    last messages: call ``finish`` for people to know their risks.
+    next sweep on. ``factor`` is known transmission to begin with. The last messages
+    (``FactorGraph.messages`` of the result) are left to the caller.
     """
     if isinstance(start, InitialHazard):
-        profile = start.damping_profile(settings.caution)
-        first = graph.first_messages(start.hazard)
-        begin = EdgeSums.empty(graph.present)
-        state = InferenceState(begin, factor or graph.no_factor, profile)
-        state = _sweep(exchange, graph, state, settings, first, tally=False)
-        state, sweeps = replace(state, direction=None), sweeps - 1
-        report()
+        nothing = np.zeros_like(graph.present)
+        state = InferenceState(
+            EdgeSums(graph.present, nothing, nothing),
+            factor or graph.no_factor,
+            start.damping_profile(settings.caution),
+        )
     else:
         state = start
     for _ in range(sweeps):
-        tally = transmission.estimates_after(state.sweep + 1)
         received = graph.messages(state.sums, state.factor)
-        state = _sweep(exchange, graph, state, settings, received, tally, transmission)
+        if isinstance(start, InitialHazard) and state.sweep == 0:
+            received = graph.first_messages(start.hazard)
+        state = _sweep(exchange, graph, state, settings, received, transmission)
         report()
     return state
-
-
-def finish(exchange: Exchange, graph: FactorGraph, state: InferenceState) -> None:
-    """Send the last messages, so that people know their risks; nothing is sent back."""
-    exchange.end(graph.messages(state.sums, state.factor))
 
 
 def _sweep(
@@ -363,27 +421,30 @@ def _sweep(
     state: InferenceState,
     settings: FieldSettings,
     received: EdgeMessages,
-    tally: bool,
-    transmission: Transmission | None = None,
+    transmission: Transmission,
 ) -> InferenceState:
     """Exchange messages once, and damp the sums as people damp their messages."""
     steps = settings.renewed * state.step * state.profile
+    tally = transmission.estimates_after(state.sweep + 1)
     options = SweepOptions(
         1.0, steps, settings.evidence_bound, graph.over_susceptible, tally
     )
-    new = exchange.sweep(received, options)
-    old = state.sums
+    new, old = exchange.sweep(received, options), state.sums
     change = new.evidence - old.evidence
     direction = change * state.profile[:, None] / np.maximum(old.crowd, 1)
     step = state.step
     if state.direction is not None and np.vdot(direction, state.direction) < 0:
         step = max(step * settings.slower, _LEAST_STEP)
-    sums = EdgeSums(
-        new.susceptible if graph.over_susceptible else old.crowd,
-        new.infectious,
-        old.evidence + steps[:, None] * change,
+    return InferenceState(
+        EdgeSums(
+            new.susceptible if graph.over_susceptible else old.crowd,
+            new.infectious,
+            old.evidence + steps[:, None] * change,
+        ),
+        transmission.estimate(new.tally, state.factor) if tally else state.factor,
+        state.profile,
+        step,
+        # The first change is from nothing, and shows no oscillation.
+        direction if state.sweep else None,
+        state.sweep + 1,
     )
-    factor = state.factor
-    if tally and transmission is not None:
-        factor = transmission.estimate(new.tally, factor)
-    return InferenceState(sums, factor, state.profile, step, direction, state.sweep + 1)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.belief_propagation.inference import Cohort, EdgeSums, FactorGraph
-from epifalcon.belief_propagation.rates import Rates
-from epifalcon.belief_propagation.seir_chain import EdgeMessages, Singles
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Rates, Singles
 from epifalcon.belief_propagation.transmission import Factor
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
+from epifalcon.types import Floats
 
 KIND = "field"
 _CELLS = ("crowd", "infectious", "evidence", "present")
@@ -43,9 +43,7 @@ class Messages:
         return Messages(change(self.infectious), change(self.evidence))
 
     def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``."""
-        arrays = {"infectious": self.infectious, "evidence": self.evidence}
-        store.write(folder, "messages", arrays, meta={}, origin=origin)
+        store.write(folder, "messages", vars(self), meta={}, origin=origin)
 
     @classmethod
     def load(cls, folder: Path) -> "Messages":
@@ -97,6 +95,17 @@ class PublishedField:
             evidence=np.require(messages.evidence, requirements="W"),
         )
         return replace(cohort, state=state)
+
+    def on_slots(
+        self,
+        clock: Clock,
+        by_slot: Callable[[Floats], Floats],
+        by_day: Callable[[Floats], Floats],
+    ) -> "PublishedField":
+        """Return the same on other slots, the tables changed by the two functions."""
+        graph = replace(self.graph, clock=clock, present=by_slot(self.graph.present))
+        sums, factor = self.sums.each(by_slot), self.factor.each(by_day)
+        return replace(self, graph=graph, sums=sums, factor=factor)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the record into ``folder``; empty cells are left out."""

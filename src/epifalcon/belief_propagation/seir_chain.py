@@ -1,4 +1,4 @@
-"""Forward-backward recursion of a person's SEIR chain, compiled.
+"""A person's SEIR chain: rates, likelihood of own tests, forward-backward recursion.
 
 A person is a hidden Markov chain over susceptible, exposed, infectious and recovered
 that takes one step per slot. In each slot the chain receives two numbers from the
@@ -16,7 +16,7 @@ knows if the edge does or does not infect it. A message to an edge excludes what
 received from that edge. The person's own messages are subtracted from the sums.
 
 ``forward_backward`` is used by every method of belief propagation here: HBP, mean
-field, Falcon Field and the ceilings. The two smaller kernels compute marginals.
+field, Falcon Field and the ceilings.
 """
 
 import math
@@ -26,9 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.belief_propagation.own_tests import ResultLikelihood
-from epifalcon.belief_propagation.rates import Rates
-from epifalcon.types import Floats, RegionIds
+from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.reproduction_number import kappa_by_share
+from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.mobility.clock import Clock
+from epifalcon.types import Floats, RegionIds, Slots
 
 Singles = NDArray[np.float32]
 
@@ -37,13 +40,124 @@ CHANCE, OTHERS, INFECTIOUS, EVIDENCE = range(4)
 
 MOST_LOG = 30.0
 """Largest hazard and log evidence of one slot."""
+MOST_CHANCE = 1 - 1e-6
 _LEAST_FACTOR = -1 + 1e-6
-_MOST_CAUGHT = 1 - 1e-6
 # In every slot, so that a positive person whom nobody could infect has a slot.
 _LEAST_CAUGHT = 1e-8
 _TINY = 1e-300
 _SMALL = 0.1
 _LOW, _HIGH = 1e-30, 1e30
+
+
+class Rates(NamedTuple):
+    """Transition probabilities of one slot, and seeding."""
+
+    leave_exposed: float
+    recover: float
+    seeded: float
+    """Probability of being a seed."""
+    exposed_seeds: bool
+
+
+def rates_for(
+    people: int, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
+) -> Rates:
+    """Return the rates of a slot; of the seeds only their number is used."""
+    # Without seeds a positive test would be impossible: assume half a seed.
+    seeded = max(rule.wished_seeds(pathogen, people), 0.5) / people
+
+    def chance(rate: float) -> float:
+        step = rate * clock.slot_days
+        return min(step, 1.0) if rule.chance == "linear" else -math.expm1(-step)
+
+    return Rates(
+        leave_exposed=1.0 if rule.model == "sir" else chance(pathogen.alpha),
+        recover=chance(pathogen.mu),
+        seeded=min(seeded, MOST_CHANCE),
+        exposed_seeds=rule.seed_state == "exposed",
+    )
+
+
+def force_by_share(
+    share: float, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
+) -> float:
+    """Return kappa beta dt at the mean weight of infectious people.
+
+    ``share`` is the mean share of others among the people present.
+    """
+    kappa = kappa_by_share(share, pathogen, rule)
+    weight = rule.mean_infectious_days(pathogen) * pathogen.mu
+    return kappa * pathogen.beta * clock.slot_days * weight
+
+
+class ResultLikelihood(NamedTuple):
+    """Likelihood of each person's tests given the slot of infection.
+
+    It changes only in slots of tests. Person i has the changes ``start[i]`` to
+    ``start[i + 1]``: from slot ``slot[k]`` on it is ``value[k]``; before the first
+    change it is ``seed[i]``. Only ratios matter.
+    """
+
+    seed: Singles
+    """(people,) if infected before the first slot."""
+    never: Singles
+    """(people,) if never infected."""
+    start: NDArray[np.int64]
+    """(people + 1,)"""
+    slot: Slots
+    """(changes,)"""
+    value: Singles
+    """(changes,)"""
+
+
+def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLikelihood:
+    """Compute the likelihood of all tests.
+
+    A test shows whether the person was infected in its slot or before. Where tests
+    are never wrong but contradict each other, the first positive one stands.
+    """
+    if errors.none:
+        known = _without_contradictions(known, slots)
+    error = np.array([errors.false_positive, errors.false_negative])
+    right, wrong = np.log(np.maximum([1 - error, error], _TINY))
+    # Running totals over all tests of the log likelihood if well, and if infected.
+    well, ill = np.zeros((2, 1 + len(known.person)))
+    np.cumsum(np.where(known.positive, wrong[0], right[0]), out=well[1:])
+    np.cumsum(np.where(known.positive, right[1], wrong[1]), out=ill[1:])
+    start = np.searchsorted(known.person, np.arange(known.people + 1)).astype(np.int64)
+    begin, end = start[:-1], start[1:]
+    seed, never = ill[end] - ill[begin], well[end] - well[begin]
+    # Infected after a test and before the next: well in those until then.
+    value = well[1:] - well[begin][known.person] + ill[end][known.person] - ill[1:]
+    scale = np.maximum(seed, never)
+    np.maximum.at(scale, known.person, value)
+    return ResultLikelihood(
+        np.exp(seed - scale).astype(np.float32),
+        np.exp(never - scale).astype(np.float32),
+        start,
+        np.minimum(known.slot + 1, slots).astype(np.int32),
+        np.exp(value - scale[known.person]).astype(np.float32),
+    )
+
+
+def _without_contradictions(known: Known, slots: int) -> Known:
+    """Drop negative tests after the first positive one, and repeated positives.
+
+    A positive test after the last slot shows an infection in the last slot or before.
+    """
+    first = known.first_positive_slot[known.person]
+    counts = np.where(known.positive, known.slot == first, known.slot < first)
+    counts |= first < 0
+    # A negative test after the end leaves the last slot to the positive one.
+    latest = np.minimum(first, slots - 1) - ~known.positive
+    slot = np.where(first < 0, known.slot, np.minimum(known.slot, latest))
+    counts &= slot >= 0
+    return Known(
+        known.people,
+        known.person[counts],
+        known.positive[counts],
+        slot[counts].astype(np.int32),
+    )
 
 
 class PersonState(NamedTuple):
@@ -224,7 +338,7 @@ def _receive(
         rare[slot] = max(abs(some * x), abs(some * y))
         hazard[slot], evidence[slot] = x, y
         infected = -_binomial_series(x, some)
-        infected = min(max(infected, _LEAST_CAUGHT), _MOST_CAUGHT)
+        infected = min(max(infected, _LEAST_CAUGHT), MOST_CHANCE)
         caught[slot] = infected
         heard[slot] = 1 + _binomial_series(y, some)
         others[slot] = max(count[slot] - 1, 0.0) * share * infected
@@ -232,7 +346,7 @@ def _receive(
         if rare[slot] > _SMALL:
             some = max(count[slot], 1.0)
             infected = 1 - _power(hazard[slot], some)
-            infected = min(max(infected, _LEAST_CAUGHT), _MOST_CAUGHT)
+            infected = min(max(infected, _LEAST_CAUGHT), MOST_CHANCE)
             caught[slot] = infected
             heard[slot] = _power(evidence[slot], some)
             others[slot] = max(count[slot] - 1, 0.0) / some * infected
@@ -366,22 +480,25 @@ def _add_tally(
 
 
 @compiled
-def states_after(
+def marginals(
     first: int,
     last: int,
     state: PersonState,
     received: EdgeMessages,
     rates: Rates,
     with_tests: bool,
-    out: Floats,
+    states: Floats,
+    slots: Floats,
 ) -> None:
-    """Write the probability of S, E, I, R after the last slot into ``out`` (people, 4).
+    """Write marginals of people ``first`` to ``last``, with or without own tests.
 
-    Covers the slots of ``received`` only, for people ``first`` to ``last``.
+    ``states`` (people, 4) gets the probability of S, E, I, R after the slots of
+    ``received``. ``slots`` (2 + slots, people) gets that of an infection before the
+    first slot, in each slot, and never; of size 0 it is left out.
     """
-    slots = len(received.day)
-    caught, heard, others, fit = np.ones((4, slots))
-    unused = np.empty((4, slots))
+    count = len(received.day)
+    caught, heard, others, fit = np.ones((4, count))
+    before, after = np.empty((2, 4, count))
     for person in range(first, last):
         _receive(person, state, received, caught, heard, others)
         prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
@@ -389,54 +506,24 @@ def states_after(
             _likelihood_by_slot(person, state.tests, fit)
             prior, seed = state.prior[person], state.tests.seed[person]
             never = state.tests.never[person]
-        s, e, i, r = _forward(prior, seed, caught, heard, fit, rates, unused)
+        s, e, i, r = _forward(prior, seed, caught, heard, fit, rates, before)
         s *= never
         whole = s + e + i + r
+        out = states[person]
+        out[:] = prior
         if whole > 0:
-            out[person, 0], out[person, 1] = s / whole, e / whole
-            out[person, 2], out[person, 3] = i / whole, r / whole
-        else:
-            out[person] = prior
-
-
-@compiled
-def infection_slots(
-    first: int,
-    last: int,
-    state: PersonState,
-    received: EdgeMessages,
-    rates: Rates,
-    with_tests: bool,
-    out: Floats,
-) -> None:
-    """Write when people were infected into ``out`` (2 + slots, people).
-
-    Rows: before the first slot, in each slot, never; each column adds up to 1.
-    """
-    slots = len(received.day)
-    caught, heard, others, fit = np.ones((4, slots))
-    for person in range(first, last):
-        _receive(person, state, received, caught, heard, others)
-        prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
-        if with_tests:
-            _likelihood_by_slot(person, state.tests, fit)
-            prior, seed = state.prior[person], state.tests.seed[person]
-            never = state.tests.never[person]
-        log = out[:, person]
-        e, i, r, scale = 1.0, 1.0, 1.0, 0.0
-        for slot in range(slots - 1, -1, -1):
-            e += rates.leave_exposed * (i - e)
-            i += rates.recover * (r - i)
-            log[1 + slot] = np.log(prior[0] * e * caught[slot] * fit[slot]) + scale
-            i *= heard[slot]
-            most = max(e, i, r)
-            e, i, r, scale = e / most, i / most, r / most, scale + np.log(most)
-        seeds = seed * (prior[1] * e + prior[2] * i + prior[3] * r)
-        log[0] = np.log(seeds) + scale
-        missed = 0.0
-        for slot in range(slots):
-            log[1 + slot] += missed
-            missed += np.log1p(-caught[slot])
-        log[1 + slots] = np.log(prior[0] * never) + missed
-        weight = np.exp(log - max(log.max(), -690.0))
-        out[:, person] = weight / max(weight.sum(), _TINY)
+            out[0], out[1], out[2], out[3] = s / whole, e / whole, i / whole, r / whole
+        if slots.size == 0:
+            continue
+        _backward(prior, never, caught, heard, fit, rates, after)
+        for slot in range(count):
+            new = before[0, slot] * caught[slot] * after[1, slot] * fit[slot]
+            missed = before[0, slot] * (1 - caught[slot]) * after[0, slot]
+            earlier = before[1, slot] * after[1, slot]
+            earlier += before[2, slot] * after[2, slot] * heard[slot]
+            earlier += before[3, slot] * after[3, slot]
+            whole = new + missed + earlier + _TINY
+            slots[1 + slot, person] = new / whole
+            if slot == 0:
+                slots[0, person] = earlier / whole
+            slots[1 + count, person] = missed / whole

@@ -35,8 +35,10 @@ class TransmissionSettings:
     """Prior weight of "the mean over regions is the pathogen's rate", in regions."""
     from_sweep: int = 3
     """Estimated after this sweep and each later one."""
-    choosing_sweeps: int = 6
-    """Sweeps of the common solutions from which candidate models and folds start."""
+    choosing_sweeps: int = 10
+    """Sweeps of the common solutions from which candidate models and folds start. With
+    6 the regional models were too far from convergence to be selected in one of five
+    cities whose regions differ; with 12 too few sweeps are left for the final runs."""
 
     def __post_init__(self) -> None:
         one_of(("auto", *LAWS), law=self.law)

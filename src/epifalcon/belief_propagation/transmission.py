@@ -69,25 +69,18 @@ class Transmission:
             found = np.clip(self._global(infections, hazard), _LEAST, _MOST)
             common = expected * (found / expected) ** _GLOBAL_STEP
             return _with_unobserved(common, np.ones_like(common), common)
-        weight = self._weight
+        settings, days = self.settings, (len(hazard), 1)
+        weight = settings.mild_weight if self.law == "mild" else settings.weight
         infections, by_region = infections.sum(axis=0), hazard.sum(axis=0)
-        mean_of_all = np.clip(self._prior_mean(infections, by_region), _LEAST, _MOST)
+        prior = self._prior_mean(infections, by_region, weight)
         shape = infections + weight
-        mean = np.clip(
-            mean_of_all * shape / (mean_of_all * by_region + weight), _LEAST, _MOST
-        )
+        mean = np.clip(prior * shape / (prior * by_region + weight), _LEAST, _MOST)
         typical = np.exp(digamma(shape)) / shape
-        days = (len(hazard), 1)
         return _with_unobserved(
             np.tile(mean, days),
             np.tile(typical, days),
-            np.full(hazard.shape, mean_of_all),
+            np.full(hazard.shape, prior),
         )
-
-    @property
-    def _weight(self) -> float:
-        settings = self.settings
-        return settings.mild_weight if self.law == "mild" else settings.weight
 
     def _global(self, infections: Floats, hazard: Floats) -> float:
         """Return the most likely global factor under a Laplace prior of its logarithm.
@@ -103,15 +96,14 @@ class Transmission:
             return (seen + doubt) / expected
         return 1.0
 
-    def _prior_mean(self, infections: Floats, hazard: Floats) -> float:
+    def _prior_mean(self, infections: Floats, hazard: Floats, weight: float) -> float:
         """Return the prior mean of maximum likelihood over all regions."""
-        weight, anchor = self._weight, self.settings.common_weight
-        seen, mean = hazard > 0, 1.0
+        anchor, seen, mean = self.settings.common_weight, hazard > 0, 1.0
         # Regions with little data repeat the prior, so the mean needs some steps.
         for _ in range(_STEPS_TO_THE_MEAN):
             own = (infections[seen] + weight) / (hazard[seen] + weight / mean)
             mean = float((own.sum() + anchor) / (len(own) + anchor))
-        return mean
+        return min(max(mean, _LEAST), _MOST)
 
 
 def _with_unobserved(mean: Floats, typical: Floats, expected: Floats) -> Factor:

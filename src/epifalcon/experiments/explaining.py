@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 
 from epifalcon import store
 from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.marginals import current_risk, infections
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
@@ -150,8 +149,8 @@ def taken_apart(
 ) -> Explanation:
     """Explain the risk of the one person of ``home``."""
     received = field.messages()
-    found = infections(home, received, with_tests=tests)
-    now = current_risk(home, received)
+    found = home.infections(received, with_tests=tests)
+    now = home.current_risk(received)
     shares = found.shares[:, 0]
     by_day = shares[1:].reshape(home.traces.clock.days, -1).sum(axis=1)
     stays = _stays(shares[1:], home.traces, first_day)

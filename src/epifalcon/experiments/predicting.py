@@ -19,7 +19,6 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
-from epifalcon.belief_propagation.marginals import current_risk
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.results import read_day_tests
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
@@ -192,8 +191,8 @@ def _score_at_home(run: FinishedRun, newcomers: Newcomers) -> Scored:
     _require_days(newcomers.traces.clock, run.traces.clock)
     people = field.people(newcomers.traces, newcomers.known)
     received = field.messages_to_newcomers()
-    people.listen(received)
-    now, tests = current_risk(people, received), newcomers.known
+    people.end(received)
+    now, tests = people.current_risk(received), newcomers.known
     figures = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
     risk = line_from(figures)(people.risk)
     now_told = current_given_ever(now.aside, people.risk, risk)

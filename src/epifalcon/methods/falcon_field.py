@@ -11,7 +11,7 @@ everybody.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -47,8 +47,7 @@ FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
 MEAN_NOW = "mean_risk_now"
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOut(NamedTuple):
     """Risks of a run that did not know the results of some people."""
 
     risk: Probabilities
@@ -106,12 +105,12 @@ class FalconField(Method):
     kind = "reference"
     settings_type: ClassVar[type] = FieldWishes
     settings: FieldWishes
-    _state: PublishedField | None = None
-    _messages: Messages | None = None
+    _course: Course | None = None
+    _home: FieldHome
 
     def score(self, traces: Traces, known: Known) -> Scores:
         """Infer everybody's risk; a private run is one run, without calibration."""
-        context = self.context
+        context, progress = self.context, self.context.progress
         task = FieldTask.of(
             self.settings, context.pathogen, context.rule, context.test_errors
         )
@@ -123,40 +122,35 @@ class FalconField(Method):
             seed=self.seed,
             noise=RunSeeds(self.seed).noise,
             ledger=ledger,
-            report=lambda done, planned: context.progress(
-                "falcon-field: sweeps", done, planned
-            ),
+            report=lambda *numbers: progress("falcon-field: sweeps", *numbers),
         )
-        self._store(home, course)
-        found = course.found
-        diagnostics: dict[str, Any] = {"sweeps": found.sweeps, "law": found.law}
-        now = home.finals[()].now
+        self._home, self._course = home, course
+        found, now, risk = course.found, home.finals[()].now, home.risk
+        scores = Scores(
+            risk,
+            steps=found.sweeps,
+            diagnostics={"sweeps": found.sweeps, "law": found.law},
+            now=now.aside,
+            now_tested=now.tested,
+        )
         if ledger is not None:
-            diagnostics["spent"] = spent_figures(task.mode, ledger)
-            diagnostics[MEAN_NOW] = float(now.aside.mean())
-            return Scores(
-                home.risk,
-                steps=found.sweeps,
-                diagnostics=diagnostics,
-                now=now.aside,
-                now_tested=now.tested,
-            )
+            scores.diagnostics["spent"] = spent_figures(task.mode, ledger)
+            scores.diagnostics[MEAN_NOW] = float(now.aside.mean())
+            return scores
         recalibrations = self._recalibrations(home, course, known, traces)
-        ever, risk, current = home.risk, home.risk, now.aside.copy()
+        ever, current = risk.copy(), now.aside.copy()
         for without, final in sorted(home.finals.items(), key=lambda one: one[0]):
             own = home.own(without)
             risk[own] = recalibrations[without].line(final.risk)[own]
             current[own] = final.now.aside[own]
         current = current_given_ever(current, ever, risk)
-        diagnostics |= vars(recalibrations[()].line)
-        diagnostics[MEAN_NOW] = float(current.mean())
+        scores.diagnostics.update(vars(recalibrations[()].line))
+        scores.diagnostics[MEAN_NOW] = float(current.mean())
         tested = np.flatnonzero(known.tested).astype(np.int32)
-        scores = Scores(
-            risk,
-            tested,
-            risk[tested],
-            steps=found.sweeps,
-            diagnostics=diagnostics,
+        scores = replace(
+            scores,
+            masked=tested,
+            masked_risk=risk[tested],
             now=current,
             now_tested=np.where(known.tested, now.tested, current),
         )
@@ -167,26 +161,18 @@ class FalconField(Method):
 
     def save_state(self, folder: Path, origin: Origin) -> None:
         """Write the final sums, and people's own messages where sums contain them."""
-        if (
-            self._state is None
-            or self._messages is None
-            or not self.settings.field.kept
-        ):
+        if self._course is None or not self.settings.field.kept:
             return
-        self._state.save(folder / FIELD_FOLDER, origin)
-        if self._state.graph.own_in_sums:
-            self._messages.save(folder / MESSAGES_FOLDER, origin)
-
-    def _store(self, home: FieldHome, course: Course) -> None:
-        state = course.found.state
+        graph, state = self._course.graph, self._course.found.state
+        people, rates = self._home.cohort.state, self._home.rates
         if state is None:
             raise AssertionError("a course without a final run")
-        errors = self.context.test_errors
-        self._state = PublishedField(
-            course.graph, state.sums, state.factor, home.rates, errors
-        )
-        people = home.cohort.state
-        self._messages = Messages(people.infectious, people.evidence)
+        PublishedField(
+            graph, state.sums, state.factor, rates, self.context.test_errors
+        ).save(folder / FIELD_FOLDER, origin)
+        if graph.own_in_sums:
+            sent = Messages(people.infectious, people.evidence)
+            sent.save(folder / MESSAGES_FOLDER, origin)
 
     def _ledger(self, task: FieldTask, traces: Traces) -> Ledger:
         """Open the ledger in the run's folder; a resumed run draws the same noise."""

@@ -75,49 +75,39 @@ class Hbp(Method):
     settings_type: ClassVar[type] = HbpSettings
     settings: HbpSettings
 
+    evidence_step: ClassVar[float] = FieldSettings.renewed
+
     def score(self, traces: Traces, known: Known) -> Scores:
         """Infer everybody's risk by belief propagation."""
-        settings, rule = self.settings, self.context.rule
-        if settings.start_share is not None:
-            rule = begun_by(rule, settings.start_share)
         inference = FieldSettings(
-            sweeps=settings.sweeps,
-            folds=settings.folds,
+            sweeps=self.settings.sweeps,
+            folds=self.settings.folds,
             region=_PATHOGENS_RATE,
             calibration="none",
+            renewed=self.evidence_step,
         )
-        return self._propagate(inference, rule, traces, known)
+        wishes, context = FieldWishes(field=inference), self.context
+        rule, share = context.rule, self.settings.start_share
+        if share is not None:
+            rule = begun_by(rule, share)
+        home, course = run_in_process(
+            FieldTask.of(wishes, context.pathogen, rule, TestErrors()),
+            traces,
+            known,
+            seed=self.seed,
+            report=lambda *numbers: context.progress(f"{self.name}: sweeps", *numbers),
+            factor=self.factor(traces),
+        )
+        risk, sweeps = home.risk, course.found.sweeps
+        tested = np.flatnonzero(known.tested).astype(np.int32)
+        return Scores(
+            risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
+        )
 
     def factor(self, traces: Traces) -> Factor | None:
         """Return known transmission factors; None for the pathogen's rate."""
         del traces
         return None
-
-    def _propagate(
-        self,
-        inference: FieldSettings,
-        rule: OutbreakSettings,
-        traces: Traces,
-        known: Known,
-    ) -> Scores:
-        wishes, context = FieldWishes(field=inference), self.context
-        task = FieldTask.of(wishes, context.pathogen, rule, TestErrors())
-        home, course = run_in_process(
-            task,
-            traces,
-            known,
-            seed=self.seed,
-            report=lambda done, planned: context.progress(
-                f"{self.name}: sweeps", done, planned
-            ),
-            factor=self.factor(traces),
-        )
-        risk = home.risk
-        tested = np.flatnonzero(known.tested).astype(np.int32)
-        sweeps = course.found.sweeps
-        return Scores(
-            risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
-        )
 
 
 class HbpTrueFactors(Hbp):
@@ -146,17 +136,11 @@ class HbpTrueFactors(Hbp):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanFieldSettings:
+class MeanFieldSettings(HbpSettings):
     """Number of sweeps and folds."""
 
     sweeps: int = 12
     """Each sweep carries infections on by one generation."""
-    folds: int = 4
-    """As in ``HbpSettings``."""
-
-    def __post_init__(self) -> None:
-        whole(1, sweeps=self.sweeps)
-        whole(0, folds=self.folds)
 
 
 class MeanField(Hbp):
@@ -170,18 +154,7 @@ class MeanField(Hbp):
     name = "mean-field"
     title = "Mean field"
     settings_type: ClassVar[type] = MeanFieldSettings
-    settings: MeanFieldSettings  # type: ignore[assignment]
-
-    def score(self, traces: Traces, known: Known) -> Scores:
-        """Infer everybody's risk from expected infectiousness."""
-        inference = FieldSettings(
-            sweeps=self.settings.sweeps,
-            folds=self.settings.folds,
-            region=_PATHOGENS_RATE,
-            calibration="none",
-            renewed=0.0,
-        )
-        return self._propagate(inference, self.context.rule, traces, known)
+    evidence_step = 0.0
 
 
 def begun_by(rule: OutbreakSettings, share: float) -> OutbreakSettings:

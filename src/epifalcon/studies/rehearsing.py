@@ -25,8 +25,14 @@ from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import simulation
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.federation.field.site import FieldOrder
-from epifalcon.federation.nvflare.admin import Admin, connect
-from epifalcon.federation.nvflare.jobs import RUNS, job_of, server_run, site_run
+from epifalcon.federation.nvflare.jobs import (
+    RUNS,
+    Admin,
+    connect,
+    job_of,
+    server_run,
+    site_run,
+)
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
 from epifalcon.federation.preparing import Household, split

@@ -103,7 +103,3 @@ class Sites:
 
     def risks(self, run):
         return np.concatenate([run.scores[name] for name in self.names])
-
-    def why(self):
-        """What went wrong at each site, for its own eyes."""
-        return {name: one.failed for name, one in self.running.items()}

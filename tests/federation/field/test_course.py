@@ -79,7 +79,7 @@ def test_everybody_adds_noise_to_the_count_of_tests():
     task, none = task_of(privacy=PRIVATE["local"]), town.known().of_people
     homes = split(town.traces(), none(np.zeros(town.traces().people, bool)), 1)
     noises = [FieldHome(homes[0], task, 3, key).count().tests[0] for key in range(30)]
-    sigma = FieldPlan.of(PRIVATE["local"], town.traces().clock).sigma("tests")
+    sigma = FieldPlan(PRIVATE["local"], town.traces().clock).sigma("tests")
     spread = sigma * np.sqrt(town.traces().people)
     assert np.std(noises) == pytest.approx(spread, rel=0.35)
 
@@ -100,9 +100,9 @@ class Watching(Gathered):
         super().__init__(homes)
         self.runs = []
 
-    def exchange(self, run):
+    def begin(self, run):
         self.runs.append(run)
-        return super().exchange(run)
+        super().begin(run)
 
 
 @pytest.mark.parametrize("folds", [0, 1, 2, 3, 4, 5])
@@ -135,7 +135,7 @@ def test_a_home_refuses_to_start_from_tests_that_a_run_excludes():
     people.begin(FieldRun((0,), purpose="base"))
     people.begin(FieldRun((0,), start="base"))
     for start in ("base", "last"):
-        with pytest.raises(DataError, match="knew tests which it excludes"):
+        with pytest.raises(DataError, match="knew tests it excludes"):
             people.begin(FieldRun((1,), start=start))
     with pytest.raises(DataError, match="held out of no run"):
         people.judged([HeldOut(1, (0,))])

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.federation.field.sending import Cut, Sent, _add_messages, send
+from epifalcon.federation.field.home import Cut, Sent, _add_messages, send
 from tests.belief_propagation.graphs import cohorts_of
 from tests.methods.test_hbp import town_scene
 from tests.oracles import private_field_loop as oracle
@@ -36,7 +36,7 @@ def crowds(draw):
 def sums_of(here, message, cut):
     shape = (SLOTS // cut.length, 1 + REGIONS)
     sent = Sent(np.zeros(shape), np.zeros(shape))
-    _add_messages(0, here.shape[1], here, message, cut, sent)
+    _add_messages(here, message, cut, sent)
     return sent
 
 

@@ -36,7 +36,7 @@ each_promise = pytest.mark.parametrize("mode", ["sums", "local"])
 
 
 @each_mode
-def test_over_sites_it_is_the_run_in_one_process(mode, tmp_path):
+def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tmp_path):
     sites, task = Sites(tmp_path), TASKS[mode]
     run = sites.run(order_of(task))
     summary = run.go()
@@ -48,23 +48,17 @@ def test_over_sites_it_is_the_run_in_one_process(mode, tmp_path):
     told = read_tensors(tmp_path / "server" / "one" / FIELD)
     for name, one in found.field.items():
         np.testing.assert_allclose(told[name].numpy(), one, 0, 1e-6)
-    for name in sites.names:
-        assert (tmp_path / name / "runs" / "one" / RISKS).exists()
-
-
-@each_mode
-def test_server_and_sites_have_the_same_receipts(mode, tmp_path):
-    sites, task = Sites(tmp_path), TASKS[mode]
-    sites.run(order_of(task)).go()
-    places = [tmp_path / "server" / "one"]
-    places += [tmp_path / name / "runs" / "one" for name in sites.names]
-    listed = [Ledger.open(place / LEDGER).releases for place in places]
-    assert all(one == listed[0] for one in listed)
-    spent = Ledger.open(places[0] / LEDGER).spent()
+    own = [tmp_path / name / "runs" / "one" for name in sites.names]
+    assert all((place / RISKS).exists() for place in own)
+    ledgers = [
+        Ledger.open(place / LEDGER) for place in (tmp_path / "server" / "one", *own)
+    ]
+    assert all(one.releases == ledgers[0].releases for one in ledgers)
+    spent = ledgers[0].spent()
     if mode == "off":
         channels = {one.channel for one in spent.unprotected}
-        assert {"presence", "tests", "infectious", "transmission"} <= channels
-        assert "judgement" in channels
+        wanted = {"presence", "tests", "infectious", "transmission", "judgement"}
+        assert wanted <= channels
     else:
         assert spent.total["person"].epsilon == pytest.approx(20.0)
 
@@ -112,7 +106,7 @@ def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
         parcel = unpack(call)
         phase, tensors = parcel.heading.phase, dict(parcel.tensors)
         if phase == "sweep" and parcel.values["step"] == 2:
-            tensors["renewed_evidence"] = tensors["renewed_evidence"] / 2
+            tensors["evidence_step"] = tensors["evidence_step"] / 2
             other = pack(Packet(parcel.heading, tensors, parcel.values))
             assert unpack(site.answer(other)).values["error"] == REPLAYED
             break
@@ -123,11 +117,8 @@ def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
 def test_secrets_differ_from_site_to_site_and_from_run_to_run(mode, tmp_path):
     found = []
     for number in range(2):
-        folder = tmp_path / str(number)
-        sites = Sites(folder)
-        for name in sites.names:
-            path = folder / name / SITE_FILE
-            path.write_text(path.read_text().replace("known_noise = true\n", ""))
+        sites = Sites(tmp_path / str(number))
+        replace_in_policies(sites, "known_noise = true\n", "")
         run = sites.run(order_of(TASKS[mode]))
         run.go()
         found.append(sites.risks(run))
@@ -152,11 +143,15 @@ def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
     assert all(unpack(answer).tensors == {} for _, answer in sites.answers)
 
 
+def replace_in_policies(sites, before, after):
+    for name in sites.names:
+        path = sites.folder / name / SITE_FILE
+        path.write_text(path.read_text().replace(before, after))
+
+
 def test_too_few_people_behind_a_sum_are_refused(tmp_path):
     sites = Sites(tmp_path)
-    for name in sites.names:
-        path = tmp_path / name / SITE_FILE
-        path.write_text(path.read_text().replace("fold = 0", "fold = 10"))
+    replace_in_policies(sites, "fold = 0", "fold = 10")
     with pytest.raises(TooFewSitesError, match=r"policy\.least_in_fold"):
         sites.run(order_of(TASKS["off"])).go()
 
@@ -189,9 +184,7 @@ def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
 
 def test_risks_leave_only_where_the_policy_gives_them(tmp_path):
     sites = Sites(tmp_path)
-    for name in sites.names:
-        path = tmp_path / name / SITE_FILE
-        path.write_text(path.read_text().replace("give_scores = true\n", ""))
+    replace_in_policies(sites, "give_scores = true\n", "")
     with pytest.raises(TooFewSitesError, match=r"policy\.give_scores"):
         sites.run(order_of(TASKS["off"])).go()
     sites.start()
@@ -234,10 +227,9 @@ BAD_ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("fault", BAD_ANSWERS)
-def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
-    phase, spoil = BAD_ANSWERS[fault]
-    sites = Sites(tmp_path, count=2)
+def with_bad_answers(folder, task, phase, spoil):
+    """The summary of a run in which site-1 spoils its answers of a phase."""
+    sites = Sites(folder, count=2)
 
     def tamper(site, _asked, answer):
         parcel = unpack(answer)
@@ -245,8 +237,14 @@ def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
         return spoil(parcel) if hit else answer
 
     sites.tamper = tamper
+    return sites.run(order_of(task, most_missed=10**6)).go()
+
+
+@pytest.mark.parametrize("fault", BAD_ANSWERS)
+def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
+    phase, spoil = BAD_ANSWERS[fault]
     task = TASKS["off"] if phase == "judged" else task_of(replace(PLAIN, folds=0))
-    summary = sites.run(order_of(task, most_missed=10**6)).go()
+    summary = with_bad_answers(tmp_path, task, phase, spoil)
     troubles = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
     assert ("site-1", phase) in troubles
     assert {site for site, _ in troubles} == {"site-1"}
@@ -255,25 +253,17 @@ def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
 
 @each_promise
 def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
-    sites = Sites(tmp_path, count=2)
     spoil = changed({"infectious": first_as(1e9)})
-
-    def tamper(site, _asked, answer):
-        parcel = unpack(answer)
-        hit = site == "site-1" and parcel.heading.phase == "sweep"
-        return spoil(parcel) if hit else answer
-
-    sites.tamper = tamper
-    summary = sites.run(order_of(TASKS[mode])).go()
+    summary = with_bad_answers(tmp_path, TASKS[mode], "sweep", spoil)
     assert "no noise of the plan" in summary["sites"]["troubles"][0]["why"]
 
 
 BAD_CALLS = {
     "more evidence than agreed": changed(bound=64.0),
-    "nan": changed({"renewed_evidence": first_as(torch.nan)}),
+    "nan": changed({"evidence_step": first_as(torch.nan)}),
     "a chance above 1": changed({"edges": lambda one: one + 1}),
     "less than nobody": changed({"edges": lambda one: one - 5}),
-    "other slots": changed({"renewed_evidence": lambda one: one[:-1]}),
+    "other slots": changed({"evidence_step": lambda one: one[:-1]}),
     "no folds": changed(without=0),
     "an unknown law": changed(law="two"),
     "a run that was not begun": changed(without=[], start="last", purpose="final"),

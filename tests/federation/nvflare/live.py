@@ -10,8 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from epifalcon.federation.nvflare.admin import Admin, connect
-from epifalcon.federation.nvflare.jobs import RUNS, Job, Part, job_of
+from epifalcon.federation.nvflare.jobs import RUNS, Admin, Job, connect, job_of
 from epifalcon.federation.nvflare.processes import (
     Party,
     free_ports,
@@ -31,8 +30,10 @@ SITES = ("clinic", "school")
 PATIENCE = 90.0
 JOB = Job(
     name="echo",
-    coordinator=Part(path=f"{ECHO}.ScriptedCoordinator", args={"patience": PATIENCE}),
-    site=Part(path=f"{ECHO}.EchoSite"),
+    args={"patience": PATIENCE},
+    site_args={},
+    coordinator=f"{ECHO}.ScriptedCoordinator",
+    site=f"{ECHO}.EchoSite",
 )
 
 

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from nvflare.collab import CollabCallError
@@ -17,10 +18,9 @@ from epifalcon.federation.nvflare.endpoints import (
     GONE,
     CollabTransport,
     CoordinatorEnd,
-    LostSites,
     SiteEnd,
 )
-from epifalcon.federation.nvflare.jobs import JOB, Reason, job_of, read_reason
+from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reason
 from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.run import FalconOrder
@@ -56,7 +56,7 @@ def sites_in(folder, method):
 
 
 def coordinator(method, run="one", **changes):
-    args = job_of(run, ORDERS[method], Conduct(), 2).coordinator.args
+    args = job_of(run, ORDERS[method], Conduct(), 2).args
     return CoordinatorEnd(**{**args, **changes})
 
 
@@ -77,15 +77,15 @@ def test_a_job_of_plain_values_is_a_whole_run_resumed_only_if_asked(
         coordinator(method).coordinate(sites_in(tmp_path, method), server)
     assert path.read_text() == before
     record = {"status": "FINISHED:EXECUTION_EXCEPTION", **read_reason(server, "/7")}
-    assert Reason.of(record).kind == "SettingsError"
+    assert JobStatus.of("7", record).kind == "SettingsError"
 
 
 @pytest.mark.parametrize("method", ORDERS)
 def test_an_order_with_an_unknown_setting_is_refused(tmp_path, method):
-    args = job_of("one", ORDERS[method], Conduct(), 2).coordinator.args
-    made = coordinator(method, order={**args["order"], "x": 1})
-    with pytest.raises(SettingsError, match="x"):
-        made.coordinate(sites_in(tmp_path, method), tmp_path / "server")
+    args = job_of("one", ORDERS[method], Conduct(), 2).args
+    made = coordinator(method, order={**args["order"], "unheard": 1})
+    with pytest.raises(SettingsError, match="unheard"):
+        made.coordinate(None, tmp_path / "server")
 
 
 @pytest.mark.parametrize("run", ["../up", "", "a/b"])
@@ -96,21 +96,11 @@ def test_a_name_that_leads_out_of_the_kit_is_refused(tmp_path, run):
         made.coordinate(None, tmp_path / "server")
 
 
-class Place:
-    """Stands for NVFlare's workspace."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def get_root_dir(self):
-        return str(self.folder)
-
-
 @pytest.fixture
 def in_context(tmp_path):
     def enter(app, name):
         app.name = name
-        app._workspace = Place(tmp_path)
+        app._workspace = SimpleNamespace(get_root_dir=lambda: str(tmp_path))
         app._client_proxies = []
         set_call_context(app.new_context(name, name))
         return app
@@ -119,17 +109,11 @@ def in_context(tmp_path):
     set_call_context(None)
 
 
-def test_a_site_learns_its_name_and_folder_and_answers(in_context, tmp_path):
-    site = EchoSite()
-    end = in_context(ClientApp(site), "clinic-a").obj
-    end.open()
-    assert (site.name, site.folder) == ("clinic-a", tmp_path)
-    assert end.answer(b"echo hello") == b"clinic-a:hello"
-
-
-def test_of_an_error_only_its_kind_leaves_the_site(in_context, caplog):
+def test_of_an_error_only_its_kind_leaves_the_site(in_context, caplog, tmp_path):
     end = in_context(ClientApp(EchoSite()), "clinic-a").obj
     end.open()
+    assert (end.name, end.folder) == ("clinic-a", tmp_path)
+    assert end.answer(b"echo hello") == b"clinic-a:hello"
     with caplog.at_level(logging.DEBUG):
         assert end.answer(b"fail") == "ValueError"
     assert "ValueError at" in caplog.text
@@ -164,11 +148,8 @@ def test_a_coordinators_error_fails_the_job_without_its_text(in_context, caplog)
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__
     assert SECRET not in caplog.text
-
-
-def test_a_stopped_coordinator_is_no_failure(in_context):
-    end = in_context(ServerApp(Failing(StoppedError("s"))), "server")
-    end.obj.run()
+    # To be stopped is no failure.
+    in_context(ServerApp(Failing(StoppedError("s"))), "server").obj.run()
 
 
 LIMIT = 30.0
@@ -188,7 +169,7 @@ class Proxy:
 
 def transport_of(lost=None, stopped=lambda: False, **answers):
     proxies = [Proxy(name, answer) for name, answer in answers.items()]
-    return CollabTransport(proxies, lost or LostSites(), stopped)
+    return CollabTransport(proxies, set() if lost is None else lost, stopped)
 
 
 def raising(error):
@@ -198,27 +179,20 @@ def raising(error):
     return answer
 
 
-def test_each_site_gets_its_own_call():
-    transport = transport_of(b=lambda call: b"b" + call, a=lambda call: b"a" + call)
-    assert transport.sites == ("a", "b")
-    answers, failed = transport.ask({"a": b"1", "b": b"2"}, LIMIT)
-    assert answers == {"a": b"a1", "b": b"b2"}
-    assert failed == {}
-    assert transport.ask({"b": b"3"}, LIMIT) == ({"b": b"b3"}, {})
-    assert transport.ask({}, LIMIT) == ({}, {})
-
-
-def test_calls_go_out_at_the_same_time():
+def test_each_site_gets_its_own_call_and_all_at_the_same_time():
     # Nobody passes before all have arrived, so calls in turn would never end.
     together = threading.Barrier(5, timeout=LIMIT)
 
-    def answer(call):
-        together.wait()
-        return call
+    def answer(name):
+        return lambda call: together.wait() * b"" + name.encode() + call
 
-    sites = {f"s{number}": answer for number in range(5)}
-    answers, _ = transport_of(**sites).ask(dict.fromkeys(sites, b"x"), LIMIT)
-    assert answers == dict.fromkeys(sites, b"x")
+    sites = {f"s{number}": answer(f"s{number}") for number in range(5)}
+    transport = transport_of(**sites)
+    assert transport.sites == tuple(sites)
+    answers, failed = transport.ask({name: name.encode() for name in sites}, LIMIT)
+    assert answers == {name: 2 * name.encode() for name in sites}
+    assert failed == {}
+    assert transport.ask({}, LIMIT) == ({}, {})
 
 
 def test_a_late_site_fails_and_the_others_are_kept():
@@ -231,7 +205,7 @@ def test_a_late_site_fails_and_the_others_are_kept():
 
 
 def test_a_site_that_is_lost_during_a_call_fails_before_the_limit():
-    go_on, lost = threading.Event(), LostSites()
+    go_on, lost = threading.Event(), set()
     transport = transport_of(lost, a=lambda _: b"ok", gone=lambda _: go_on.wait(LIMIT))
     threading.Timer(0.2, lost.add, ["gone"]).start()
     start = time.monotonic()
@@ -243,9 +217,8 @@ def test_a_site_that_is_lost_during_a_call_fails_before_the_limit():
 
 
 def test_a_lost_site_is_not_called_until_it_is_back():
-    lost, calls = LostSites(), []
+    lost, calls = {"a"}, []
     transport = transport_of(lost, a=lambda call: calls.append(call) or b"ok")
-    lost.add("a")
     assert transport.ask({"a": b"1"}, LIMIT) == ({}, {"a": GONE})
     assert calls == []
     lost.discard("a")
@@ -275,15 +248,12 @@ def test_what_is_not_bytes_is_refused():
     }
 
 
-def test_a_stopped_job_asks_nobody():
+def test_a_stopped_job_asks_nobody_and_waits_for_nobody():
     calls = []
     transport = transport_of(stopped=lambda: True, a=calls.append)
     with pytest.raises(StoppedError):
         transport.ask({"a": b""}, LIMIT)
     assert calls == []
-
-
-def test_a_job_that_is_stopped_during_a_call_stops():
     stop, go_on = threading.Event(), threading.Event()
     transport = transport_of(stopped=stop.is_set, a=lambda _: go_on.wait(LIMIT))
     threading.Timer(0.2, stop.set).start()

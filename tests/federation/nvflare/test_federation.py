@@ -228,7 +228,7 @@ def test_falcon_field_with_noise_leaves_the_receipts_of_its_plan(live, admin):
     summary = live.summary("field")
     assert (summary["rounds"], summary["sites"]["troubles"]) == (1, [])
     assert summary["epsilon"]["person"] == pytest.approx(sums.epsilon)
-    plan = FieldPlan.of(sums, town.traces().clock)
+    plan = FieldPlan(sums, town.traces().clock)
     for name in ("server", *SITES):
         found = ledger(live.kits[name] / RUNS / "field")
         assert found.releases == (*plan.opening(), *plan.exchange(1))

@@ -1,25 +1,38 @@
 """A job names classes and holds no code; why it failed reaches the administrator."""
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
-from epifalcon import errors
-from epifalcon.errors import EpifalconError, SettingsError, TooFewSitesError
+from epifalcon.errors import (
+    DataError,
+    EpifalconError,
+    SettingsError,
+    TooFewSitesError,
+)
 from epifalcon.federation.nvflare.components import KitStorage
 from epifalcon.federation.nvflare.jobs import (
-    COORDINATOR,
+    COMPLETED,
     JOB,
-    PLUMBING,
-    SITE,
+    Admin,
     Job,
-    Part,
-    Reason,
+    JobStatus,
+    connect,
     error_of,
     job_of,
     server_run,
     write_job,
     write_reason,
+)
+from epifalcon.federation.nvflare.processes import free_ports
+from epifalcon.federation.nvflare.provisioning import (
+    PLUMBING,
+    Deployment,
+    Kit,
+    provision,
 )
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.run import FalconOrder
@@ -27,7 +40,7 @@ from epifalcon.federation.sites.server_run import Conduct
 from tests.studies import town
 
 ORDER = FalconOrder(settings=town.FALCON, rules=SiteRules(), seed=1)
-NIGHT = job_of("night-run", ORDER, Conduct(), 2)
+FAILED = "FINISHED:EXECUTION_EXCEPTION"
 
 
 def paths(value):
@@ -41,32 +54,20 @@ def paths(value):
 
 
 def test_a_job_is_three_json_files_that_name_no_class_but_the_plumbing(tmp_path):
-    place = write_job(NIGHT, tmp_path)
-    files = sorted(p.relative_to(place).as_posix() for p in place.rglob("*.*"))
-    assert files == [
-        "app/config/config_fed_client.json",
-        "app/config/config_fed_server.json",
-        "meta.json",
-    ]
-    meta = json.loads((place / "meta.json").read_text())
+    place = write_job(job_of("night-run", ORDER, Conduct(), 2), tmp_path)
+    files = {p.relative_to(place).as_posix(): p for p in place.rglob("*.*")}
+    configs = {f"app/config/config_fed_{end}.json" for end in ("client", "server")}
+    assert set(files) == {"meta.json", *configs}
+    meta = json.loads(files["meta.json"].read_text())
     assert (meta["min_clients"], meta["deploy_map"]) == (2, {"app": ["@ALL"]})
-    found = set()
-    for path in (place / "app" / "config").iterdir():
-        found |= paths(json.loads(path.read_text()))
-    assert found == {*PLUMBING}
-    assert {NIGHT.coordinator.path, NIGHT.site.path} == {COORDINATOR, SITE}
-
-
-@pytest.mark.parametrize("path", ["", "os", "os.system('x')", ".a", "a b.c", "a/b.c"])
-def test_a_part_is_a_dotted_path(path):
-    with pytest.raises(SettingsError, match="path="):
-        Part(path=path)
+    found = [paths(json.loads(files[name].read_text())) for name in configs]
+    assert set.union(*found) == {*PLUMBING}
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", "-a"])
 def test_a_jobs_name_can_be_a_folder(name):
     with pytest.raises(SettingsError, match="name="):
-        Job(name=name, coordinator=NIGHT.coordinator, site=NIGHT.site)
+        Job(name=name, args={}, site_args={})
 
 
 def test_a_method_that_does_not_run_over_sites_is_refused():
@@ -77,9 +78,9 @@ def test_a_method_that_does_not_run_over_sites_is_refused():
 @pytest.mark.parametrize(
     ("job", "status", "found"),
     [
-        ("job", "FINISHED:EXECUTION_EXCEPTION", ("TooFewSitesError", "school")),
+        ("job", FAILED, ("TooFewSitesError", "school")),
         ("job", "RUNNING", ("", "")),
-        ("job", "FINISHED:COMPLETED", ("", "")),
+        ("job", COMPLETED, ("", "")),
         ("another", "FINISHED:ABORTED", ("", "")),
     ],
 )
@@ -92,15 +93,19 @@ def test_the_reason_goes_into_the_record_with_the_status_of_a_failure(
     monkeypatch.setenv(JOB, job)
     write_reason(tmp_path, TooFewSitesError("school"))
     store.update_meta("/job", {"status": status}, False)
-    assert Reason.of(store.get_meta("/job")) == Reason(*found)
+    read = JobStatus.of("job", store.get_meta("/job"))
+    assert (read.kind, read.why) == found
 
 
 def test_a_job_that_was_never_deployed_tells_what_nvflare_knows():
     lines = ["server: OK", "a: no code may come with a job"]
-    record = {"status": "FINISHED:FAILED_TO_RUN", "job_deploy_detail": lines}
-    assert Reason.of(record).why == "a: no code may come with a job"
-    assert Reason.of({**record, "status": "FINISHED:COMPLETED"}) == Reason()
-    assert Reason.of({**record, "job_deploy_detail": lines[:1]}) == Reason()
+    for status, listed, why in (
+        (FAILED, lines, lines[1]),
+        (FAILED, lines[:1], ""),
+        (COMPLETED, lines, ""),
+    ):
+        record = {"status": status, "job_deploy_detail": listed}
+        assert JobStatus.of("job", record).why == why
 
 
 @pytest.mark.parametrize(
@@ -118,4 +123,66 @@ def test_the_exit_code_is_that_of_the_error(kind, words, code):
     found = error_of(kind, words)
     assert isinstance(found, EpifalconError)
     assert found.exit_code == code
-    assert errors.EpifalconError.exit_code == 1
+
+
+class Session:
+    """Stands for NVFlare's session."""
+
+    def __init__(self, *sites, error=None):
+        self.sites, self.error = sites, error
+
+    def get_system_info(self):
+        clients = [SimpleNamespace(name=name) for name in self.sites]
+        server = SimpleNamespace(status="started")
+        return SimpleNamespace(client_info=clients, server_info=server)
+
+    def list_jobs(self):
+        return [
+            {"job_id": "2", "job_name": "b", "status": "RUNNING", "submit_time": "t2"},
+            {"job_id": "1", "job_name": "a", "status": "X", "submit_time": "t1"},
+        ]
+
+    def get_job_meta(self, _):
+        raise self.error
+
+
+def admin_of(session):
+    deployment = Deployment(project="p", host="localhost", sites=("a", "b"))
+    return Admin(session, Kit(Path(), "admin", "admin", deployment))
+
+
+def test_missing_sites_are_named():
+    status = admin_of(Session("b")).status()
+    assert (status.connected, status.missing) == (("b",), ("a",))
+    assert [job.job for job in status.jobs] == ["1", "2"]
+    with pytest.raises(EpifalconError, match=r"1 of 2 sites .* missing: a"):
+        admin_of(Session("b")).wait_for_sites(2, 0.0)
+    assert admin_of(Session("b", "a")).wait_for_sites(2, 0.0) == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (JobNotFound("x"), DataError, "cannot look at job x: the server knows no"),
+        (NoConnection("x"), EpifalconError, "cannot look at job x: no connection"),
+        (OSError("odd"), EpifalconError, "cannot look at job x: odd"),
+    ],
+)
+def test_nvflares_errors_become_ours(error, kind, told):
+    with pytest.raises(kind, match=told) as caught:
+        admin_of(Session(error=error)).job("x")
+    assert caught.value.__suppress_context__
+
+
+def test_a_server_that_is_not_there_is_told_in_words(tmp_path, capfd):
+    port, admin_port = free_ports(2)
+    deployment = Deployment(
+        project="p", host="localhost", port=port, admin_port=admin_port, sites=("a",)
+    )
+    kits = provision(deployment, tmp_path / "kits")
+    with pytest.raises(DataError, match="is the kit of site, expected that of admin"):
+        connect(kits["a"]).__enter__()
+    refused = f"localhost:{admin_port}: Connection refused"
+    with pytest.raises(EpifalconError, match=refused):
+        connect(kits["admin"], limit=1.0).__enter__()
+    assert capfd.readouterr() == ("", "")

@@ -1,5 +1,6 @@
 """Processes of servers, sites and jobs; what they run is in test_federation."""
 
+import os
 import signal
 import socket
 import stat
@@ -15,7 +16,7 @@ from nvflare.apis.job_launcher_spec import JobReturnCode
 from epifalcon.federation.nvflare import components
 from epifalcon.federation.nvflare.processes import _environment, free_ports
 from epifalcon.federation.nvflare.provisioning import Deployment, Kit
-from tests.federation.nvflare.live import until
+from tests.federation.nvflare.live import LOOPBACK, leaks, until
 
 CHILD = (
     "import os, time;"
@@ -86,18 +87,56 @@ def test_ports_are_free_and_different():
 def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.org")
     monkeypatch.setenv("grpc_proxy", "http://proxy.example.org")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     deployment = Deployment(project="p", host="localhost", sites=("a",))
-    found = _environment(Kit(tmp_path, "site", "a", deployment))
-    place = tmp_path / "state" / "tmp"
+    kit = Kit(tmp_path, "site", "a", deployment)
+    found, place = _environment(kit), tmp_path / "state" / "tmp"
     assert found["TMPDIR"] == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     assert found["NVFLARE_SECURE_LOGGING"] == "true"
     assert "proxy.example.org" not in str(found)
-
-
-def test_threads_that_wait_rest_unless_the_owner_says_otherwise(tmp_path, monkeypatch):
-    kit = Kit(tmp_path, "site", "a", Deployment(project="p", host="h", sites=("a",)))
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    assert _environment(kit)["OMP_WAIT_POLICY"] == "passive"
+    # Threads that wait rest unless the owner says otherwise.
+    assert found["OMP_WAIT_POLICY"] == "passive"
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     assert _environment(kit)["OMP_WAIT_POLICY"] == "active"
+
+
+# What the tests of a federation rely on.
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 9), 0.2)
+except OSError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("host", "outside"), [("192.0.2.1", 1), ("127.0.0.1", 0)])
+def test_a_connection_outside_is_refused_and_written_down(tmp_path, host, outside):
+    notes = tmp_path / "connections.txt"
+    told = {"PYTHONPATH": str(LOOPBACK), "EPIFALCON_CONNECTIONS": str(notes)}
+    said = subprocess.run(
+        [sys.executable, "-c", CONNECT, host],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ("in a test" in said.stdout) == outside
+    assert notes.exists() == outside
+
+
+def test_log_lines_that_reveal_people_are_found():
+    calm = "2026-11-16 INFO the job was stopped\n2026-11-16 INFO round 3 of 4\n"
+    assert leaks(calm, ["region-0012"]) == []
+    lines = [
+        "person 7: infected=True",
+        "status=[1 0 -1]",
+        "rows tensor([[0.1, 0.2]])",
+        "by_slot array([3, 4])",
+        "2026 INFO region-0012 has 3 cases",
+        "refused: person 12 was there",
+        "probability 0.8134 of person 3",
+    ]
+    assert leaks("\n".join([calm, *lines]), ["region-0012"]) == lines

@@ -30,16 +30,6 @@ sites = ["clinic-a", "clinic-b"]
 """
 
 
-def test_a_short_file_is_enough(tmp_path):
-    path = tmp_path / "deployment.toml"
-    path.write_text(WHOLE)
-    assert read_deployment(path) == Deployment(
-        project="falcon",
-        host="falcon.example.org",
-        sites=("clinic-a", "clinic-b"),
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -80,6 +70,14 @@ ALLOWED = "epifalcon.federation.site.Site"
 DEPLOYMENT = Deployment(
     project="falcon", host="falcon.example.org", sites=("clinic-a", "clinic-b")
 )
+
+
+def test_a_short_file_is_enough(tmp_path):
+    path = tmp_path / "deployment.toml"
+    path.write_text(WHOLE)
+    assert read_deployment(path) == DEPLOYMENT
+
+
 PARTIES = ("server", "clinic-a", "clinic-b")
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
-from epifalcon.belief_propagation.inference import Exchange
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
 from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.label_inference import Diagnosis
@@ -177,9 +176,9 @@ class _Listening(Gathered):
         self.heard: list[tuple[EdgeMessages, SweepOptions]] = []
         self.run: FieldRun | None = None
 
-    def exchange(self, run: FieldRun) -> Exchange:
+    def begin(self, run: FieldRun) -> None:
         self.run = run
-        return super().exchange(run)
+        super().begin(run)
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         self.heard.append((received, options))

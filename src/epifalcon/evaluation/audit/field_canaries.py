@@ -128,7 +128,7 @@ class _AuditRun:
     @cached_property
     def plan(self) -> FieldPlan:
         """Of that noise."""
-        return FieldPlan.of(self.task.wishes.privacy, self.heard.traces.clock)
+        return FieldPlan(self.task.wishes.privacy, self.heard.traces.clock)
 
     def rows(self) -> list[AuditRow]:
         """Draw, score and judge."""

@@ -1,14 +1,16 @@
 """A run of Falcon Field over sites: meet, count, all sweeps, finish.
 
-Beside what every run leaves, the server's folder holds at the end the field at all
-places. A run that was interrupted starts again from its first exchange, which takes
-seconds: sites with noise answer with the same bits, and no ledger counts that twice.
+The server's folder also holds, at the end, the sums at all places. An interrupted run
+starts again from its first exchange, which takes seconds: sites with noise answer with
+the same bits, and no ledger counts that twice.
 
 A site that does not answer, or answers what cannot be, sits out: its last message in
 the same run stays in use. With fewer sites than agreed the run ends.
 """
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 
 from epifalcon.belief_propagation import calibration
-from epifalcon.belief_propagation.inference import Exchange, add_sums
+from epifalcon.belief_propagation.inference import add_sums
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
 from epifalcon.errors import DataError
 from epifalcon.federation.field.course import Course, Found
@@ -25,7 +27,6 @@ from epifalcon.federation.field.home import Counted, FieldRun, HeldOut
 from epifalcon.federation.field.messages import (
     End,
     FieldAnswers,
-    FieldCounted,
     FieldSums,
     Judge,
     Losses,
@@ -37,7 +38,6 @@ from epifalcon.federation.field.plan import (
     opening_receipts,
     sweep_receipts,
 )
-from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.field.site import FieldOrder
 from epifalcon.federation.messages import (
     Count,
@@ -48,10 +48,10 @@ from epifalcon.federation.messages import (
 )
 from epifalcon.federation.sites.coordinating import Gathered, Met, meet
 from epifalcon.federation.sites.server_run import Conduct, ServerRun
-from epifalcon.federation.sites.switchboard import Switchboard, Transport
+from epifalcon.federation.sites.switchboard import Transport
 from epifalcon.models.tensor_files import write_tensors
 from epifalcon.progress import Progress
-from epifalcon.types import Floats, Probabilities
+from epifalcon.types import Floats
 
 FIELD = "field.safetensors"
 R = TypeVar("R", bound=Record)
@@ -59,7 +59,10 @@ T = TypeVar("T")
 
 
 class FieldSitesRun(ServerRun[FieldOrder]):
-    """One run of Falcon Field, from its beginning each time."""
+    """One run of Falcon Field, from its beginning each time.
+
+    It is also the ``People`` of its course: all that are behind its sites.
+    """
 
     order_type = FieldOrder
 
@@ -67,22 +70,26 @@ class FieldSitesRun(ServerRun[FieldOrder]):
         self, transport: Transport, folder: Path, order: FieldOrder, conduct: Conduct
     ) -> None:
         super().__init__(transport, folder, order, conduct)
-        self._found: Found | None = None
+        self._found = Found()
+        self._task = order.settings
+        self._number = 0
+        """Exchanges of all runs so far."""
+        self._run, self._step = FieldRun(), 0
+        self._last: dict[str, Sums] = {}
+        """Of each site, its last message in this run."""
 
     def carry_out(self, progress: Progress) -> None:
-        """All runs of the task."""
-        task = self._order.settings
+        """Run the whole schedule."""
         met = self._meet()
-        budget = budget_of(task, met.clock)
-        ledger = self.open_ledger(budget, opening_receipts(task, met.clock))
-
-        def before(step: int) -> None:
-            made = sweep_receipts(task, met.clock, step)
-            if made:
-                ledger.record(*made)
-
-        apart = Apart(self.board, met, task, before)
+        budget = budget_of(self._task, met.clock)
+        opening = opening_receipts(self._task, met.clock)
+        self._met, self._receipts = met, self.open_ledger(budget, opening)
         people = sum(met.people.values())
+        size = Size(people, met.clock, met.regions)
+        self._answers = {
+            site: FieldAnswers(self._task, size, count)
+            for site, count in met.people.items()
+        }
         last = perf_counter()
 
         def report(done: int, planned: int) -> None:
@@ -93,24 +100,25 @@ class FieldSitesRun(ServerRun[FieldOrder]):
             progress("sweeps", done, planned)
             self.report_progress(done, planned)
 
-        course = Course(apart, task, people, met.clock, report)
+        course = Course(self, self._task, people, met.clock, report)
         self._found = course.found
-        found = course.go()
-        if found.field:
-            tensors = {name: torch.from_numpy(one) for name, one in found.field.items()}
-            write_tensors(self._folder / FIELD, tensors)
-        self.scores = apart.finish(self._conduct.scores)
+        found = course.go().field
+        tensors = {name: torch.from_numpy(one) for name, one in found.items()}
+        write_tensors(self._folder / FIELD, tensors)
+
+        def check(one: FieldAnswers, answer: Scores) -> Floats | None:
+            return answer.require(one.people)
+
+        scores = self._ask(Finish(scores=self._conduct.scores), Scores, check)
+        self.scores = {site: one for site, one in scores.items() if one is not None}
 
     def figures(self) -> dict[str, Any]:
-        """Sweeps, and the chosen law of transmission."""
+        """Return the number of sweeps and the selected model of transmission."""
         found = self._found
-        return {
-            "rounds": 0 if found is None else found.sweeps,
-            "law": None if found is None else found.law,
-        }
+        return {"rounds": found.sweeps, "law": found.law if found.sweeps else None}
 
     def _meet(self) -> Met:
-        """The sites, with the numbers that their people had before, if any."""
+        """Greet the sites; their people have the numbers that they had before."""
         order, folder = self._order, self._folder
         before = Gathered.load(folder, order.origin)
         met = meet(self.board, order.hello, before)
@@ -121,105 +129,58 @@ class FieldSitesRun(ServerRun[FieldOrder]):
             raise DataError(f"begun with {missing}: it must be there again")
         return met
 
-
-class Apart:
-    """The people of a task behind ``board``.
-
-    ``before`` is called with the number of each exchange in its run, before anything
-    is asked.
-    """
-
-    def __init__(
-        self,
-        board: Switchboard,
-        met: Met,
-        task: FieldTask,
-        before: Callable[[int], None],
-    ) -> None:
-        self.board, self._before = board, before
-        people = sum(met.people.values())
-        size = Size(people, met.clock, met.regions)
-        self._answers = {
-            site: FieldAnswers(task, size, count) for site, count in met.people.items()
-        }
-        self._number = 0
-        requests = {site: Count(first, people) for site, first in met.first.items()}
-        self._counted = board.ask(
+    def counted(self) -> Counted:
+        """Return the counts of all sites, added up."""
+        people = sum(self._met.people.values())
+        found = self.board.ask(
             0,
-            requests,
-            FieldCounted,
+            {site: Count(first, people) for site, first in self._met.first.items()},
+            Counted,
             lambda site, answer: self._answers[site].counted(answer),
         )
-        board.keep_only(self._counted)
+        self.board.keep_only(found)
+        return reduce(add, [found[site] for site in sorted(found)])
 
-    def counted(self) -> Counted:
-        """The counts of all sites, added up."""
-        first, *others = [self._counted[site] for site in sorted(self._counted)]
-        return sum(others, first)
-
-    def exchange(self, run: FieldRun) -> Exchange:
-        """The exchanges of one run with all people."""
-        return _Way(self, run)
-
-    def judged(self, held_out: list[HeldOut]) -> calibration.Losses:
-        """Losses of held-out people under each model, of the sites that send them."""
-        found = self.ask(Judge.of(held_out), Losses, FieldAnswers.losses)
-        first, *others = [found[site] for site in sorted(found)]
-        return sum(others, first)
-
-    def finish(self, scores: bool) -> dict[str, Probabilities]:
-        """Let every site write its risks; return those that sites give."""
-
-        def check(one: FieldAnswers, answer: Scores) -> Floats | None:
-            return answer.require(one.people)
-
-        found = self.ask(Finish(scores=scores), Scores, check)
-        return {site: one for site, one in found.items() if one is not None}
-
-    def begin(self, step: int) -> None:
-        """Begin an exchange, the ``step``-th of its run: everybody may take part."""
-        self._number += 1
-        self.board.new_round()
-        self._before(step)
-
-    def ask(
-        self, request: Record, answer: type[R], check: Callable[[FieldAnswers, R], T]
-    ) -> dict[str, T]:
-        """Ask all sites that attend the same."""
-        requests = dict.fromkeys(self.board.attending, request)
-        return self.board.ask(
-            self._number,
-            requests,
-            answer,
-            lambda site, one: check(self._answers[site], one),
-        )
-
-
-class _Way:
-    """One run's exchanges."""
-
-    def __init__(self, apart: Apart, run: FieldRun) -> None:
-        self._apart, self._run = apart, run
-        self._step = 0
-        self._last: dict[str, Sums] = {}
+    def begin(self, run: FieldRun) -> None:
+        """Begin a run; sites learn of it with the first exchange."""
+        self._run, self._step, self._last = run, 0, {}
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Send everybody the state of places; sum up the last message of each site."""
+        """Send the messages of all edges; sum up the last message of each site."""
         self._step += 1
-        self._apart.begin(self._step)
+        self._number += 1
+        self.board.new_round()
+        if made := sweep_receipts(self._task, self._met.clock, self._step):
+            self._receipts.record(*made)
         request = Sweep.of(received, options, self._run, self._step)
 
         def check(one: FieldAnswers, answer: FieldSums) -> Sums:
             return one.sums(answer, options)
 
-        self._last |= self._apart.ask(request, FieldSums, check)
+        self._last |= self._ask(request, FieldSums, check)
         # The first one's arrays are added to, and may be needed again.
         latest = [self._last[site] for site in sorted(self._last)]
         copy = Sums(*(one.copy() for one in latest[0]))
         return add_sums([copy, *latest[1:]])
 
     def end(self, received: EdgeMessages) -> None:
-        """Send everybody the last state of places; nothing comes back."""
+        """Send the last messages of all edges; nothing comes back."""
         options = SweepOptions(0.0, np.zeros(len(received.day)), 0.0)
         request = End.of(received, options, self._run, self._step + 1)
-        self._apart.ask(request, Done, lambda _, answer: answer)
+        self._ask(request, Done, lambda _, answer: answer)
+
+    def judged(self, held_out: list[HeldOut]) -> calibration.Losses:
+        """Return the losses of held-out people, of the sites that send them."""
+        found = self._ask(Judge.of(held_out), Losses, FieldAnswers.losses)
+        return reduce(add, [found[site] for site in sorted(found)])
+
+    def _ask(
+        self, request: Record, answer: type[R], check: Callable[[FieldAnswers, R], T]
+    ) -> dict[str, T]:
+        """Send the same request to all attending sites; return checked answers."""
+        return self.board.ask(
+            self._number,
+            dict.fromkeys(self.board.attending, request),
+            answer,
+            lambda site, one: check(self._answers[site], one),
+        )

@@ -18,7 +18,9 @@ rate.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import reduce
+from operator import add
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -29,11 +31,15 @@ from epifalcon.belief_propagation.inference import (
     InferenceState,
     InitialHazard,
     add_sums,
-    finish,
     infer,
 )
-from epifalcon.belief_propagation.rates import force_by_share, rates_for
-from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.seir_chain import (
+    EdgeMessages,
+    Sums,
+    SweepOptions,
+    force_by_share,
+    rates_for,
+)
 from epifalcon.belief_propagation.settings import ALIKE, LEAST_FOLDS, Law
 from epifalcon.belief_propagation.transmission import Factor, Transmission
 from epifalcon.epidemic.known import Known
@@ -42,7 +48,6 @@ from epifalcon.federation.field.home import (
     FieldHome,
     FieldRun,
     HeldOut,
-    Start,
 )
 from epifalcon.federation.field.plan import (
     FieldPlan,
@@ -54,7 +59,6 @@ from epifalcon.federation.field.reading import (
     PrivateCounts,
     by_slot,
 )
-from epifalcon.federation.field.sending import presence_cut
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.clock import Clock
@@ -63,15 +67,15 @@ from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Probabilities
 
 
-class Reached(Protocol):
+class People(Exchange, Protocol):
     """All people of a task, wherever they are."""
 
     def counted(self) -> Counted:
         """Return the counts of all sites, added up."""
         ...
 
-    def exchange(self, run: FieldRun) -> Exchange:
-        """Begin a run everywhere and return its exchange."""
+    def begin(self, run: FieldRun) -> None:
+        """Begin a run everywhere."""
         ...
 
     def judged(self, held_out: list[HeldOut]) -> Losses:
@@ -115,7 +119,7 @@ class Course:
 
     def __init__(
         self,
-        people: Reached,
+        people: People,
         task: FieldTask,
         count: int,
         clock: Clock,
@@ -131,66 +135,67 @@ class Course:
         self._private: PrivateCounts | None = None
         crowd, share = self._counted.crowd, self._share_of_others()
         if task.private:
-            plan = FieldPlan.of(task.wishes.privacy, clock)
-            counted, reach = self._counted, presence_cut(plan).reach
-            noises = counted.noises
-            self._private = PrivateCounts(plan, counted.crowd, noises, count, reach)
+            plan = FieldPlan(task.wishes.privacy, clock)
+            self._private = PrivateCounts(plan, crowd, self._counted.noises, count)
             crowd = by_slot(1 + self._private.crowd[None], clock.slots)
             share = self._private.share_of_others
-        force = 0.0
-        if share is not None:
-            force = force_by_share(share, clock, task.pathogen, task.rule)
         self.graph = FactorGraph(
             clock,
-            force,
+            0.0
+            if share is None
+            else force_by_share(share, clock, task.pathogen, task.rule),
             task.rule.chance,
             crowd,
             over_susceptible=task.rule.contact == "I/S",
             own_in_sums=not task.private,
         )
+        settings = task.inference
+        self._laws: tuple[Law, ...] = ("one",) if task.private else settings.region.laws
+        self._folds: list[int] = []
+        if task.folds:
+            self._folds = np.flatnonzero(self._counted.tests[:, 0]).tolist()
+        self._selects = len(self._laws) > 1 and len(self._folds) > 1
+        calibrates = settings.calibration == "auto" and len(self._folds) >= LEAST_FOLDS
+        self._candidates = self._laws if self._selects or calibrates else ()
+        self._short = min(settings.region.choosing_sweeps, settings.sweeps)
+        self._more = max(settings.sweeps - self._short, 1)
 
     def go(self) -> Found:
         """Run everything; see the module."""
-        settings, found = self._task.inference, self.found
-        laws: tuple[Law, ...] = settings.region.laws
-        if self._task.private:
-            laws = ("one",)
-        short = min(settings.region.choosing_sweeps, settings.sweeps)
-        more = max(settings.sweeps - short, 1)
-        pairs, judged = self.pairs(), []
-        selects = len(laws) > 1 and len(self._folds) > 1
-        judges = selects or self._calibrates
+        found, judged = self.found, []
         state: InferenceState | None = None
-        for pair in pairs:
-            base = FieldRun(pair.folds, laws[0], "cold", "base")
-            common = self._run(base, short)
-            for law in laws if judges else ():
+        for pair in self.pairs():
+            base = FieldRun(pair.folds, self._laws[0], "cold", "base")
+            common = self._run(base, self._short)
+            for law in self._candidates:
                 candidate = FieldRun(pair.folds, law, "base", "candidate")
-                self._run(candidate, max(short // 2, 1), common)
+                self._run(candidate, self._candidate_sweeps, common)
             for fold in pair.owned:
                 judged.append(HeldOut(fold, pair.folds))
-                partner, law = pair.partner(fold), laws[0]
-                if selects and partner is not None:
+                partner, law = pair.partner(fold), self._laws[0]
+                if self._selects and partner is not None:
                     law = self._select([HeldOut(partner, pair.folds)])
                 found.laws_of_folds[fold] = law
-                state = self._run(FieldRun((fold,), law, "base"), more, common)
-        found.law = self._select(judged) if selects else laws[0]
-        start: Start = "cold" if state is None else "last"
-        sweeps = settings.sweeps if state is None else more
-        found.state = self._run(FieldRun((), found.law, start), sweeps, state)
+                state = self._run(FieldRun((fold,), law, "base"), self._more, common)
+        found.law = self._select(judged) if self._selects else self._laws[0]
+        if state is None:
+            last = self._run(FieldRun((), found.law), self._task.inference.sweeps)
+        else:
+            last = self._run(FieldRun((), found.law, "last"), self._more, state)
+        found.state = last
         return found
 
     @property
-    def _folds(self) -> list[int]:
-        """Folds with anybody in them."""
-        if not self._task.folds:
-            return []
-        return [int(part) for part in np.flatnonzero(self._counted.tests[:, 0])]
+    def _candidate_sweeps(self) -> int:
+        return max(self._short // 2, 1)
 
     @property
-    def _calibrates(self) -> bool:
-        calibration = self._task.wishes.field.calibration
-        return calibration == "auto" and len(self._folds) >= LEAST_FOLDS
+    def _planned(self) -> int:
+        """Sweeps of all runs."""
+        if not self._folds:
+            return self._task.inference.sweeps
+        each = self._short + len(self._candidates) * self._candidate_sweeps
+        return len(self.pairs()) * each + (1 + len(self._folds)) * self._more
 
     def pairs(self) -> list[Pair]:
         """Return the pairs of folds that base runs exclude."""
@@ -198,33 +203,32 @@ class Course:
         if len(folds) < LEAST_FOLDS:
             # A run without two of two folds would know no test.
             return [Pair((fold,), (fold,)) for fold in folds]
-        pairs = [
-            Pair(tuple(folds[at : at + 2]), tuple(folds[at : at + 2]))
-            for at in range(0, len(folds), 2)
-        ]
+        pairs = [tuple(folds[at : at + 2]) for at in range(0, len(folds), 2)]
+        found = [Pair(pair, pair) for pair in pairs]
         if len(folds) % 2:
-            pairs[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
-        return pairs
+            found[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
+        return found
 
     def _select(self, held_out: list[HeldOut]) -> Law:
-        laws = self._task.wishes.field.region.laws
-        return self._people.judged(held_out).best(laws, ALIKE)
+        return self._people.judged(held_out).best(self._laws, ALIKE)
 
     def _run(
         self, run: FieldRun, sweeps: int, start: InferenceState | None = None
     ) -> InferenceState:
-        settings, exchange = self._task.inference, self._people.exchange(run)
+        settings, exchange = self._task.inference, cast(Exchange, self._people)
+        self._people.begin(run)
         tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
         tested, positive = float(tests[0]), float(tests[1])
         if self._private is not None:
             tested = max(tested, 1.0)
             positive = self._private.positive(tested, positive)
             exchange = DenoisingExchange(exchange, self._private, self._rates)
-        slots, seeded = self._clock.slots, self._rates.seeded
         state = infer(
             exchange,
             self.graph,
-            InitialHazard.from_tests(tested, positive, seeded, slots)
+            InitialHazard.from_tests(
+                tested, positive, self._rates.seeded, self._clock.slots
+            )
             if start is None
             else start.continued(),
             sweeps,
@@ -234,24 +238,12 @@ class Course:
             self._factor,
         )
         if run.purpose != "base":
-            finish(exchange, self.graph, state)
+            exchange.end(self.graph.messages(state.sums, state.factor))
         return state
 
     def _count_sweep(self) -> None:
         self.found.sweeps += 1
         self._report(self.found.sweeps, max(self._planned, self.found.sweeps))
-
-    @property
-    def _planned(self) -> int:
-        settings, folds = self._task.inference, len(self._folds)
-        if not folds:
-            return settings.sweeps
-        short = min(settings.region.choosing_sweeps, settings.sweeps)
-        more = max(settings.sweeps - short, 1)
-        laws = settings.region.laws
-        judges = len(laws) > 1 or self._calibrates
-        each = short + len(laws) * max(short // 2, 1) * judges
-        return len(self.pairs()) * each + (1 + folds) * more
 
     def _share_of_others(self) -> float | None:
         """Mean share of others among the people present; None if nobody was seen."""
@@ -271,20 +263,15 @@ class Gathered:
         self._task, self._clock = homes[0].task, homes[0].home.traces.clock
 
     def counted(self) -> Counted:
-        """Return the counts of all sites, added up."""
         if self._ledger is not None:
             self._ledger.record(*opening_receipts(self._task, self._clock))
-        first, *others = [home.count() for home in self.homes]
-        return sum(others, first)
+        return reduce(add, [home.count() for home in self.homes])
 
-    def exchange(self, run: FieldRun) -> Exchange:
-        """Begin a run everywhere."""
+    def begin(self, run: FieldRun) -> None:
         for home in self.homes:
             home.begin(run)
-        return self
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Send messages to everybody and return the sums of the replies."""
         if self._ledger is not None:
             number = 1 + self.homes[0].exchanges
             receipts = sweep_receipts(self._task, self._clock, number)
@@ -292,14 +279,11 @@ class Gathered:
         return add_sums([home.sweep(received, options) for home in self.homes])
 
     def end(self, received: EdgeMessages) -> None:
-        """Send the last messages to everybody."""
         for home in self.homes:
             home.end(received)
 
     def judged(self, held_out: list[HeldOut]) -> Losses:
-        """Return the log losses of held-out people under each candidate model."""
-        first, *others = [home.judged(held_out) for home in self.homes]
-        return sum(others, first)
+        return reduce(add, [home.judged(held_out) for home in self.homes])
 
     @property
     def risk(self) -> Probabilities:

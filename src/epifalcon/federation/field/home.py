@@ -1,40 +1,48 @@
 """The people of one site: what they count, receive and send, and what they store.
 
 The same code runs in one process (one site with everybody), over a network and in the
-audit. In a private run messages are clipped (``sending``) and noised here, with the
-site's own secret: in mode ``local`` one noise per person and cell, drawn as one noise
-for the people of a site; in mode ``sums`` one noise per sum of the site, each large
-enough for the whole guarantee, since no trusted party adds up the sums of sites.
+audit. In a private run messages are clipped and noised here.
+
+A person's message is a vector with one entry per cell (a region and a stretch of
+slots): the sum of what its slots there contribute. Each slot is clipped at a cap, and
+a vector longer than the bound is scaled down to it. The rules follow from the plan
+alone, so that sites compute them themselves and no server can ask for more.
+
+Noise is drawn with the site's own secret: in mode ``local`` one noise per person and
+cell, drawn as one noise for the people of a site; in mode ``sums`` one noise per sum
+of the site, each large enough for the whole guarantee, since no trusted party adds up
+the sums of sites.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from epifalcon._numba import compiled
 from epifalcon.belief_propagation.calibration import Losses, log_losses
-from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.marginals import Now, current_risk
-from epifalcon.belief_propagation.rates import rates_for
-from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.inference import Cohort, Now
+from epifalcon.belief_propagation.seir_chain import (
+    EdgeMessages,
+    Sums,
+    SweepOptions,
+    rates_for,
+)
 from epifalcon.belief_propagation.settings import Law
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
-from epifalcon.federation.field.reading import Profile
-from epifalcon.federation.field.sending import (
-    Cut,
-    Sent,
-    excess_cut,
-    presence_cut,
-    send,
-)
+from epifalcon.federation.field.reading import Profile, unit_of
 from epifalcon.federation.field.settings import FieldTask
+from epifalcon.federation.messages import Record
 from epifalcon.federation.preparing import Household, drawn_for
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
-from epifalcon.types import Floats, Mask, Probabilities
+from epifalcon.types import Floats, Mask, Probabilities, RegionIds
 
+_BELOW_BOUND = 1 - 2.0**-40
+"""Rounding must not make a vector longer than the bound."""
 Start = Literal["cold", "base", "last"]
 Purpose = Literal["base", "candidate", "final"]
 
@@ -63,7 +71,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class Counted(Record):
     """Counts of a site before the first sweep; of several sites the sums."""
 
     crowd: Floats
@@ -90,6 +98,122 @@ class Final:
     risk: Probabilities
     """(people,) of having been infected, own tests excluded."""
     now: Now
+
+
+class Cut(NamedTuple):
+    """How messages are clipped; public."""
+
+    base: Floats
+    """(slots,) subtracted from the message of a slot: what everybody expects."""
+    scale: float
+    """Factor on the difference; with 0 each slot contributes ``present``."""
+    present: float
+    length: int
+    """Slots of a cell."""
+    cap: float
+    """Largest contribution of one slot."""
+    bound: float
+    """Largest L2 norm of a person's whole vector."""
+    places: int
+    """Regions per stretch, those of most time; 0 for all."""
+    reach: float
+    """How far the protected unit moves the vector."""
+
+
+class Sent(NamedTuple):
+    """(cells in time, 1 + regions) each; column 0, not observed, stays empty."""
+
+    total: Floats
+    senders: Floats
+    """Number of people who send for the cell."""
+
+
+def presence_cut(plan: FieldPlan) -> Cut:
+    """Return the clipping of presence: how many people were where.
+
+    In mode ``local`` regions leave in the clear; what counts is who sends for which
+    cell.
+    """
+    clock, slots = plan.clock, plan.clock.slots
+    bound, reach = plan.settings.bound, plan.presence_reach
+    cut = Cut(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
+    if plan.settings.mode == "local":
+        return cut._replace(length=plan.length, places=plan.settings.places)
+    if plan.settings.unit != "person":
+        return cut._replace(cap=1 / slots, bound=np.inf)
+    cap = min(1 / slots, reach / clock.slots_per_day)
+    return cut._replace(cap=cap, bound=reach)
+
+
+def excess_cut(plan: FieldPlan, profile: Profile, number: int) -> Cut:
+    """Return the clipping of the excess infectiousness in sweep ``number``."""
+    scale = unit_of(plan, profile)
+    most = scale * float(profile.excess.max())
+    whole = plan.settings.unit == "person" or number > 1
+    return Cut(
+        profile.usual,
+        scale,
+        0.0,
+        plan.length,
+        plan.cap(most) if number == 1 else np.inf,
+        plan.settings.bound if whole else np.inf,
+        plan.settings.places if plan.settings.mode == "local" else 0,
+        plan.reach(number, most),
+    )
+
+
+def send(cohort: Cohort, cut: Cut) -> Sent:
+    """Sum the clipped messages of all people, before any noise."""
+    shape = (cohort.traces.slots // cut.length, 1 + len(cohort.traces.regions))
+    sent = Sent(np.zeros(shape), np.zeros(shape))
+    _add_messages(cohort.state.regions, cohort.state.infectious, cut, sent)
+    return sent
+
+
+@compiled
+def _add_messages(
+    regions: RegionIds, message: NDArray[np.float32], cut: Cut, sent: Sent
+) -> None:
+    """Add everybody's vector to ``sent``."""
+    slots, edges = regions.shape[0], sent.total.shape[1]
+    value, time = np.zeros((2, edges))
+    row, place = np.empty((2, slots), np.int64)
+    entry_value = np.empty(slots)
+    visited = np.empty(slots, np.int64)
+    for person in range(regions.shape[1]):
+        entries, squared = 0, 0.0
+        for begin in range(0, slots, cut.length):
+            count = 0
+            for slot in range(begin, begin + cut.length):
+                edge = regions[slot, person] + 1
+                if edge == 0:
+                    continue
+                if time[edge] == 0:
+                    visited[count] = edge
+                    count += 1
+                    value[edge] = 0.0
+                excess = cut.scale * (message[slot, person] - cut.base[slot])
+                value[edge] += min(max(excess + cut.present, -cut.cap), cut.cap)
+                time[edge] += 1
+            for _ in range(count if cut.places == 0 else min(cut.places, count)):
+                # The region of most time; of equals the one visited first.
+                edge = visited[0]
+                for at in range(1, count):
+                    if time[visited[at]] > time[edge]:
+                        edge = visited[at]
+                time[edge] = 0
+                row[entries], place[entries] = begin // cut.length, edge
+                entry_value[entries] = value[edge]
+                squared += value[edge] ** 2
+                entries += 1
+            for at in range(count):
+                time[visited[at]] = 0
+        scale = 1.0
+        if squared > 0:
+            scale = min(1.0, _BELOW_BOUND * cut.bound / np.sqrt(squared))
+        for entry in range(entries):
+            sent.total[row[entry], place[entry]] += scale * entry_value[entry]
+            sent.senders[row[entry], place[entry]] += 1
 
 
 class FieldHome:
@@ -125,14 +249,14 @@ class FieldHome:
         self.candidates: dict[tuple[tuple[int, ...], Law], Probabilities] = {}
         """Risks of candidate models, by excluded folds and model."""
         self.cohort = self._new_cohort(home.known)
-        self._base: tuple[FieldRun, Cohort] | None = None
+        self._base: tuple[FieldRun | None, Cohort] = None, self.cohort
         self._profile: Profile | None = None
         self._noise = noise
 
     @cached_property
     def plan(self) -> FieldPlan:
         """The plan of a private run."""
-        return FieldPlan.of(self.task.wishes.privacy, self.home.traces.clock)
+        return FieldPlan(self.task.wishes.privacy, self.home.traces.clock)
 
     @property
     def risk(self) -> Probabilities:
@@ -173,17 +297,18 @@ class FieldHome:
             raise DataError(f"folds {run.without} of {self.task.folds}")
         if self.run is not None and self.run.purpose == "base":
             self._base = self.run, self.cohort
-        known, errors = self.tests_of(run), self.task.test_errors
+        known = self.home.known.of_people(~np.isin(self.fold, run.without))
         if run.start == "cold":
             self.cohort = self._new_cohort(known)
-        elif run.start == "base" and self._base is not None:
-            self._require_known_less(self._base[0], run)
-            self.cohort = self._base[1].copy().with_tests(known, errors)
-        elif run.start == "last" and self.run is not None:
-            self._require_known_less(self.run, run)
-            self.cohort = self.cohort.with_tests(known, errors)
         else:
-            raise DataError("the run starts from one that was not seen here")
+            before, cohort = self.run, self.cohort
+            if run.start == "base":
+                before, cohort = self._base[0], self._base[1].copy()
+            if before is None:
+                raise DataError("the run starts from one that was not seen here")
+            if not set(run.without) <= set(before.without):
+                raise DataError("a run starts from one that knew tests it excludes")
+            self.cohort = cohort.with_tests(known, self.task.test_errors)
         self.run, self.exchanges, self._profile = run, 0, None
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
@@ -212,10 +337,10 @@ class FieldHome:
         run = self.run
         if run is None:
             raise DataError("no run was begun")
-        self.cohort.listen(received)
+        self.cohort.end(received)
         risk = self.cohort.risk.copy()
         if run.purpose == "final":
-            now = current_risk(self.cohort, received)
+            now = self.cohort.current_risk(received)
             self.finals[run.without] = Final(risk, now)
         else:
             self.candidates[run.without, run.law] = risk
@@ -226,24 +351,17 @@ class FieldHome:
         laws = self.task.wishes.field.region.laws
         for held in held_out:
             own = self.fold == held.fold
-            risks = [self.candidates.get((held.without, law)) for law in laws]
-            if held.fold not in held.without or any(one is None for one in risks):
+            keys = [(held.without, law) for law in laws]
+            if held.fold not in held.without or not self.candidates.keys() >= {*keys}:
                 raise DataError(f"fold {held.fold} was held out of no run")
-            losses = [log_losses(one[own], status[own] == 1) for one in risks]  # type: ignore[index]
+            risks = [self.candidates[key][own] for key in keys]
+            losses = [log_losses(risk, status[own] == 1) for risk in risks]
             parts.append(np.stack(losses, axis=1))
         parts.append(np.zeros((0, len(laws))))
         return Losses.of(np.concatenate(parts))
 
-    def tests_of(self, run: FieldRun) -> Known:
-        """Return the tests that a run knows."""
-        return self.home.known.of_people(~np.isin(self.fold, run.without))
-
     def _new_cohort(self, known: Known) -> Cohort:
         return Cohort.of(self.home.traces, known, self.rates, self.task.test_errors)
-
-    def _require_known_less(self, before: FieldRun, run: FieldRun) -> None:
-        if not set(run.without) <= set(before.without):
-            raise DataError("a run starts from one that knew tests which it excludes")
 
     def _noised(self, sent: Sent, channel: str, number: int, cut: Cut) -> Floats:
         """Add noise to sums (cells in time, 1 + regions); column 0 stays empty."""

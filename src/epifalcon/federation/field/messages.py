@@ -49,20 +49,28 @@ class Size:
 
     @property
     def by_slot(self) -> tuple[int, int]:
-        """Of sums for each place and slot; place 0 is "not observed"."""
+        """Shape of sums per slot and region; column 0 is "not observed"."""
         return self.clock.slots, 1 + self.regions
+
+    @property
+    def by_day(self) -> tuple[int, int]:
+        """Shape of sums per day and region."""
+        return self.clock.days, 1 + self.regions
 
 
 @dataclass(frozen=True, eq=False)
 class _Exchange(Record):
-    """Server to site: the state of all places, how to sweep, and in which run."""
+    """Server to site: edge messages, how to sweep, and in which run.
+
+    Fields are those of ``EdgeMessages``, ``SweepOptions`` and ``FieldRun``.
+    """
 
     edges: Floats
-    flat: Floats
+    hazard: Floats
     typical: Floats
-    renewed_evidence: Floats
+    evidence_step: Floats
     own: float
-    renewed_illness: float
+    infectious_step: float
     bound: float
     step: int
     without: list[int]
@@ -77,80 +85,76 @@ class _Exchange(Record):
         cls, received: EdgeMessages, options: SweepOptions, run: FieldRun, step: int
     ) -> Self:
         """Encode one exchange; ``step`` counts those of a run."""
-        first = received.hazard.size > 0
-        return cls(
-            edges=np.zeros((0, 0, 4)) if first else received.edges,
-            flat=received.hazard,
-            typical=received.typical,
-            renewed_evidence=options.evidence_step,
-            own=received.own,
-            renewed_illness=options.infectious_step,
-            bound=options.bound,
-            step=step,
-            without=list(run.without),
-            law=run.law,
-            start=run.start,
-            purpose=run.purpose,
-            susceptible=options.susceptible,
-            tally=options.tally,
-        )
+        given: dict[str, Any] = {**received._asdict(), **options._asdict()}
+        given |= {**vars(run), "without": list(run.without), "step": step}
+        del given["day"]
+        if received.hazard.size:
+            given["edges"] = np.zeros((0, 0, 4))
+        return cls(**given)
 
     @property
     def digest(self) -> str:
-        """Of all that the request says."""
+        """Digest of everything in the request."""
         packet = self.encode(Heading("", "", 0, ""))
         return digest(dict(packet.values), tensors=packet.tensors)
 
     def received(
         self, size: Size, task: FieldTask
     ) -> tuple[EdgeMessages, SweepOptions]:
-        """Decode the state of places; what no honest server sends is a ``DataError``.
+        """Decode the edge messages; refuse what no honest server sends.
 
         Evidence beyond the agreed bound would be more than its noise covers.
         """
-        slots = size.clock.slots
-        flat = _within("flat", self.flat, None, 0.0, MOST_LOG)
-        edges = np.zeros((*size.by_slot, 4))
-        if flat.size == 0:
-            edges = _edges(self.edges, size, task)
-        first = self.step == 1 and self.start == "cold" and self.phase == Sweep.phase
-        if (flat.size > 0) != first:
+        slots, sweeps = size.clock.slots, self.phase == Sweep.phase
+        first = self.step == 1 and self.start == "cold" and sweeps
+        if (self.hazard.size > 0) != first:
             raise DataError("a first hazard, and no other exchange, begins a run")
-        if flat.size and flat.shape != (slots,):
-            raise DataError(f"a first hazard of {flat.shape}, expected ({slots},)")
-        share = _within("renewed_evidence", self.renewed_evidence, (slots,), 0.0, 1.0)
-        agreed = task.inference.evidence_bound if self.phase == Sweep.phase else 0.0
-        if self.bound != agreed:
+        _within("hazard", self.hazard, (slots,) if first else (0,), 0.0, MOST_LOG)
+        _within("evidence_step", self.evidence_step, (slots,), 0.0, 1.0)
+        _within("typical", self.typical, size.by_day, 0.0, 1.0)
+        if self.bound != (task.inference.evidence_bound if sweeps else 0.0):
             raise DataError(f"evidence up to {self.bound:g} is not what was agreed")
-        for name in ("own", "renewed_illness"):
+        for name in ("own", "infectious_step"):
             if not 0 <= getattr(self, name) <= 1:
                 raise DataError(f"{name}={getattr(self, name):g} must be from 0 to 1")
-        day = (np.arange(slots) // size.clock.slots_per_day).astype(np.int32)
-        by_day = size.clock.days, size.by_slot[1]
-        typical = _within("typical", self.typical, by_day, 0.0, 1.0)
         return (
-            EdgeMessages(edges, flat, day, self.own, typical),
+            EdgeMessages(
+                np.zeros((*size.by_slot, 4)) if first else self._edges(size, task),
+                self.hazard,
+                (np.arange(slots) // size.clock.slots_per_day).astype(np.int32),
+                self.own,
+                self.typical,
+            ),
             SweepOptions(
-                self.renewed_illness, share, self.bound, self.susceptible, self.tally
+                self.infectious_step,
+                self.evidence_step,
+                self.bound,
+                self.susceptible,
+                self.tally,
             ),
         )
+
+    def _edges(self, size: Size, task: FieldTask) -> Floats:
+        # With noise, more people may seem to be in a place than there are.
+        people = _MOST_SEEMING if task.private else size.people + _ROUNDING
+        most = people * max(task.inference.evidence_bound, 1.0)
+        edges = _within("edges", self.edges, (*size.by_slot, 4), -people, most)
+        chance = edges[..., seir_chain.CHANCE]
+        if (chance < 0).any() or (chance >= 1).any():
+            raise DataError("a chance of infection outside 0 to 1")
+        if (edges[..., [seir_chain.OTHERS, seir_chain.INFECTIOUS]] < 0).any():
+            raise DataError("a negative number of people at a place")
+        return edges
 
     def run(self, folds: int) -> FieldRun:
         """Decode in which run the exchange is."""
         _whole(self.step, 1, 10**6)
-        words = {
-            self.law: LAWS,
-            self.start: get_args(Start),
-            self.purpose: get_args(Purpose),
-        }
-        for word, allowed in words.items():
-            if word not in allowed:
-                raise DataError(f"{word!r} is none of {', '.join(allowed)}")
-        without: Any = _folds(self.without, folds)
-        law: Any = self.law
-        start: Any = self.start
-        purpose: Any = self.purpose
-        return FieldRun(without, law, start, purpose)
+        given: tuple[Any, Any, Any] = self.law, self.start, self.purpose
+        allowed = LAWS, get_args(Start), get_args(Purpose)
+        for word, words in zip(given, allowed, strict=True):
+            if word not in words:
+                raise DataError(f"{word!r} is none of {', '.join(words)}")
+        return FieldRun(_folds(self.without, folds), *given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +166,7 @@ class Sweep(_Exchange):
 
 @dataclass(frozen=True, eq=False)
 class End(_Exchange):
-    """Server to site: the last state of places in a run. Answer: Done."""
+    """Server to site: the last edge messages of a run. Answer: Done."""
 
     phase = "end"
 
@@ -191,15 +195,6 @@ class Judge(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class FieldCounted(Record):
-    """Site to server: counts (``home.Counted``)."""
-
-    crowd: Floats
-    tests: Floats
-    noises: Floats
-
-
-@dataclass(frozen=True, eq=False)
 class FieldSums(Record):
     """Site to server: sums over its people (``seir_chain.Sums``)."""
 
@@ -218,153 +213,127 @@ class Losses(Record):
     products: Floats
 
 
-def _folds(values: object, folds: int) -> tuple[int, ...]:
-    if not isinstance(values, list):
-        raise DataError("excluded folds must be a list")
-    return tuple(_whole(one, 0, folds - 1) for one in values)
-
-
-def _edges(given: Floats, size: Size, task: FieldTask) -> Floats:
-    # With noise, more people may seem to be in a place than there are.
-    people = _MOST_SEEMING if task.private else size.people + _ROUNDING
-    most = people * max(task.inference.evidence_bound, 1.0)
-    edges = _within("edges", given, (*size.by_slot, 4), -people, most)
-    chance = edges[..., seir_chain.CHANCE]
-    if (chance < 0).any() or (chance >= 1).any():
-        raise DataError("a chance of infection outside 0 to 1")
-    for number in (seir_chain.OTHERS, seir_chain.INFECTIOUS):
-        if (edges[..., number] < 0).any():
-            raise DataError("a negative number of people at a place")
-    return edges
-
-
 class FieldAnswers:
     """Checks the answers of one site."""
 
     def __init__(self, task: FieldTask, size: Size, people: int) -> None:
         """``people`` are the site's own, ``size`` has those of all."""
         self._task, self._size, self.people = task, size, people
+        self._plan = FieldPlan(task.wishes.privacy, size.clock)
         self._crowd = np.zeros(size.by_slot)
-        self._plan: FieldPlan | None = None
-        if task.private:
-            self._plan = FieldPlan.of(task.wishes.privacy, size.clock)
         self._noises = np.zeros((0, 0))
 
-    def counted(self, answer: FieldCounted) -> Counted:
-        """Counts that so many people can have."""
-        tests_shape = (max(self._task.folds, 1), 2)
-        if self._plan is not None:
+    def counted(self, answer: Counted) -> Counted:
+        """Require counts that so many people can have."""
+        if self._task.private:
             return self._noised_counts(answer)
-        people, by_slot = self.people, self._size.by_slot
-        crowd = _within("crowd", answer.crowd, by_slot, 0.0, people)
-        tests = _within("tests", answer.tests, tests_shape, 0.0, people)
-        _require_whole(crowd, tests)
-        if (crowd.sum(axis=1) != self.people).any():
-            raise DataError(f"counts of other than {self.people:,} people in a slot")
-        if (tests[:, 1] > tests[:, 0]).any() or tests[:, 0].sum() > self.people:
+        people, crowd, tests = self.people, answer.crowd, answer.tests
+        _within("crowd", crowd, self._size.by_slot, 0.0, people, whole=True)
+        shape = (max(self._task.folds, 1), 2)
+        _within("tests", tests, shape, 0.0, people, whole=True)
+        _within("noises", answer.noises, (0, 0))
+        if (crowd.sum(axis=1) != people).any():
+            raise DataError(f"counts of other than {people:,} people in a slot")
+        if (tests[:, 1] > tests[:, 0]).any() or tests[:, 0].sum() > people:
             raise DataError("more people tested than there are, or more positive")
         self._crowd = crowd
-        return Counted(crowd, tests, np.zeros((0, 0)))
+        return answer
 
-    def _noised_counts(self, answer: FieldCounted) -> Counted:
-        plan, edges = self._plan_of(), 1 + self._size.regions
+    def _noised_counts(self, answer: Counted) -> Counted:
+        plan, people, edges = self._plan, self.people, 1 + self._size.regions
         shape = (plan.clock.slots // plan.length, edges)
-        noises = _within("noises", answer.noises, shape, 0.0, self.people)
-        _require_whole(noises)
-        local = self._task.is_local
-        if not local and (noises[:, 1:] != 1).any():
-            raise DataError("a sum has one noise of its site")
-        self._noises = noises
-        room = _ROOM * plan.sigma(TESTS) * np.sqrt(self.people)
-        most = self.people + room
-        tests = _within("tests", answer.tests, (1, 2), -room, most)
-        if local:
-            return Counted(_within("crowd", answer.crowd, (0, 0)), tests, noises)
-        crowd = self._cells("crowd", answer.crowd, PRESENCE, (1, edges))
-        return Counted(crowd, tests, noises)
+        _within("noises", answer.noises, shape, 0.0, people, whole=True)
+        room = _ROOM * plan.sigma(TESTS) * np.sqrt(people)
+        _within("tests", answer.tests, (1, 2), -room, people + room)
+        if self._task.is_local:
+            _within("crowd", answer.crowd, (0, 0))
+        else:
+            self._require_cells("crowd", answer.crowd, PRESENCE, (1, edges))
+            if (answer.noises[:, 1:] != 1).any():
+                raise DataError("a sum has one noise of its site")
+        self._noises = answer.noises
+        return answer
 
     def sums(self, answer: FieldSums, options: SweepOptions) -> Sums:
-        """Sums that the people counted can have sent."""
+        """Return the sums, if the people counted can have sent them."""
+        nothing, no_tally = np.zeros((0, 0)), np.zeros((0, 0, 0))
+        if self._task.private:
+            shape = self._noises.shape
+            self._require_cells("infectious", answer.infectious, INFECTIOUS, shape)
+            return Sums(answer.infectious, nothing, nothing, no_tally)
+        self._require_of_present("infectious", answer.infectious, 0.0, 1.0)
         bound = self._task.inference.evidence_bound
-        nothing = np.zeros((0, 0))
-        if self._plan is not None:
-            size = self._noises.shape
-            cells = self._cells("infectious", answer.infectious, INFECTIOUS, size)
-            return Sums(cells, nothing, nothing, np.zeros((0, 0, 0)))
-        infectious = self._of_present("infectious", answer.infectious, 0.0, 1.0)
-        evidence = self._of_present("evidence", answer.evidence, -1.0, bound)
-        expected = nothing
+        self._require_of_present("evidence", answer.evidence, -1.0, bound)
         if options.susceptible:
-            expected = self._of_present("susceptible", answer.susceptible, 0.0, 1.0)
-        found = np.zeros((0, 0, 0))
+            self._require_of_present("susceptible", answer.susceptible, 0.0, 1.0)
         if options.tally:
-            clock = self._size.clock
-            most = self.people * clock.slots_per_day * MOST_LOG
-            shape = (2, clock.days, 1 + self._size.regions)
-            found = _within("tally", answer.tally, shape, 0.0, most)
-        return Sums(infectious, evidence, expected, found)
+            most = self.people * self._size.clock.slots_per_day * MOST_LOG
+            _within("tally", answer.tally, (2, *self._size.by_day), 0.0, most)
+        return Sums(
+            answer.infectious,
+            answer.evidence,
+            answer.susceptible if options.susceptible else nothing,
+            answer.tally if options.tally else no_tally,
+        )
 
     def losses(self, answer: Losses) -> calibration.Losses:
-        """Sums of losses that so many people can have."""
-        people = _whole(answer.people, 0, self.people)
-        laws, most = len(self._task.wishes.field.region.laws), people * _MOST_LOSS
-        total = _within("total", answer.total, (laws,), 0.0, most)
-        shape, top = (laws, laws), most * _MOST_LOSS
-        products = _within("products", answer.products, shape, 0.0, top)
-        return calibration.Losses(people, total, products)
+        """Return the sums of losses, if so many people can have them."""
+        most = _whole(answer.people, 0, self.people) * _MOST_LOSS
+        laws = len(self._task.wishes.field.region.laws)
+        _within("total", answer.total, (laws,), 0.0, most)
+        _within("products", answer.products, (laws, laws), 0.0, most * _MOST_LOSS)
+        return calibration.Losses(answer.people, answer.total, answer.products)
 
-    def _plan_of(self) -> FieldPlan:
-        if self._plan is None:
-            raise DataError("nothing is promised")
-        return self._plan
-
-    def _cells(
+    def _require_cells(
         self, name: str, given: Floats, channel: str, shape: tuple[int, ...]
-    ) -> Floats:
-        """Sums with noise: of everybody at once, and so far out as noise can be."""
-        plan = self._plan_of()
+    ) -> None:
+        """Require noised sums within what noise of the plan can make."""
+        plan = self._plan
         # The most that a person brings to a cell, and that its unit can move.
         most = max(plan.settings.bound, float(plan.length), plan.clock.slots_per_day)
         number = 1 if channel == INFECTIOUS else 0
         sigma = max(plan.sigma(channel, one) for one in (number, number + 1))
         noises = self.people if self._task.is_local else 1
         room = most * (self.people + _ROOM * sigma * np.sqrt(noises))
-        found = _within(name, given, shape)
-        if (np.abs(found) > room).any():
+        if (np.abs(_within(name, given, shape)) > room).any():
             raise DataError(f"{name} holds what no noise of the plan makes")
-        if found[:, 0].any():
+        if given[:, 0].any():
             raise DataError(f"{name} tells of people who were not observed")
-        return found
 
-    def _of_present(self, name: str, given: Floats, low: float, high: float) -> Floats:
-        found = _within(name, given, self._size.by_slot)
+    def _require_of_present(
+        self, name: str, given: Floats, low: float, high: float
+    ) -> None:
+        _within(name, given, self._size.by_slot)
         least, most = low * self._crowd - _ROUNDING, high * self._crowd + _ROUNDING
-        if ((found < least) | (found > most)).any():
+        if ((given < least) | (given > most)).any():
             raise DataError(f"{name} is more than the people there can send")
-        return found
+
+
+def _folds(values: object, folds: int) -> tuple[int, ...]:
+    if not isinstance(values, list):
+        raise DataError("excluded folds must be a list")
+    return tuple(_whole(one, 0, folds - 1) for one in values)
 
 
 def _within(
     name: str,
     found: Floats,
-    shape: tuple[int, ...] | None = None,
+    shape: tuple[int, ...],
     low: float = -np.inf,
     high: float = np.inf,
+    *,
+    whole: bool = False,
 ) -> Floats:
     """Require finite numbers of this shape, from ``low`` to ``high``."""
-    if shape is not None and found.shape != shape:
+    if found.shape != shape:
         raise DataError(f"{name} has the shape {found.shape}, expected {shape}")
     if not np.isfinite(found).all():
         raise DataError(f"{name} holds NaN or infinity")
     if ((found < low) | (found > high)).any():
         raise DataError(f"{name} holds a number outside {low:g} to {high:g}")
+    if whole and (found != np.rint(found)).any():
+        raise DataError(f"{name} holds a count that is not a whole number")
     return found
-
-
-def _require_whole(*counts: Floats) -> None:
-    """Refuse counts that are not whole numbers."""
-    if any((one != np.rint(one)).any() for one in counts):
-        raise DataError("a count is not a whole number")
 
 
 def _whole(value: object, low: int, high: int) -> int:

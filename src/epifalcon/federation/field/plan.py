@@ -17,14 +17,13 @@ Every vector is scaled so that the protected unit moves it by at most 1, its
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from epifalcon.federation.field.settings import FieldPrivacySettings, FieldTask
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.accounting import mu_for
 from epifalcon.privacy.events import (
     ONE_VECTOR,
-    UNITS,
-    Adversary,
     GaussianRelease,
     Release,
     Releases,
@@ -38,17 +37,12 @@ _CLIP_OF_TESTS = math.sqrt(2)
 """A person's vector of (tested, positive)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FieldPlan:
-    """Noise and receipts of every channel of a private run."""
+    """Noise and receipts of a private run that spends exactly the budget."""
 
     settings: FieldPrivacySettings
     clock: Clock
-
-    @classmethod
-    def of(cls, settings: FieldPrivacySettings, clock: Clock) -> "FieldPlan":
-        """Create the plan that spends exactly the budget of ``settings``."""
-        return cls(settings=settings, clock=clock)
 
     @property
     def length(self) -> int:
@@ -60,13 +54,8 @@ class FieldPlan:
     def budget(self) -> Budget:
         """The budget that the ledger enforces."""
         wish = self.settings
-        limit = {unit: wish.epsilon if unit == wish.unit else None for unit in UNITS}
-        return Budget(
-            visit=limit["visit"],
-            day=limit["day"],
-            person=limit["person"],
-            delta=wish.delta,
-        )
+        limits: dict[str, Any] = {wish.unit: wish.epsilon}
+        return Budget(**limits, delta=wish.delta)
 
     @property
     def presence_reach(self) -> float:
@@ -131,16 +120,13 @@ class FieldPlan:
         return math.sqrt(slots) if self.length == 1 else float(slots)
 
     def _receipt(self, channel: str, number: int, sigma: float) -> GaussianRelease:
-        adversary: Adversary = (
-            "each-upload" if self.settings.mode == "local" else "sums"
-        )
         later = channel == INFECTIOUS and number > 1
         terms = Terms(
             channel=channel,
             releases=ONE_VECTOR if later else self._releases(channel),
             round=number,
             relation="replace" if later else "zero-out",
-            adversary=adversary,
+            adversary="each-upload" if self.settings.mode == "local" else "sums",
         )
         clip = _CLIP_OF_TESTS if channel == TESTS else 1.0
         return GaussianRelease(terms=terms, clip=clip, sigma=sigma)
@@ -166,16 +152,18 @@ _UNPROTECTED = {
     "tests": "how many were tested and positive, of a site by folds",
     "infectious": "expected infectiousness at places, added up over a site",
     "evidence": "evidence of what became of people, added up over a site",
+    "transmission": (
+        "tested people's infections and hazard by region, added up over a site"
+    ),
+    "judgement": "how well held-out tested people are told, added up over a site",
 }
-_TRANSMISSION = "tested people's infections and hazard by region, added up over a site"
-_JUDGED = "how well held-out tested people are told, added up over a site"
 
 
 def budget_of(task: FieldTask, clock: Clock) -> Budget:
     """Return the budget that a ledger enforces for ``task``."""
     if not task.private:
         return Budget()
-    return FieldPlan.of(task.wishes.privacy, clock).budget
+    return FieldPlan(task.wishes.privacy, clock).budget
 
 
 def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
@@ -184,16 +172,16 @@ def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
     Without a guarantee they cover everything that ever leaves.
     """
     if task.private:
-        return FieldPlan.of(task.wishes.privacy, clock).opening()
-    channels = dict(_UNPROTECTED)
-    if task.learns_transmission:
-        channels["transmission"] = _TRANSMISSION
-    if task.selects_transmission:
-        channels["judgement"] = _JUDGED
+        return FieldPlan(task.wishes.privacy, clock).opening()
+    absent = {
+        "transmission": not task.learns_transmission,
+        "judgement": not task.selects_transmission,
+    }
     releases = Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
     return tuple(
         UnprotectedRelease(terms=Terms(channel=name, releases=releases), what=what)
-        for name, what in channels.items()
+        for name, what in _UNPROTECTED.items()
+        if not absent.get(name)
     )
 
 
@@ -201,4 +189,4 @@ def sweep_receipts(task: FieldTask, clock: Clock, number: int) -> tuple[Release,
     """Return the receipts of one sweep besides those."""
     if not task.private:
         return ()
-    return FieldPlan.of(task.wishes.privacy, clock).exchange(number)
+    return FieldPlan(task.wishes.privacy, clock).exchange(number)

@@ -21,8 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from epifalcon.belief_propagation.inference import Cohort, Exchange
-from epifalcon.belief_propagation.rates import Rates
-from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.seir_chain import (
+    EdgeMessages,
+    Rates,
+    Sums,
+    SweepOptions,
+)
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.mobility.clock import Clock
@@ -92,9 +96,9 @@ class PrivateCounts:
     """What the counts of a private run show, and the noise of its sums."""
 
     def __init__(
-        self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int, reach: float
+        self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int
     ) -> None:
-        """``reach`` is that of presence; ``noises`` counts the noises in each cell."""
+        """``noises`` counts the noises in each cell."""
         self.plan, self.noises, self._people = plan, noises[:, 1:], people
         self._local = plan.settings.mode == "local"
         if self._local:
@@ -102,7 +106,7 @@ class PrivateCounts:
             total = self.noises.sum(axis=0, keepdims=True)
             presence = Noisy(total, np.zeros_like(total))
         else:
-            presence = self.noisy(crowd, PRESENCE, 0, reach)
+            presence = self.noisy(crowd, PRESENCE, 0, plan.presence_reach)
         self.crowd = estimate_crowd(presence, people)
 
     @property

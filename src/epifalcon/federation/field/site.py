@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.home import Counted, FieldHome
 from epifalcon.federation.field.messages import (
     End,
-    FieldCounted,
     FieldSums,
     Judge,
     Losses,
@@ -22,7 +21,6 @@ from epifalcon.federation.field.messages import (
     Sweep,
 )
 from epifalcon.federation.field.plan import (
-    FieldPlan,
     budget_of,
     opening_receipts,
     sweep_receipts,
@@ -65,30 +63,23 @@ class FieldOrder(Order):
         if mode not in policy.modes:
             raise PolicyError("modes", f"this site does not take part in mode {mode}")
         if task.learns_transmission and mode not in policy.region_model:
-            raise PolicyError(
-                "region_model",
-                f"no infections by region leave this site in mode {mode}",
-            )
-        if not task.private:
-            return
-        if wish.delta > policy.delta:
-            raise PolicyError(
-                "delta", f"delta={wish.delta:g}, at most {policy.delta:g} here"
-            )
-        if policy.relation == "replace":
-            raise PolicyError(
-                "relation",
-                "messages are hidden against none, this site wants 'replace'",
-            )
+            text = f"no infections by region leave this site in mode {mode}"
+            raise PolicyError("region_model", text)
+        if task.private and wish.delta > policy.delta:
+            text = f"delta={wish.delta:g}, at most {policy.delta:g} here"
+            raise PolicyError("delta", text)
+        if task.private and policy.relation == "replace":
+            text = "messages are hidden against none, this site wants 'replace'"
+            raise PolicyError("relation", text)
 
     def squared_mu(self, clock: Clock) -> float | None:
         """Privacy cost for a person of all releases; None without a guarantee."""
         if not self.is_private:
             return None
-        plan = FieldPlan.of(self.settings.wishes.privacy, clock)
-        made = list(plan.opening())
-        for number in range(1, 1 + plan.settings.sweeps):
-            made += plan.exchange(number)
+        task = self.settings
+        made = list(opening_receipts(task, clock))
+        for number in range(1, 1 + task.inference.sweeps):
+            made += sweep_receipts(task, clock, number)
         noised = [one for one in made if isinstance(one, GaussianRelease)]
         return sum(one.squared_mu("person") for one in noised)
 
@@ -118,7 +109,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
             Finish: self._finish,
         }
 
-    def _count(self, call: Count, number: int) -> FieldCounted:
+    def _count(self, call: Count, number: int) -> Counted:
         """Who was where and how many were tested, once receipts are written."""
         del number
         run, first, people = self.admitted, call.first, call.people or 0
@@ -135,8 +126,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         record_once(ledger, opening_receipts(task, traces.clock))
         size = Size(people, traces.clock, len(traces.regions))
         self._counted = _Working(made, size, ledger)
-        found = made.count()
-        return FieldCounted(found.crowd, found.tests, found.noises)
+        return made.count()
 
     def _sweep(self, call: Sweep, number: int) -> FieldSums:
         """Carry out one exchange: sums leave once receipts are written."""
@@ -205,15 +195,10 @@ def require_crowd(policy: SitePolicy, task: FieldTask, people: FieldHome) -> Non
     """
     if task.private:
         return
-    least, count = policy.least_in_fold, people.home.traces.people
-    if count < least:
-        raise PolicyError(
-            "least_in_fold", f"{count} people, sums leave of {least} or more"
-        )
+    least, crowds = policy.least_in_fold, {"people": people.home.traces.people}
     for part in range(task.folds):
-        tested = int((people.fold == part).sum())
-        if tested < least:
-            raise PolicyError(
-                "least_in_fold",
-                f"a fold of {tested} tested people, sums leave of {least} or more",
-            )
+        crowds[f"tested people in fold {part}"] = int((people.fold == part).sum())
+    for who, count in crowds.items():
+        if count < least:
+            text = f"{count} {who}, sums leave of {least} or more"
+            raise PolicyError("least_in_fold", text)

@@ -21,22 +21,17 @@ from epifalcon.belief_propagation.inference import (
     Cohort,
     InferenceState,
     InitialHazard,
+    Now,
+    count_people,
     infer,
     initial_prior,
 )
-from epifalcon.belief_propagation.marginals import (
-    Now,
-    current_risk,
-    state_probabilities,
-)
-from epifalcon.belief_propagation.own_tests import result_likelihood
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
-from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.belief_propagation.seir_chain import result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
 from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
@@ -72,16 +67,6 @@ class Boundary:
     """The same, own tests excluded."""
     status: NDArray[np.int8]
     """(people,) of all tests so far, as ``Known.status``."""
-
-    def of_more(self, people: int) -> "Boundary":
-        """Extend to so many people; newcomers were in the city before, like others."""
-        more = people - len(self.status)
-        mean = np.tile(self.aside.mean(axis=0), (more, 1))
-        return Boundary(
-            np.concatenate([self.prior, mean]),
-            np.concatenate([self.aside, mean]),
-            np.concatenate([self.status, np.full(more, -1, np.int8)]),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,97 +123,73 @@ class FieldWindow:
     def risks(self) -> tuple[Probabilities, Now]:
         """Return the risk ever, own tests excluded, and the current risk."""
         people, received = self.people(), self.field.messages()
-        people.listen(received)
-        return people.risk, current_risk(people, received)
+        people.end(received)
+        return people.risk, people.current_risk(received)
 
     def update(self, day: NewDay) -> "FieldWindow":
         """Return the window after one more day; this one is not changed."""
         _require_fitting(self, day)
-        known = self._with_tests(day)
-        after = replace(
-            self, known=known, boundary=self._with_status(day, known.people)
-        )
-        after = after._with_people(day.by_slot.shape[1], day.newcomers)
-        after = after._with_day(day.by_slot)
+        after = self._with_tests(day)._with_day(day)
         if after.traces.clock.days > after.window.days:
             after = after._without_oldest_day()
         return after._swept()
 
-    def _with_tests(self, day: NewDay) -> Known:
-        """Merge the tests of the window and of the day.
+    def _with_tests(self, day: NewDay) -> "FieldWindow":
+        """Add the tests of the day, and newcomers to the boundary.
 
-        A person certainly infected before the window stays so: the first positive
-        test stands, even if it is no longer in the window.
+        Newcomers were in the city before, like others. A person certainly infected
+        before the window stays so: the first positive test stands, even if it is no
+        longer in the window.
         """
-        people, old = day.by_slot.shape[1], self.known
-        sure = np.zeros(people, np.bool_)
-        sure[: old.people] = self.boundary.prior[:, 0] == 0
-        kept = day.positive | ~sure[day.person]
-        slot = np.maximum(day.slot[kept], 0).astype(np.int32)
-        return Known.from_tests(
+        people, old, boundary = day.by_slot.shape[1], self.known, self.boundary
+        more = people - old.people
+        mean = np.tile(boundary.aside.mean(axis=0), (more, 1))
+        prior = np.concatenate([boundary.prior, mean])
+        status = np.pad(boundary.status, (0, more), constant_values=-1)
+        np.maximum.at(status, day.person, day.positive.astype(np.int8))
+        counts = day.positive | (prior[day.person, 0] > 0)
+        slot = np.maximum(day.slot[counts], 0).astype(np.int32)
+        known = Known.from_tests(
             people,
-            np.concatenate([old.person, day.person[kept]]),
-            np.concatenate([old.positive, day.positive[kept]]),
+            np.concatenate([old.person, day.person[counts]]),
+            np.concatenate([old.positive, day.positive[counts]]),
             np.concatenate([old.slot, slot]),
         )
+        aside = np.concatenate([boundary.aside, mean])
+        return replace(self, known=known, boundary=Boundary(prior, aside, status))
 
-    def _with_status(self, day: NewDay, people: int) -> Boundary:
-        boundary = self.boundary.of_more(people)
-        status = boundary.status.copy()
-        np.maximum.at(status, day.person, day.positive.astype(np.int8))
-        return replace(boundary, status=status)
+    def _with_day(self, day: NewDay) -> "FieldWindow":
+        """Append the slots of the day, in which nothing was sent yet.
 
-    def _with_people(self, people: int, newcomers: Sequence[str]) -> "FieldWindow":
-        """Add newcomers, who were not observed before and have sent nothing."""
-        traces, more = self.traces, people - self.traces.people
-        if not more:
-            return self
-        here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
-        names = None if traces.names is None else (*traces.names, *newcomers)
-        sent = self.messages
-        return replace(
-            self,
-            traces=Traces(here, traces.clock, traces.regions, names),
-            messages=sent.each(lambda one: np.pad(one, ((0, 0), (0, more)))),
-        )
-
-    def _with_day(self, by_slot: RegionIds) -> "FieldWindow":
-        """Append a day in which nothing was sent yet."""
+        Newcomers were not observed before and have sent nothing.
+        """
         traces, old = self.traces, self.traces.clock
-        clock = Clock(old.slot_hours, old.days + 1, old.start, old.timezone)
-        edges = 1 + len(traces.regions)
-        rows = [np.bincount(row + 1, minlength=edges) for row in by_slot]
-        crowd = np.stack(rows).astype(np.float64)
-
-        def extended(table: Floats) -> Floats:
-            return np.concatenate([table, np.zeros_like(crowd)])
-
-        sums = self.field.sums.each(extended)
-        sums.crowd[-len(crowd) :] = crowd
-        present = np.concatenate([self.field.graph.present, crowd])
-        nothing = np.zeros((len(crowd), by_slot.shape[1]), np.float32)
-        here = np.concatenate([traces.by_slot, by_slot])
+        slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
+        here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
+        here = np.concatenate([here, day.by_slot])
+        names = None if traces.names is None else (*traces.names, *day.newcomers)
+        clock = replace(old, days=old.days + 1)
+        field = self.field.on_slots(
+            clock,
+            lambda one: np.pad(one, ((0, slots), (0, 0))),
+            lambda one: np.concatenate([one, one[-1:]]),
+        )
+        for table in (field.graph.present, field.sums.crowd):
+            table[-slots:] = count_people(day.by_slot, len(traces.regions))
         return replace(
             self,
-            traces=Traces(here, clock, traces.regions, traces.names),
-            field=replace(
-                self.field,
-                graph=replace(self.field.graph, clock=clock, present=present),
-                sums=sums,
-                factor=self.field.factor.each(
-                    lambda one: np.concatenate([one, one[-1:]])
-                ),
+            traces=Traces(here, clock, traces.regions, names),
+            field=field,
+            messages=self.messages.each(
+                lambda one: np.pad(one, ((0, slots), (0, more)))
             ),
-            messages=self.messages.each(lambda one: np.concatenate([one, nothing])),
         )
 
     def _without_oldest_day(self) -> "FieldWindow":
         """Drop the first day; each person keeps its state at the end of it."""
-        traces, field = self.traces, self.field
-        clock, gone = (
-            traces.clock.last(traces.clock.days - 1),
-            traces.clock.slots_per_day,
-        )
+        traces, clock = self.traces, self.traces.clock
+        gone = clock.slots_per_day
+        clock = clock.last(clock.days - 1)
 
         def rest(array: NDArray[Any]) -> NDArray[Any]:
             return array[gone:]
@@ -236,15 +197,8 @@ class FieldWindow:
         return replace(
             self,
             traces=Traces(rest(traces.by_slot), clock, traces.regions, traces.names),
-            known=_tests_after(self.known, gone, right=field.errors.none),
-            field=replace(
-                field,
-                graph=replace(
-                    field.graph, clock=clock, present=rest(field.graph.present)
-                ),
-                sums=field.sums.each(rest),
-                factor=field.factor.each(lambda one: one[1:]),
-            ),
+            known=_tests_after(self.known, gone, right=self.field.errors.none),
+            field=self.field.on_slots(clock, rest, lambda one: one[1:]),
             messages=self.messages.each(rest),
             boundary=self._boundary_after(gone),
             first_day=self.first_day + 1,
@@ -262,8 +216,8 @@ class FieldWindow:
         people = replace(people, state=people.state._replace(tests=likelihood))
         return replace(
             self.boundary,
-            prior=state_probabilities(people, first, with_tests=True),
-            aside=state_probabilities(people, first, with_tests=False),
+            prior=people.state_probabilities(first, with_tests=True),
+            aside=people.state_probabilities(first, with_tests=False),
         )
 
     def _swept(self) -> "FieldWindow":
@@ -274,7 +228,7 @@ class FieldWindow:
         sweep = settings.region.from_sweep
         state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
         state = infer(
-            _Alone(people),
+            people,
             self.field.graph,
             state,
             self.window.sweeps,
@@ -334,19 +288,6 @@ class FieldWindow:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
 
 
-@dataclass(frozen=True, eq=False)
-class _Alone:
-    """The exchange of one cohort with itself."""
-
-    cohort: Cohort
-
-    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        return self.cohort.sweep(received, options)
-
-    def end(self, received: EdgeMessages) -> None:
-        self.cohort.listen(received)
-
-
 def _picked(known: Known, kept: Mask) -> Known:
     return Known(
         known.people, known.person[kept], known.positive[kept], known.slot[kept]
@@ -369,21 +310,18 @@ def _tests_after(known: Known, slots: int, *, right: bool) -> Known:
 def _require_fitting(window: FieldWindow, day: NewDay) -> None:
     """Raise ``DataError`` where the day cannot come behind the window."""
     slots, people = window.traces.clock.slots_per_day, window.traces.people
-    if day.by_slot.ndim != 2 or day.by_slot.shape[0] != slots:
+    shape, end = day.by_slot.shape, window.traces.slots + slots
+    if len(shape) != 2 or shape[0] != slots:
+        raise DataError(f"a day of shape {shape}, expected ({slots} slots, people)")
+    if shape[1] < people:
         raise DataError(
-            f"a day of shape {day.by_slot.shape}, expected ({slots} slots, people)"
+            f"a day of {shape[1]:,} people, expected the {people:,} of the window and "
+            "any newcomers behind them"
         )
-    if day.by_slot.shape[1] < people:
+    if (latest := int(day.slot.max(initial=-1))) >= end:
         raise DataError(
-            f"a day of {day.by_slot.shape[1]:,} people, expected the {people:,} of the "
-            "window and any newcomers behind them"
+            f"a test in slot {latest}, but the day ends with slot {end - 1}"
         )
-    end = window.traces.slots + slots
-    if len(day.slot) and int(day.slot.max()) >= end:
-        raise DataError(
-            f"a test in slot {int(day.slot.max())}, but the day ends with slot "
-            f"{end - 1}"
-        )
-    names, more = window.traces.names, day.by_slot.shape[1] - people
-    if names is not None and len(day.newcomers) != more:
+    more = shape[1] - people
+    if window.traces.names is not None and len(day.newcomers) != more:
         raise DataError(f"{len(day.newcomers)} names for {more} newcomers")

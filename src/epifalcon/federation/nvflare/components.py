@@ -41,8 +41,8 @@ from nvflare.fuel.f3.mpm import MainProcessMonitor
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 from nvflare.utils.job_launcher_utils import get_client_job_args, get_server_job_args
 
-from epifalcon.federation.nvflare.jobs import COMPLETED, HERE, JOB, read_reason
-from epifalcon.federation.nvflare.provisioning import open_kit
+from epifalcon.federation.nvflare.jobs import COMPLETED, JOB, read_reason
+from epifalcon.federation.nvflare.provisioning import HERE, open_kit
 
 PARENT = "EPIFALCON_PARENT"
 """Environment variable: the process without which this one should end."""
@@ -95,14 +95,8 @@ class _Launcher(ProcessJobLauncher):
     def get_command(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> str:  # noqa: ARG002
         given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
         program = given[JobProcessArgs.EXE_MODULE][1]
-        words = [
-            sys.executable,
-            "-m",
-            f"{HERE}.components",
-            "job",
-            str(os.getpid()),
-            program,
-        ]
+        words = [sys.executable, "-m", f"{HERE}.components", "job"]
+        words += [str(os.getpid()), program]
         for name in self.arguments():
             if name == JobProcessArgs.EXE_MODULE or name not in given:
                 continue

@@ -55,7 +55,8 @@ class CoordinatorEnd(FLComponent):
         super().__init__()
         self._method, self._run, self._resume = method, run, resume
         self._order, self._conduct = order, conduct
-        self._lost = LostSites()
+        self._lost: set[str] = set()
+        """Sites whose job process is gone, by the server's heartbeats."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Keep track of sites that come and go."""
@@ -167,7 +168,7 @@ class CollabTransport:
     def __init__(
         self,
         proxies: Iterable[Any],
-        lost: "LostSites",
+        lost: set[str],
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
@@ -234,28 +235,6 @@ class CollabTransport:
     def close(self) -> None:
         """Drop calls that nobody waits for any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-class LostSites:
-    """Sites whose job process is gone, by the server's heartbeats."""
-
-    def __init__(self) -> None:
-        self._names: set[str] = set()
-        self._lock = threading.Lock()
-
-    def add(self, site: str) -> None:
-        """A site is gone."""
-        with self._lock:
-            self._names.add(site)
-
-    def discard(self, site: str) -> None:
-        """A site is back."""
-        with self._lock:
-            self._names.discard(site)
-
-    def __contains__(self, site: object) -> bool:
-        with self._lock:
-            return site in self._names
 
 
 def place_of(error: BaseException) -> str:

@@ -1,25 +1,40 @@
-"""Jobs: JSON that names installed classes and no code, and why a job failed.
+"""Jobs: JSON that names installed classes and no code; submission, status, failures.
 
 A job's process ends with a code and no text. Its reason is written to the server's
 kit under the job's number, goes into the job's record together with its status, and
 so reaches the administrator.
 """
 
+import contextlib
+import io
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epifalcon import checks, errors
 from epifalcon.errors import (
+    DataError,
     EpifalconError,
     SettingsError,
     StoppedError,
     TooFewSitesError,
+)
+from epifalcon.federation.nvflare.provisioning import (
+    CONTROLLER,
+    COORDINATOR,
+    EXECUTOR,
+    SITE,
+    Kit,
+    open_kit,
 )
 from epifalcon.settings import as_plain
 from epifalcon.types import Plain
@@ -32,29 +47,27 @@ RUNS = "runs"
 """Folder in a kit with a folder for each run."""
 JOB = "EPIFALCON_JOB"
 """Environment variable of a job's process: the job's number."""
-HERE = "epifalcon.federation.nvflare"
-COORDINATOR, SITE = f"{HERE}.endpoints.CoordinatorEnd", f"{HERE}.endpoints.SiteEnd"
-CONTROLLER = f"{HERE}.components.Controller"
-EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
-"""Classes that a job may name."""
 COMPLETED = "FINISHED:COMPLETED"
 """The status of a job that did not fail."""
 _RECORD = "epifalcon"
 """Key of the reason in a job's record."""
 _OUTCOMES = "outcomes"
-_SITES, _FALCON = "epifalcon.federation.field", "epifalcon.federation.sites"
+_FIELD, _FALCON = "epifalcon.federation.field", "epifalcon.federation.sites"
 _METHODS = {
     "falcon": (f"{_FALCON}.coordinating:SitesRun", f"{_FALCON}.run:SiteRun"),
     "falcon-field": (
-        f"{_SITES}.coordinating:FieldSitesRun",
-        f"{_SITES}.site:FieldSiteRun",
+        f"{_FIELD}.coordinating:FieldSitesRun",
+        f"{_FIELD}.site:FieldSiteRun",
     ),
 }
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_READY_SECONDS = 60.0
 _MOST_CALLS = 1000
 """Threads are made when needed: one for each site that is being called."""
+_POLL_SECONDS = 0.5
+_MOST_REASONS = 20
+# Else its warnings go to the screen of a program that sets up no logging.
+logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 
 def server_run(method: str) -> "type[ServerRun[Any]]":
@@ -77,34 +90,21 @@ def _load(method: str, end: int) -> Any:  # noqa: ANN401
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """A class by its dotted path, and the JSON arguments it is built with."""
-
-    path: str
-    args: Plain = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not _PATH.fullmatch(self.path):
-            raise SettingsError(
-                f"path={self.path!r} must be the dotted path of a class"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Job:
     """What the server and each site run, and the least number of sites."""
 
     name: str
-    coordinator: Part
-    site: Part
+    args: Plain
+    """Arguments of the class ``coordinator``."""
+    site_args: Plain
     minimum_sites: int = 1
-    ready_seconds: float = 60.0
+    coordinator: str = COORDINATOR
+    site: str = SITE
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise SettingsError(f"name={self.name!r} must be letters, digits, - and _")
         checks.whole(1, minimum_sites=self.minimum_sites)
-        checks.positive(ready_seconds=self.ready_seconds)
 
 
 def job_of(
@@ -115,7 +115,7 @@ def job_of(
     *,
     resume: bool = False,
 ) -> Job:
-    """The job of one run."""
+    """Return the job of one run."""
     args = {
         "method": order.method,
         "run": run,
@@ -123,12 +123,8 @@ def job_of(
         "conduct": as_plain(conduct),
         "resume": resume,
     }
-    return Job(
-        name=run,
-        coordinator=Part(path=COORDINATOR, args=args),
-        site=Part(path=SITE, args={"method": order.method}),
-        minimum_sites=minimum_sites,
-    )
+    site_args = {"method": order.method}
+    return Job(name=run, args=args, site_args=site_args, minimum_sites=minimum_sites)
 
 
 def write_job(job: Job, folder: Path) -> Path:
@@ -139,14 +135,10 @@ def write_job(job: Job, folder: Path) -> Path:
     no_filters: Plain = {"task_data_filters": [], "task_result_filters": []}
     controller = {
         "server_obj_id": "coordinator",
-        "sync_task_timeout": job.ready_seconds,
+        "sync_task_timeout": _READY_SECONDS,
         "max_call_threads": _MOST_CALLS,
     }
-    executor = {
-        "id": "executor",
-        "path": EXECUTOR,
-        "args": {"client_obj_id": "site"},
-    }
+    executor = _component("executor", EXECUTOR, {"client_obj_id": "site"})
     contents: dict[Path, Plain] = {
         place / "meta.json": {
             "name": job.name,
@@ -159,8 +151,8 @@ def write_job(job: Job, folder: Path) -> Path:
             # Sites poll for tasks, of which a job has two, at its start; each poll
             # costs 10 ms of CPU time.
             "server": {"task_request_interval": 0.5},
-            "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
-            "components": [_component("coordinator", job.coordinator)],
+            "workflows": [_component("controller", CONTROLLER, controller)],
+            "components": [_component("coordinator", job.coordinator, job.args)],
             # From the report that a site no longer runs the job to treating it as gone.
             "dead_client_grace_period": 1.0,
             "dead_client_check_lead_time": 1.0,
@@ -169,7 +161,7 @@ def write_job(job: Job, folder: Path) -> Path:
         config / "config_fed_client.json": {
             "format_version": 2,
             "executors": [{"tasks": ["*"], "executor": executor}],
-            "components": [_component("site", job.site)],
+            "components": [_component("site", job.site, job.site_args)],
             **no_filters,
         },
     }
@@ -178,8 +170,8 @@ def write_job(job: Job, folder: Path) -> Path:
     return place
 
 
-def _component(name: str, part: Part) -> Plain:
-    return {"id": name, "path": part.path, "args": dict(part.args)}
+def _component(name: str, path: str, args: Plain) -> Plain:
+    return {"id": name, "path": path, "args": dict(args)}
 
 
 def write_reason(folder: Path, error: EpifalconError) -> None:
@@ -201,31 +193,6 @@ def read_reason(folder: Path, job: str) -> dict[str, Any]:
         return {}
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a job failed."""
-
-    kind: str = ""
-    """Type of the error."""
-    why: str = ""
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Reason":
-        """From a job's record; empty where nothing is known or it did not fail."""
-        status = str(record.get("status", ""))
-        if not status.startswith("FINISHED") or status == COMPLETED:
-            return cls()
-        found = record.get(_RECORD)
-        if isinstance(found, dict):
-            return cls(str(found.get("kind", "")), str(found.get("why", "")))
-        for name in ("job_deploy_detail", "schedule_history"):
-            lines = record.get(name)
-            listed = [str(one) for one in lines] if isinstance(lines, list) else []
-            if odd := [one for one in listed if not one.endswith(": OK")]:
-                return cls("", "; ".join(odd[-3:]))
-        return cls()
-
-
 def error_of(kind: str, text: str) -> EpifalconError:
     """The error that ended a job, as it would be in this process."""
     if kind == StoppedError.__name__ and "gone: " in text:
@@ -235,3 +202,184 @@ def error_of(kind: str, text: str) -> EpifalconError:
     if not (isinstance(known, type) and issubclass(known, EpifalconError)):
         known = EpifalconError
     return known(text)
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """A job as the server knows it."""
+
+    job: str
+    name: str
+    status: str
+    submitted: str
+    kind: str = ""
+    """Type of the error that ended it."""
+    why: str = ""
+    """Text of the error, such as which site refused and why."""
+
+    @classmethod
+    def of(cls, job: str, record: Mapping[str, Any]) -> "JobStatus":
+        """Read the server's record of a job."""
+        names = ("name", "status", "submit_time_iso")
+        made = cls(job, *(str(record.get(name)) for name in names))
+        if not made.finished or made.succeeded:
+            return made
+        found = record.get(_RECORD)
+        if isinstance(found, dict):
+            kind, why = str(found.get("kind", "")), str(found.get("why", ""))
+            return replace(made, kind=kind, why=why)
+        for name in ("job_deploy_detail", "schedule_history"):
+            lines = record.get(name)
+            listed = [str(one) for one in lines] if isinstance(lines, list) else []
+            if odd := [one for one in listed if not one.endswith(": OK")]:
+                return replace(made, why="; ".join(odd[-3:]))
+        return made
+
+    @property
+    def finished(self) -> bool:
+        return self.status.startswith("FINISHED")
+
+    @property
+    def succeeded(self) -> bool:
+        return self.status == COMPLETED
+
+
+@dataclass(frozen=True)
+class FederationStatus:
+    """The server, the sites that are connected to it, and those that are not."""
+
+    server: str
+    connected: tuple[str, ...]
+    missing: tuple[str, ...]
+    jobs: tuple[JobStatus, ...]
+
+
+class Admin:
+    """A session with the server; made by ``connect``."""
+
+    def __init__(self, session: Any, kit: Kit) -> None:  # noqa: ANN401
+        self._session = session
+        self.kit = kit
+
+    def submit(self, job: Job) -> str:
+        """Hand in a job and give its id; it starts once enough sites are there."""
+        with tempfile.TemporaryDirectory() as scratch, _tried("submit"):
+            return str(self._session.submit_job(str(write_job(job, Path(scratch)))))
+
+    def connected(self) -> tuple[str, ...]:
+        """Names of the sites that are connected now."""
+        with _tried("list sites"):
+            found = self._session.get_system_info().client_info
+        return tuple(sorted(client.name for client in found))
+
+    def status(self) -> FederationStatus:
+        """Server, sites and jobs."""
+        with _tried("ask for the status"):
+            info = self._session.get_system_info()
+        there = {client.name for client in info.client_info}
+        return FederationStatus(
+            server=str(info.server_info.status),
+            connected=tuple(sorted(there)),
+            missing=tuple(sorted(set(self.kit.deployment.sites) - there)),
+            jobs=self.jobs(),
+        )
+
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """Return all jobs that the server stores, oldest first."""
+        with _tried("list jobs"):
+            found = self._session.list_jobs()
+        names = ("job_id", "job_name", "status", "submit_time")
+        made = [JobStatus(*(str(one.get(name)) for name in names)) for one in found]
+        listed = sorted(made, key=lambda one: one.submitted)
+        failed = [one for one in listed if one.finished and not one.succeeded]
+        # The list has no reasons: one more question for each of the newest.
+        again = {one.job: self.job(one.job) for one in failed[-_MOST_REASONS:]}
+        return tuple(again.get(one.job, one) for one in listed)
+
+    def job(self, job: str) -> JobStatus:
+        """Return one job; ``DataError`` if the server knows no such job."""
+        with _tried(f"look at job {job}"):
+            return JobStatus.of(job, self._session.get_job_meta(job))
+
+    def stop(self, job: str) -> None:
+        """Stop a job, running or waiting."""
+        with _tried(f"stop job {job}"):
+            self._session.abort_job(job)
+
+    def wait(self, job: str, limit: float) -> JobStatus:
+        """Wait until the job has finished, at most ``limit`` seconds."""
+        end = time.monotonic() + limit
+        while True:
+            found = self.job(job)
+            if found.finished or time.monotonic() > end:
+                return found
+            time.sleep(_POLL_SECONDS)
+
+    def wait_for_sites(self, count: int, limit: float) -> tuple[str, ...]:
+        """Wait until ``count`` sites are connected, or raise naming the missing."""
+        end = time.monotonic() + limit
+        while True:
+            there = self.connected()
+            if len(there) >= count:
+                return there
+            if time.monotonic() > end:
+                missing = sorted(set(self.kit.deployment.sites) - set(there))
+                raise EpifalconError(
+                    f"{len(there)} of {count} sites connected within {limit:g} s; "
+                    f"missing: {', '.join(missing)}"
+                )
+            time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
+    """A session with the server of the administrator's kit in ``folder``."""
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    kit = open_kit(folder, "admin")
+    place = f"{kit.deployment.host}:{kit.deployment.admin_port}"
+    _knock(kit, place, limit)
+    with _tried(f"reach the server at {place}"), _silence():
+        session = new_secure_session(
+            kit.deployment.admin, str(kit.folder), timeout=limit
+        )
+    try:
+        yield Admin(session, kit)
+    finally:
+        with contextlib.suppress(Exception), _silence():
+            session.close()
+
+
+def _knock(kit: Kit, place: str, limit: float) -> None:
+    """Tell at once that nobody listens; NVFlare takes seconds to find out."""
+    try:
+        host, port = kit.deployment.host, kit.deployment.admin_port
+        socket.create_connection((host, port), limit).close()
+    except OSError as error:
+        raise EpifalconError(
+            f"cannot reach the server at {place}: {error.strerror or error}"
+        ) from None
+
+
+@contextlib.contextmanager
+def _tried(what: str) -> Iterator[None]:
+    """NVFlare's many errors as ours, each with what was tried."""
+    from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
+
+    try:
+        yield
+    except EpifalconError:
+        raise
+    except JobNotFound:
+        raise DataError(f"cannot {what}: the server knows no such job") from None
+    except NoConnection:
+        raise EpifalconError(f"cannot {what}: no connection") from None
+    except Exception as error:
+        raise EpifalconError(f"cannot {what}: {error}") from None
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """NVFlare's API prints to the screen."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from epifalcon.errors import EpifalconError
-from epifalcon.federation.nvflare.jobs import HERE
-from epifalcon.federation.nvflare.provisioning import STATE, Kit, open_kit
+from epifalcon.federation.nvflare.provisioning import HERE, STATE, Kit, open_kit
 
 _PARENT = "EPIFALCON_PARENT"
 _STOP_SECONDS = 8.0

@@ -17,10 +17,15 @@ from typing import Any, Literal
 
 from epifalcon import checks
 from epifalcon.errors import DataError, EpifalconError, SettingsError
-from epifalcon.federation.nvflare.jobs import PLUMBING
 from epifalcon.settings import as_plain, build, read_toml
 from epifalcon.store import new_directory
 
+HERE = "epifalcon.federation.nvflare"
+COORDINATOR, SITE = f"{HERE}.endpoints.CoordinatorEnd", f"{HERE}.endpoints.SiteEnd"
+CONTROLLER = f"{HERE}.components.Controller"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+PLUMBING = (CONTROLLER, EXECUTOR, COORDINATOR, SITE)
+"""Classes that a job may name."""
 STATE = "state"
 """The folder of a kit that holds its job store, snapshots and temporary files."""
 _KIT_SETTINGS = Path(__file__).with_name("kit.toml")
