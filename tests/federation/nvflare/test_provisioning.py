@@ -188,7 +188,7 @@ def test_only_listed_classes_are_built(kits, party):
     for path in allowed:
         gate.authorize_component_config({"path": path}, workspace=place)
     refused = ["subprocess.Popen", "nvflare.app_common.np.np_trainer.NPTrainer"]
-    refused += ["epifalcon.federation.nvflare.admin.Admin", ALLOWED + "Other"]
+    refused += ["epifalcon.federation.nvflare.jobs.Admin", ALLOWED + "Other"]
     for path in refused:
         with pytest.raises(UnsafeComponentError):
             gate.authorize_component_config({"path": path}, workspace=place)
