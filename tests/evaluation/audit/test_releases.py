@@ -13,7 +13,8 @@ from epifalcon.evaluation.audit.releases import (
     audit_releases,
     audited_rounds,
 )
-from epifalcon.federation import client, vectorised
+from epifalcon.federation import client
+from epifalcon.federation import engine as vectorised
 from epifalcon.federation import plan as plans
 from epifalcon.federation.engine import Passage
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds

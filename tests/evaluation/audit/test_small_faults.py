@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from epifalcon.evaluation.audit.releases import AuditSettings, audit_releases
-from epifalcon.federation import client, vectorised
+from epifalcon.federation import client
+from epifalcon.federation import engine as vectorised
 from epifalcon.federation import plan as plans
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy import clipping, dpsgd, gaussian, perturb
