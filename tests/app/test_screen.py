@@ -82,6 +82,8 @@ def test_the_papers_figure_is_not_parted_from_ours(capsys):
     ]
     assert len(heads) > 1
     assert all(head == ["AUC", "paper's"] * (len(head) // 2) for head in heads)
+    # No cell is folded.
+    assert "\n".join(lines).count("0.123456789 ") == 14 + len(heads)
 
 
 def test_a_few_columns_of_words_are_folded_and_cells_shown_as_they_are(capsys):
