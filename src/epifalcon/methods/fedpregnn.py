@@ -4,8 +4,8 @@ The table of the paper calls it FedPreGNN; it is FedPerGNN of Wu et al., "A fede
 graph neural network framework for privacy-preserving personalization" (Nature
 Communications 2022). Every person is a client with a graph of its own: the person, the
 items it visited and, around each item, the anonymous embeddings that the helper
-returned (``fedpregnn_privacy``). Per item v, with E_v its embedding and e_j those of
-the partners (constants: no gradient crosses between devices)::
+returned. Per item v, with E_v its embedding and e_j those of the partners (constants:
+no gradient crosses between devices)::
 
     a_j = softmax_j leaky(b . e_j + c . E_v)        m_v = sum_j a_j e_j
     h_v = tanh(W_item E_v + W_partner m_v + d)
@@ -14,65 +14,90 @@ the partners (constants: no gradient crosses between devices)::
 
 where u is the person's own embedding, which never leaves the device.
 
+*Graph expansion* ("privacy-preserving graph expansion"): devices share a key that
+neither the helper nor the server has. A device sends the keyed hash of each of its
+items, a token, and one embedding. Equal items have equal tokens, so the helper can
+return the embeddings of others who share an item, without names. The helper must not
+collude with the server or with a device: whoever has the key can try every item. And it
+sees the embeddings themselves.
+
+*Model update* ("privacy-preserving model update"): pseudo items, which the person never
+visited, get gradients drawn like those of the true ones. The whole upload, weights,
+true and pseudo rows together, is clipped to a norm, and every number of it gets Laplace
+noise. The authors claim epsilon = 2 clip / scale, 1 with their settings. That would
+hold if ``clip`` bounded the L1 norm, and for one upload; but they clip the largest of
+many thousand numbers, and upload many times. ``privacy_spent`` returns what holds.
+
 Adapted: there, people rate items; here an item is a region, or a region on a day, and
 the target is a person's infection, so the target item is gone and time spent weighs
-items; the authors' program adds partners up without the softmax. With
-``input="exposure"`` the embedding that a device sends the helper is its test result
-(positive, negative, none), and the vector that it learns stays on the device: what a
-tested person is shown never contains its own result, not even by way of others; its
-vector has learnt from it. ``input="embedding"`` is the published way: the learnt vector
-is sent, results enter by the loss alone. Log odds are recalibrated on the validation
+items; the authors' program adds partners up without the softmax; the paper signs item
+ids with a key pair. With ``input="exposure"`` the embedding that a device sends the
+helper is its test result (positive, negative, none), and the vector that it learns
+stays on the device: the input of a tested person never contains its own result, not
+even by way of others. ``input="embedding"`` is the published way: the learnt vector is
+sent, results enter by the loss alone. Log odds are recalibrated on the validation
 people, because clipping each client's gradient gives the rarer result less weight.
 
 Reduced: 200 pseudo items instead of 1,000, five for each true one, drawn once for each
 client instead of for every upload; width 32; no dropout.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from scipy.special import logit
 from torch import Tensor
 from torch.nn import functional
 
-from epifalcon.checks import non_negative, one_of, unit_interval, whole
+from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.epidemic.known import Known, hold_back, without
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edges import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
 from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.methods.fedpregnn_privacy import (
-    Cover,
-    Ids,
-    Noise,
-    Partners,
-    Rows,
-    TokenHelper,
-    Upload,
-    cover_of,
-    privacy_spent,
-    release,
-    tokens_of,
-)
 from epifalcon.methods.training import Checkpointer, require_learning_rates, train
 from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.accounting import DELTA
 from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN, Floats, Mask, PersonIds, Probabilities
 
 ItemKind = Literal["region", "region-day"]
+Norm = Literal["l1", "l2", "linf"]
+Ids = NDArray[np.int64]
+Rows = NDArray[np.float32]
 Weights = dict[str, Tensor]
 _SLOPE = 0.2
 _PEOPLE_AT_ONCE = 512
+_ORDERS = 1 + np.concatenate([np.geomspace(1e-3, 1, 60), np.geomspace(1, 1e6, 240)])
 _UNPROTECTED = (
     "the items that an upload names: true among pseudo",
     "the embedding, which tells the test result, to the helper and to partners",
     "whether two people have an item in common: seen by the helper",
     "the log odds and the result of each validation person",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Protection of the numbers of an upload."""
+
+    clip: float = 0.1
+    """Bound of the norm of the whole upload."""
+    norm: Norm = "linf"
+    """The paper's text clips by the largest number, the authors' program by l2."""
+    scale: float = 0.2
+    """Of the Laplace noise on every number."""
+
+    def __post_init__(self) -> None:
+        positive(clip=self.clip, scale=self.scale)
+        one_of(("l1", "l2", "linf"), norm=self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,43 +194,29 @@ class FedPreGnn(Method):
         )
 
 
+def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
+    """Return the slots that each person spent at each item: (people, items).
+
+    Items are in ascending order; a gap is no visit.
+    """
+    windows = traces.clock.days if kind == "region-day" else 1
+    slot, person = np.nonzero(traces.by_slot != UNKNOWN)
+    region = traces.by_slot[slot, person].astype(np.int64)
+    item = region * windows + slot // (traces.slots // windows)
+    shape = traces.people, len(traces.regions) * windows
+    made = sp.csr_array((np.ones(len(item)), (person, item)), shape)
+    made.sort_indices()
+    return made
+
+
 @dataclass(frozen=True, eq=False)
-class Visits:
-    """Each person's items in ascending order, person by person."""
+class Partners:
+    """The helper's answers: embeddings without names."""
 
-    items: int
-    """Number of items of the city, visited or not."""
     start: Ids
-    """(people + 1,)"""
-    item: Ids
-    """(visits,)"""
-    log_slots: Rows
-    """(visits,) logarithm of the slots spent there."""
-
-    @classmethod
-    def of(cls, traces: Traces, kind: ItemKind = "region-day") -> "Visits":
-        """Return the items of each person; a gap is no visit."""
-        windows = traces.clock.days if kind == "region-day" else 1
-        items = len(traces.regions) * windows
-        parts = []
-        for window, slots in enumerate(np.split(traces.by_slot, windows)):
-            slot, person = np.nonzero(slots != UNKNOWN)
-            item = slots[slot, person].astype(np.int64) * windows + window
-            parts.append(np.unique(person * items + item, return_counts=True))
-        keys, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-        order = np.argsort(keys)
-        person, item = np.divmod(keys[order], items)
-        start = np.append(0, np.cumsum(np.bincount(person, minlength=traces.people)))
-        return cls(items, start, item, np.log(counts[order]).astype(np.float32))
-
-    @property
-    def people(self) -> int:
-        """Number of people."""
-        return len(self.start) - 1
-
-    def of_person(self, person: int) -> slice:
-        """Return where the visits of ``person`` are."""
-        return slice(self.start[person], self.start[person + 1])
+    """(requests + 1,) where the partners of each request begin."""
+    embedding: Rows
+    """(partners, width)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,15 +235,14 @@ class LocalGraphs:
     """(partners,) the place of its item in ``item``, flattened."""
 
     @classmethod
-    def of(cls, visits: Visits, people: Ids, answers: Partners) -> "LocalGraphs":
-        """Return the graphs of ``people``; ``answers`` to their visits in turn."""
-        count = np.diff(visits.start)[people]
+    def of(cls, visits: sp.csr_array, answers: Partners) -> "LocalGraphs":
+        """Return the graphs of devices with ``visits``, each visit with its answer."""
+        count = np.diff(visits.indptr)
         present = np.arange(max(int(count.max(initial=0)), 1)) < count[:, None]
-        mine = visits_of(visits, people)
         item = np.zeros(present.shape, np.int64)
-        item[present] = visits.item[mine]
+        item[present] = visits.indices
         log_slots = np.zeros(present.shape, np.float32)
-        log_slots[present] = visits.log_slots[mine]
+        log_slots[present] = np.log(visits.data)
         place = np.repeat(np.flatnonzero(present), np.diff(answers.start))
         return cls(
             torch.from_numpy(item),
@@ -241,12 +251,6 @@ class LocalGraphs:
             torch.from_numpy(answers.embedding),
             torch.from_numpy(place),
         )
-
-
-def visits_of(visits: Visits, people: Ids) -> Ids:
-    """Return the places in ``visits`` of all visits of ``people``, person by person."""
-    parts = [np.arange(*visits.start[person : person + 2]) for person in people]
-    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 class Layout:
@@ -370,59 +374,57 @@ class Federation:
     ) -> None:
         self._settings, self._streams = settings, streams
         self._training, self._validation, self._results = training, validation, results
-        self.visits = visits = Visits.of(traces, settings.item)
+        self.visits = visits = visits_of(traces, settings.item)
+        people, items = visits.shape
         exposed = settings.input == "exposure"
         self.layout = Layout(settings.width, 2 if exposed else settings.width)
         # All devices send under one fresh key, with random pseudonyms and in random
-        # order; ``_request`` and ``_pseudonym`` are known to the device alone.
+        # order; ``_requests`` and ``_pseudonym`` are known to the device alone.
         rng = streams.numpy("fedpregnn post")
-        tokens = tokens_of(visits.items, rng.bytes(32))
-        self._pseudonym = rng.permutation(visits.people)
-        order = rng.permutation(len(visits.item))
-        self._request = np.argsort(order)
-        sender = np.repeat(self._pseudonym, np.diff(visits.start))[order]
+        tokens = tokens_of(items, rng.bytes(32))
+        self._pseudonym = rng.permutation(people)
+        order = rng.permutation(visits.nnz)
+        self._requests = sp.csr_array(
+            (np.argsort(order), visits.indices, visits.indptr), visits.shape
+        )
+        sender = np.repeat(self._pseudonym, np.diff(visits.indptr))[order]
         self._helper = TokenHelper(
-            sender, tokens[visits.item[order]], settings.partners
+            sender, tokens[visits.indices[order]], settings.partners
         )
         self.clients = np.flatnonzero(training.tested)
         self._infected = torch.from_numpy((training.status == 1).astype(np.float32))
         rng = streams.numpy("fedpregnn pseudo items")
-        self.covers: dict[int, Cover] = {}
-        if settings.private:
-            self.covers = {
-                person: cover_of(
-                    visits.item[visits.of_person(person)],
-                    visits.items,
-                    settings.pseudo_items,
-                    rng,
-                )
-                for person in self.clients.tolist()
-            }
+        pseudo = settings.pseudo_items if settings.private else 0
+        self.covers = {
+            person: cover_of(
+                visits[[person]].indices.astype(np.int64),
+                items,
+                pseudo,
+                rng,
+            )
+            for person in self.clients.tolist()
+        }
         share = (training.status == 1).sum() / training.tested.sum()
         self._base = float(logit(np.clip(share, 1e-3, 1 - 1e-3)))
-        self._uploads = torch.zeros(visits.people, dtype=torch.int64)
+        self._uploads = torch.zeros(people, dtype=torch.int64)
 
     def restart(self, rate_number: int, learning_rate: float) -> None:
         self._rate_number, self._rate = rate_number, learning_rate
         generator = torch.Generator()
         name = f"fedpregnn first {rate_number}"
         generator.manual_seed(self._streams.seed_for(name))
-        visits, width = self.visits, self._settings.width
+        (people, items), width = self.visits.shape, self._settings.width
         self._state = {
             "model": self.layout.first(generator),
-            "items": 0.1 * torch.randn((visits.items, width), generator=generator),
-            "own": torch.zeros(visits.people, width),
+            "items": 0.1 * torch.randn((items, width), generator=generator),
+            "own": torch.zeros(people, width),
         }
-        self._sent: Tensor | None = None
 
     def step(self, number: int) -> None:
         """Make one round: local gradients, own vectors, uploads, the server's step."""
         settings, state = self._settings, self._state
         if number % settings.expand_every == 0:
-            self._sent = torch.from_numpy(
-                self._embeddings(state["own"], self._training)
-            )
-            self._expand(number)
+            self._expand(self._embeddings(state["own"], self._training), number)
         parts = math.ceil(len(self.clients) / settings.clients_per_round)
         pass_number, turn = divmod(number, parts)
         name = f"fedpregnn pass {self._rate_number} {pass_number}"
@@ -440,30 +442,15 @@ class Federation:
             self._base,
         )
         state["own"][who] -= settings.own_rate * found.own
-        if settings.private:
-            name = f"fedpregnn noise {self._rate_number} {number}"
-            rng = self._streams.numpy(name)
-            model, item = found.model.numpy(), found.item.numpy()
-            uploads = (
-                release(
-                    model[place],
-                    item[place, : np.count_nonzero(self.covers[person].true)],
-                    self.covers[person],
-                    settings.noise,
-                    rng,
-                )
-                for place, person in enumerate(people.tolist())
-            )
-            total = server_sum(uploads, state["items"])
-        else:
-            if not bool(torch.isfinite(found.model).all()):
-                raise DataError(
-                    "a gradient is not finite: choose smaller learning_rates"
-                )
-            row = torch.zeros_like(state["items"])
-            row.index_add_(0, graphs.item[graphs.present], found.item[graphs.present])
-            total = {"model": found.model.sum(0), "items": row}
-        for name, gradient in total.items():
+        rng = self._streams.numpy(f"fedpregnn noise {self._rate_number} {number}")
+        noise = settings.noise if settings.private else None
+        model, item = found.model.numpy(), found.item.numpy()
+        covers = [self.covers[person] for person in people.tolist()]
+        uploads = (
+            release(model[place], item[place, : cover.true.sum()], cover, noise, rng)
+            for place, cover in enumerate(covers)
+        )
+        for name, gradient in server_sum(uploads, state["items"]).items():
             state[name] *= 1 - self._rate * settings.weight_decay
             state[name] -= gradient * (self._rate / len(people))
         self._uploads[who] += 1
@@ -479,23 +466,22 @@ class Federation:
         return self._state
 
     def state(self) -> dict[str, Tensor]:
-        state = {**self._state, "uploads": self._uploads}
-        if self._sent is not None:
-            state |= {"sent": self._sent, "expanded": torch.tensor(self._expanded)}
-        return state
+        return {
+            **self._state,
+            "uploads": self._uploads,
+            "sent": torch.from_numpy(self._sent),
+            "expanded": torch.tensor(self._expanded),
+        }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self._state = {name: state[name] for name in self._state}
         self._uploads = state["uploads"]
-        if "sent" in state:
-            self._sent = state["sent"]
-            self._expand(int(state["expanded"]))
+        self._expand(state["sent"].numpy(), int(state["expanded"]))
 
     def final_odds(self, parameters: dict[str, Tensor], known: Known) -> Floats:
         """Return everybody's log odds after an expansion with the results ``known``."""
-        sent = self._embeddings(parameters["own"], known)
-        self._receive(sent, "at the end")
-        return self._odds(parameters, np.arange(self.visits.people))
+        self._receive(self._embeddings(parameters["own"], known), "at the end")
+        return self._odds(parameters, np.arange(self.visits.shape[0]))
 
     def privacy(self) -> dict[str, Any]:
         """Return the privacy of the device that sent the most uploads."""
@@ -519,12 +505,11 @@ class Federation:
         kinds = np.stack([known.status == 1, known.status == 0], axis=1)
         return kinds.astype(np.float32)
 
-    def _expand(self, number: int) -> None:
+    def _expand(self, sent: Rows, number: int) -> None:
         """Send all embeddings to the helper, as in round ``number``."""
-        if self._sent is not None:
-            self._expanded = number
-            expansion = number // self._settings.expand_every
-            self._receive(self._sent.numpy(), f"{self._rate_number} {expansion}")
+        self._sent, self._expanded = sent, number
+        expansion = number // self._settings.expand_every
+        self._receive(sent, f"{self._rate_number} {expansion}")
 
     def _receive(self, sent: Rows, name: str) -> None:
         by_pseudonym = np.empty_like(sent)
@@ -533,8 +518,8 @@ class Federation:
         self._helper.receive(by_pseudonym, rng)
 
     def _graphs(self, people: Ids) -> LocalGraphs:
-        requests = self._request[visits_of(self.visits, people)]
-        return LocalGraphs.of(self.visits, people, self._helper.answer(requests))
+        answers = self._helper.answer(self._requests[people].data)
+        return LocalGraphs.of(self.visits[people], answers)
 
     def _odds(self, parameters: dict[str, Tensor], people: Ids) -> Floats:
         """Return log odds of ``people`` with the partners of the last expansion."""
@@ -551,6 +536,143 @@ class Federation:
         return np.concatenate(found)
 
 
+def tokens_of(items: int, key: bytes) -> NDArray[np.uint64]:
+    """Return the token of each item from 0 on: (items, 2), BLAKE2b under ``key``."""
+    text = b"".join(
+        hashlib.blake2b(item.to_bytes(8, "little"), digest_size=16, key=key).digest()
+        for item in range(items)
+    )
+    return np.frombuffer(text, "<u8").astype(np.uint64).reshape(items, 2)
+
+
+class TokenHelper:
+    """Matches tokens and forwards embeddings; it knows neither items nor names.
+
+    Request number r comes from ``sender[r]``, a random pseudonym, and asks for the
+    others with token ``token[r]`` (2,). It is answered with at most ``most`` of them,
+    every choice equally probable: the senders of a token are shuffled on a circle, and
+    each gets those who follow it. So nobody gets its own embedding back, and all are
+    forwarded equally often.
+    """
+
+    def __init__(self, sender: Ids, token: NDArray[np.uint64], most: int) -> None:
+        self._sender, self._most = sender, most
+        _, group = np.unique(token, axis=0, return_inverse=True)
+        self._group = group.ravel()
+        self._size = np.bincount(self._group)
+        self._first = np.cumsum(self._size) - self._size
+
+    def receive(self, embedding: Rows, rng: np.random.Generator) -> None:
+        """Take an embedding of each sender, (senders, width); shuffle the circles."""
+        order = np.argsort(self._group + rng.random(len(self._group)))
+        self._place = np.argsort(order)
+        self._circle = embedding.astype(np.float32)[self._sender[order]]
+
+    def answer(self, requests: Ids) -> Partners:
+        """Return the partners of each of the ``requests``."""
+        group = self._group[requests]
+        count = np.minimum(self._size[group] - 1, self._most)
+        start = np.append(0, np.cumsum(count))
+        first, size = (
+            np.repeat(one[group], count) for one in (self._first, self._size)
+        )
+        steps = np.arange(start[-1]) - np.repeat(start[:-1], count) + 1
+        place = np.repeat(self._place[requests], count) - first + steps
+        return Partners(start, self._circle[first + place % np.maximum(size, 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class Cover:
+    """The items that a person's uploads name, true and pseudo.
+
+    Drawn once for the whole training: if every upload drew others, the true items would
+    be those that always return.
+    """
+
+    item: Ids
+    """(named,) in ascending order."""
+    true: Mask
+    """(named,) whether it was visited; known to the device alone."""
+
+
+def cover_of(mine: Ids, items: int, pseudo: int, rng: np.random.Generator) -> Cover:
+    """Return the visited items ``mine`` and ``pseudo`` others, all equally probable.
+
+    Fewer pseudo items if the city has no more.
+    """
+    drawn = rng.choice(items, min(items, len(mine) + pseudo), replace=False)
+    named = np.concatenate([mine, drawn[~np.isin(drawn, mine)][:pseudo]])
+    order = np.argsort(named)
+    return Cover(named[order], order < len(mine))
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """All that the server gets of one device in one round."""
+
+    model: Rows
+    """(size,)"""
+    item: Ids
+    """(named,) in ascending order."""
+    row: Rows
+    """(named, width)"""
+
+
+def release(
+    model: Rows, true: Rows, cover: Cover, noise: Noise | None, rng: np.random.Generator
+) -> Upload:
+    """Return one device's upload: true and pseudo rows, clipped together, noised.
+
+    ``model`` (size,) and ``true`` (visited, width) are the device's own gradient;
+    without ``noise`` they are sent as they are. The noise is enough for a simulation;
+    a device that sends to a server it does not trust needs noise that is safe against
+    the gaps of floating-point numbers.
+    """
+    row = np.empty((len(cover.item), true.shape[1]), np.float32)
+    row[cover.true] = true
+    row[~cover.true] = pseudo_rows(true, len(row) - len(true), rng)
+    if noise is None:
+        return Upload(model, cover.item, row)
+    clipped = clip(np.concatenate([model, row.ravel()]), noise.clip, noise.norm)
+    # The difference of two exponential variables is a Laplace variable.
+    one, other = rng.standard_exponential((2, len(clipped)), np.float32)
+    sent = clipped + np.float32(noise.scale) * (one - other)
+    return Upload(sent[: len(model)], cover.item, sent[len(model) :].reshape(row.shape))
+
+
+def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
+    """Return normal rows (count, width) with mean and covariance of the true ones.
+
+    ``true`` (visited, width). Without any, all are 0.
+    """
+    if not len(true):
+        return np.zeros((count, true.shape[1]), np.float32)
+    mean = true.mean(axis=0)
+    spread = (true - mean) / np.float32(math.sqrt(len(true)))
+    drawn = rng.standard_normal((count, len(true)), np.float32)
+    return np.asarray(drawn @ spread + mean)
+
+
+def clip(value: Rows, bound: float, norm: Norm) -> Rows:
+    """Return ``value`` scaled so that its norm is at most ``bound``, rounding included.
+
+    Raises ``DataError`` for a value that is not finite: scaled, it would pass the clip
+    and poison the sum.
+    """
+    if norm == "linf":
+        length = float(np.abs(value).max(initial=0.0))
+    else:
+        exact = value.astype(np.float64)
+        length = math.sqrt(exact @ exact) if norm == "l2" else np.abs(exact).sum()
+    if not math.isfinite(length):
+        raise DataError("a gradient is not finite: choose smaller learning_rates")
+    if length <= bound:
+        return value
+    # Room for the rounding of the product.
+    margin = 1 - 4 * float(np.finfo(value.dtype).eps)
+    return np.asarray(value * value.dtype.type(margin * bound / length))
+
+
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
     """Return the sum of what devices sent: all that the server makes of a round.
 
@@ -562,10 +684,63 @@ def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
         model = model + upload.model
         # No device names an item twice, so adding in place misses nothing.
         row[upload.item] += upload.row
+    if not np.isfinite(model).all():
+        raise DataError("a gradient is not finite: choose smaller learning_rates")
     return {
         "model": torch.from_numpy(np.asarray(model, np.float32)),
         "items": torch.from_numpy(row),
     }
+
+
+def privacy_spent(
+    noise: Noise, numbers: int, uploads: int, delta: float = DELTA
+) -> dict[str, float]:
+    """Return the local differential privacy of one device's uploads.
+
+    For ``uploads`` of ``numbers`` numbers each, against an observer of all of them,
+    between any two gradients that name the same items. It does not bound what the named
+    items reveal, nor the embedding that goes to the helper. ``epsilon_claimed`` is the
+    paper's, for any number of uploads; ``_naive`` is pure epsilon, every number
+    counted; otherwise the smaller of it and of epsilon at ``delta``.
+
+    An upload moves by at most 2 clip in its norm. Pure epsilon is the L1 distance over
+    the scale, so the L2 norm brings a factor sqrt(numbers), the maximum norm a factor
+    ``numbers``. The Renyi divergence of Laplace noise (Mironov 2017, table II) is
+    convex in the distance and 0 at 0: under an L1 bound the worst case is one number
+    that takes it all; under the maximum norm every number moves. Under an L2 bound it
+    is at most order x distance^2 / 2 in total (Bun and Steinke 2016, prop. 1.4).
+    """
+    reach = 2 * noise.clip / noise.scale
+    factor = {"l1": 1.0, "l2": math.sqrt(numbers), "linf": float(numbers)}[noise.norm]
+    naive = reach * factor
+    if noise.norm == "l2":
+        divergence = np.minimum(_ORDERS * reach**2 / 2, naive)
+    else:
+        divergence = _laplace_divergence(reach) * (1 if noise.norm == "l1" else numbers)
+    return {
+        "epsilon_claimed": reach,
+        "epsilon_round_naive": naive,
+        "epsilon_round": min(naive, _epsilon(divergence, delta)),
+        "epsilon_total_naive": uploads * naive,
+        "epsilon_total": min(uploads * naive, _epsilon(uploads * divergence, delta)),
+        "delta": delta,
+    }
+
+
+def _laplace_divergence(distance: float) -> NDArray[np.float64]:
+    """Return the Renyi divergence of unit Laplace noise moved so far, by order."""
+    order = _ORDERS
+    up = np.log(order / (2 * order - 1)) + (order - 1) * distance
+    down = np.log((order - 1) / (2 * order - 1)) - order * distance
+    return np.asarray(np.logaddexp(up, down) / (order - 1))
+
+
+def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:
+    """Return the best epsilon at ``delta`` (Canonne et al. 2020, proposition 12)."""
+    order = _ORDERS
+    found = divergence + np.log1p(-1 / order)
+    found -= (math.log(delta) + np.log(order)) / (order - 1)
+    return max(0.0, float(found.min()))
 
 
 def _fit_curve(odds: Floats, infected: Mask) -> LogisticCurve:
