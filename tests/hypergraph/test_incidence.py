@@ -4,12 +4,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence, Rows
+from epifalcon.hypergraph.incidence import (
+    HypergraphSettings,
+    Incidence,
+    Rows,
+    distinct_members,
+    sum_of_edges,
+)
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from tests.hypergraph.hypergraphs import by_hand, incidences
-from tests.oracles.cities import cities
+from tests.oracles.cities import cities, random_traces
 from tests.oracles.dense_hypergraph import dense, members_by_loop
 
 quick = settings(deadline=None, derandomize=True, max_examples=60)
@@ -62,19 +68,6 @@ def test_a_person_counts_once_in_a_window_and_again_in_the_next():
     assert inc.degree.tolist() == [3, 2]
 
 
-def test_a_place_left_and_entered_again_in_one_window_counts_once():
-    traces = city([[0, 1, 0, 1], [-1, -1, -1, -1]])
-    inc = Incidence.of(traces, HypergraphSettings(window_slots=4))
-    assert members(inc) == {0: [0], 1: [0]}
-
-
-def test_people_who_were_alone_can_be_left_out():
-    traces = city([[0, 1], [0, 2], [-1, -1]])
-    inc = Incidence.of(traces, HypergraphSettings(keep_alone=False))
-    assert members(inc) == {0: [0, 1]}
-    assert inc.degree.tolist() == [1, 1, 0]
-
-
 def test_nobody_seen_gives_no_edges():
     inc = Incidence.of(city([[-1, -1], [-1, -1]]))
     assert (inc.edges, inc.pairs, inc.degree.tolist()) == (0, 0, [0, 0])
@@ -96,15 +89,6 @@ def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
     assert np.array_equal(view.degree, Incidence.of(traces).degree[people])
 
 
-@quick
-@given(incidences())
-def test_a_view_keeps_the_edges_that_are_shared_with_people_outside(inc):
-    view = inc.restrict([0])
-    assert view.degree.tolist() == [inc.degree[0]]
-    assert view.size.tolist() == [1] * view.edges
-    assert np.array_equal(inc.edge_key[view.places_in(inc.edge_key)], view.edge_key)
-
-
 def test_memory_mapped_traces_give_the_same(tmp_path):
     traces = city([[0, 0, 1, 0], [0, -1, 1, 1]])
     np.save(tmp_path / "ids.npy", traces.by_slot)
@@ -118,31 +102,28 @@ def test_a_window_must_divide_the_trace():
         Incidence.of(city([[0, 0, 1, 0]]), HypergraphSettings(window_slots=3))
 
 
-@pytest.mark.parametrize("wrong", [0, -1, 1.5, True])
-def test_a_window_has_whole_slots(wrong):
-    with pytest.raises(SettingsError, match="window_slots"):
-        HypergraphSettings(window_slots=wrong)
-
-
-def test_keep_alone_is_true_or_false():
-    with pytest.raises(SettingsError, match="keep_alone"):
-        HypergraphSettings(keep_alone="no")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "wrong", [{"window_slots": 0}, {"window_slots": 1.5}, {"keep_alone": "no"}]
+)
+def test_impossible_settings_are_refused(wrong):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        HypergraphSettings(**wrong)
 
 
 @pytest.mark.parametrize(
-    ("people", "told"),
-    [([], "at least one"), ([2], "0 to 1"), ([-1], "0 to 1"), ([0, 0], "twice")],
+    ("people", "message"),
+    [
+        ([], "at least one"),
+        ([2], "0 to 1"),
+        ([-1], "0 to 1"),
+        ([0, 0], "twice"),
+        (np.array([True, False]), "mask"),
+        (np.array([0.0, 1.0]), "whole numbers"),
+    ],
 )
-def test_a_cohort_is_made_of_people_there_are(people, told):
-    with pytest.raises(DataError, match=told):
+def test_a_cohort_is_made_of_people_there_are(people, message):
+    with pytest.raises(DataError, match=message):
         by_hand(2, [[0, 1]]).restrict(people)
-
-
-def test_a_mask_is_not_taken_for_ids():
-    with pytest.raises(DataError, match="mask"):
-        by_hand(2, [[0, 1]]).restrict(np.array([True, False]))
-    with pytest.raises(DataError, match="whole numbers"):
-        by_hand(2, [[0, 1]]).restrict(np.array([0.0, 1.0]))
 
 
 def test_keys_that_are_not_listed_are_named():
@@ -182,3 +163,37 @@ def test_a_record_cannot_be_changed():
     for array in (inc.edge_key, inc.by_edge.index, inc.size, inc.degree):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
+
+
+def places(inc):
+    """The (person, key) pairs as a set."""
+    keys = np.repeat(inc.edge_key, inc.size)
+    return set(zip(inc.by_edge.index.tolist(), keys.tolist(), strict=True))
+
+
+@quick
+@given(st.integers(0, 2**32), st.integers(0, 3))
+def test_everybody_is_counted_once_at_each_edge(seed, copies):
+    true, *others = (
+        Incidence.of(random_traces(seed + number, 8, 5, Clock(8.0, 2)))
+        for number in range(1 + copies)
+    )
+    claimed = set().union(places(true), *(places(one) for one in others))
+    wanted = [sum(key == k for _, k in claimed) for key in true.edge_key.tolist()]
+    assert distinct_members(true, others).tolist() == wanted
+
+
+def test_records_without_edges_count_for_nothing():
+    inc = by_hand(3, [[0, 1], [2]])
+    empty = by_hand(3, [])
+    assert distinct_members(inc, [empty]).tolist() == [2, 1]
+    assert distinct_members(empty, [inc]).tolist() == []
+    assert distinct_members(inc).tolist() == [2, 1]
+
+
+@quick
+@given(incidences(), st.integers(0, 99))
+def test_sums_over_the_edges_of_people_are_those_of_the_matrix(inc, seed):
+    value = np.random.default_rng(seed).standard_normal(inc.edges)
+    wanted = dense(inc).numpy() @ value
+    np.testing.assert_allclose(sum_of_edges(value, inc), wanted, rtol=1e-12, atol=1e-13)

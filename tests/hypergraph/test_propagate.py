@@ -4,7 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagate import (
     edge_to_node,
     equal_parts,
@@ -12,9 +11,7 @@ from epifalcon.hypergraph.propagate import (
     sum_to_edges,
     sum_to_people,
 )
-from epifalcon.mobility.clock import Clock
 from tests.hypergraph.hypergraphs import by_hand, incidences
-from tests.oracles.cities import random_traces
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
@@ -35,17 +32,10 @@ def test_each_half_is_the_dense_formula(inc, width):
     torch.testing.assert_close(sum_to_people(edges, inc), h @ edges)
     torch.testing.assert_close(node_to_edge(x, inc), inverse(h.sum(0)) @ h.T @ x)
     torch.testing.assert_close(edge_to_node(edges, inc), inverse(h.sum(1)) @ h @ edges)
-
-
-@quick
-@given(incidences())
-def test_32_bits_agree_with_64(inc):
-    x = rows(inc.people, 5)
     short = edge_to_node(node_to_edge(x.float(), inc), inc)
     assert short.dtype == torch.float32
-    torch.testing.assert_close(
-        short.double(), dense_layer(inc) @ x, rtol=1e-5, atol=1e-6
-    )
+    wanted = dense_layer(inc) @ x
+    torch.testing.assert_close(short.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
 @quick
@@ -59,14 +49,6 @@ def test_both_halves_are_pygs_hypergraph_convolution(inc):
     theirs = conv(x, torch.stack([person, edge]), num_edges=inc.edges)
     ours = edge_to_node(node_to_edge(x @ conv.lin.weight.T, inc), inc)
     torch.testing.assert_close(ours, theirs)
-
-
-@quick
-@given(incidences())
-def test_a_constant_stays_and_people_without_edges_get_zeros(inc):
-    out = edge_to_node(node_to_edge(torch.ones(inc.people, 2), inc), inc)
-    seen = torch.from_numpy(inc.degree > 0)
-    torch.testing.assert_close(out, seen[:, None].float().expand(-1, 2))
 
 
 @settings(deadline=None, derandomize=True, max_examples=15)
@@ -148,18 +130,3 @@ def test_parts_hold_every_row_once():
     bound = equal_parts(inc.by_person.start, 16)
     assert (bound[0], bound[-1]) == (0, 9)
     assert (bound[1:] >= bound[:-1]).all()
-
-
-def test_threads_do_not_change_a_bit():
-    traces = random_traces(5, 3_000, 40, Clock(2.0, 4))
-    inc, before = Incidence.of(traces), torch.get_num_threads()
-    x = rows(inc.people, 8).float()
-    found = []
-    try:
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
-            found.append(edge_to_node(node_to_edge(x, inc), inc))
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])

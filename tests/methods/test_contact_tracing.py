@@ -1,3 +1,5 @@
+"""Contact tracing and daily exposure against loops over the traces."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,11 +10,14 @@ from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.methods.contact_tracing import (
+    CHANNELS,
     Dct,
     DurationDct,
     SoftDct,
     SoftDctRatio,
     case_until,
+    daily_exposure,
+    encounters,
     positive_share,
     rising_scores,
 )
@@ -20,7 +25,11 @@ from epifalcon.mobility.clock import Clock
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.methods.small_cities import city_of, results_of
 from tests.oracles.cities import cities
-from tests.oracles.contacts_loop import contacts_by_loop, encounters_by_loop
+from tests.oracles.contacts_loop import (
+    contacts_by_loop,
+    daily_exposure_by_loop,
+    encounters_by_loop,
+)
 from tests.oracles.tracing_loop import exposure_by_loop
 from tests.studies import town
 
@@ -48,17 +57,6 @@ def test_contacts_are_who_met_a_known_case_in_the_window(days):
     assert len(set(risk[~expected])) <= 1
     if (~expected).any():
         assert risk[expected].min() >= risk[~expected].max()
-
-
-@pytest.mark.parametrize(
-    ("days", "expected"),
-    [(1, [0, 3]), (2, [0, 2, 3]), (3, [0, 1, 2, 3]), (None, [0, 1, 2, 3])],
-)
-def test_the_window_ends_with_the_last_day(days, expected):
-    # 0 meets 1 on the first day, 2 on the second, 3 on the last.
-    traces = city_of([[0, 0, 1, 2, 3], [0, 1, 0, 2, 3], [0, 1, 2, 0, 3]], days=3)
-    method = fitted(traces, results_of(1, 1, 1, 1, 0), window_days=days)
-    assert contacts(method) == expected
 
 
 @pytest.mark.parametrize(
@@ -139,15 +137,6 @@ def test_the_share_is_what_loops_over_the_traces_find(traces, window_slots, seed
     np.testing.assert_allclose(positive_share(inc, status), expected, rtol=1e-14)
 
 
-def test_the_share_of_a_case_worked_by_hand():
-    # 0 and 1 positive, 2 negative, 3 and 4 untested, 5 never seen.
-    inc = by_hand(6, [[0, 1, 2, 3], [0, 2], [3], [3, 4], [1, 3]])
-    found = positive_share(inc, status_of(1, 1, 0, -1, -1, 1))
-    # 0 meets 1 and 2, then 2 alone; 3 meets all, nobody, 4, then 1.
-    expected = [(1 / 2 + 0) / 2, (1 / 2 + 0) / 2, (1 + 1) / 2, (2 / 3 + 1) / 4, 0, 0]
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
-
-
 @CASES
 @given(tracings(), st.integers(0, 11))
 def test_a_persons_own_result_moves_no_bit_of_its_share(case, person):
@@ -158,18 +147,6 @@ def test_a_persons_own_result_moves_no_bit_of_its_share(case, person):
         status[person] = own
         found.add(positive_share(inc, status)[person].tobytes())
     assert len(found) == 1
-
-
-@CASES
-@given(tracings())
-def test_untested_people_change_nothing_even_by_being_there(case):
-    inc, status = case
-    tested = np.flatnonzero(status >= 0)
-    if not len(tested):
-        return
-    found = positive_share(inc, status)[tested]
-    alone = positive_share(inc.restrict(tested), status[tested])
-    np.testing.assert_allclose(found, alone, rtol=1e-12)
 
 
 def rising(score, *results):
@@ -213,18 +190,6 @@ def test_scores_that_separate_results_give_probabilities():
     assert (risk[:2] > 0.99).all()
 
 
-@pytest.mark.parametrize(
-    ("status", "told"),
-    [
-        (status_of(1, 0, 0), r"status has shape \(3,\), expected \(2,\)"),
-        (status_of(1, 2), "status must be 1, 0 or -1"),
-    ],
-)
-def test_a_status_that_does_not_fit_is_refused(status, told):
-    with pytest.raises(DataError, match=told):
-        positive_share(by_hand(2, [[0, 1]]), status)
-
-
 def test_graded_methods_rank_by_their_figure():
     traces, known = town.traces(), town.known()
     last = np.where(known.status == 1, traces.slots, -1).tolist()
@@ -238,3 +203,67 @@ def test_graded_methods_rank_by_their_figure():
         assert np.allclose(np.diff(scores.risk[order])[~step], 0)
         assert scores.masked.tolist() == np.flatnonzero(known.tested).tolist()
         np.testing.assert_array_equal(scores.masked_risk, scores.risk[scores.masked])
+
+
+@CASES
+@given(cities(), st.integers(0, 2**32))
+def test_daily_exposure_is_what_loops_over_the_traces_find(traces, seed):
+    status = statuses(traces.people, seed)
+    found = daily_exposure(traces, status)
+    assert found.shape == (traces.people, traces.clock.days, CHANNELS)
+    assert found.dtype == np.float32
+    expected = daily_exposure_by_loop(traces, status.tolist())
+    np.testing.assert_allclose(found, expected, rtol=2e-7)
+
+
+def test_daily_exposure_of_a_case_worked_by_hand():
+    # 0 untested, 1 positive, 2 and 3 negative; 0 is with 1 and 2, then unseen.
+    traces = city_of([[0, 0, 0, 1], [-1, 1, 1, 1]])
+    found = daily_exposure(traces, np.array([-1, 1, 0, 0], np.int8))[:, 0]
+    np.testing.assert_allclose(found[0], [1 / 2, 1 / 2, np.log(3), 1 / 2], rtol=1e-6)
+    # 3 is alone first and then with 1 and 2; of its 3 others 2 are tested.
+    expected = [3 / 2 / 4, 3 / 2 / 4, np.log(3) / 2, 1]
+    np.testing.assert_allclose(found[3], expected, rtol=1e-6)
+
+
+@CASES
+@given(cities(), st.integers(0, 2**32), st.integers(0, 11))
+def test_a_persons_own_test_moves_no_bit_of_its_row(traces, seed, person):
+    status, person = statuses(traces.people, seed), person % traces.people
+    found = set()
+    for own in (-1, 0, 1):
+        status[person] = own
+        found.add(daily_exposure(traces, status)[person].tobytes())
+    assert len(found) == 1
+
+
+def test_fewer_tests_do_not_look_like_less_disease():
+    traces = city_of([[0] * 41])
+    status = np.array([-1] + [1, 0, 0, 0] * 10, np.int8)
+    fewer = status.copy()
+    fewer[21:] = -1
+    for shown in (status, fewer):
+        row = daily_exposure(traces, shown)[0, 0]
+        np.testing.assert_allclose(row[:2], [1 / 4, 3 / 4], rtol=1e-6)
+
+
+@CASES
+@given(cities(), st.integers(0, 2**32), st.integers(0, 5))
+def test_encounters_are_what_loops_over_the_traces_find(traces, seed, first):
+    rng = np.random.default_rng(seed)
+    last = rng.integers(-1, traces.slots, traces.people).astype(np.int32)
+    found = encounters(traces, last, first)
+    slots, total = encounters_by_loop(traces, last.tolist(), first)
+    assert found.slots.tolist() == slots
+    assert found.total.tolist() == total
+
+
+def test_a_status_that_does_not_fit_is_refused():
+    for status, message in (
+        (status_of(1, 0), r"status has shape \(2,\), expected \(3,\)"),
+        (status_of(1, 2, 0), "status must be 1, 0 or -1"),
+    ):
+        with pytest.raises(DataError, match=message):
+            daily_exposure(city_of([[0, 0, 1]]), status)
+        with pytest.raises(DataError, match=message):
+            positive_share(by_hand(3, [[0, 1]]), status)

@@ -1,92 +1,137 @@
+"""Learners on daily exposure: logistic regression and boosting."""
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
 
-from epifalcon.errors import DataError
-from epifalcon.methods.exposure import CHANNELS, daily_exposure, encounters
+from epifalcon.epidemic.known import Known
+from epifalcon.methods.contact_tracing import daily_exposure
+from epifalcon.methods.exposure import ExposureBoosting, ExposureLogistic, Fold
 from tests.methods.small_cities import city_of
-from tests.oracles.cities import cities
-from tests.oracles.contacts_loop import daily_exposure_by_loop, encounters_by_loop
+from tests.studies import town
 
-CASES = settings(max_examples=60, deadline=None, derandomize=True)
-
-
-def statuses(people, seed):
-    return np.random.default_rng(seed).choice([-1, 0, 1], people).astype(np.int8)
+BOTH = [
+    ExposureLogistic(folds=3, strengths=(0.01,)),
+    ExposureBoosting(folds=3, trees=8, least_people=3),
+]
 
 
-@CASES
-@given(cities(), st.integers(0, 2**32))
-def test_daily_exposure_is_what_loops_over_the_traces_find(traces, seed):
-    status = statuses(traces.people, seed)
-    found = daily_exposure(traces, status)
-    assert found.shape == (traces.people, traces.clock.days, CHANNELS)
-    assert found.dtype == np.float32
-    expected = daily_exposure_by_loop(traces, status.tolist())
-    np.testing.assert_allclose(found, expected, rtol=2e-7)
+def fitted(method, known=None):
+    return method.fit(town.traces(), town.known() if known is None else known).scores
 
 
-def test_daily_exposure_of_a_case_worked_by_hand():
-    # 0 untested, 1 positive, 2 and 3 negative; 0 is with 1 and 2, then unseen.
-    traces = city_of([[0, 0, 0, 1], [-1, 1, 1, 1]])
-    found = daily_exposure(traces, np.array([-1, 1, 0, 0], np.int8))[:, 0]
-    np.testing.assert_allclose(found[0], [1 / 2, 1 / 2, np.log(3), 1 / 2], rtol=1e-6)
-    # 3 is alone first and then with 1 and 2; of its 3 others 2 are tested.
-    expected = [3 / 2 / 4, 3 / 2 / 4, np.log(3) / 2, 1]
-    np.testing.assert_allclose(found[3], expected, rtol=1e-6)
+def test_risk_is_the_regression_on_roots_of_daily_exposure():
+    traces, known = town.traces(), town.known()
+    x = daily_exposure(traces, known.status).astype(float)
+    x[:, :, :2] **= 0.5
+    x = x.reshape(len(x), -1)
+    learnt = x[known.tested]
+    spread = np.where(learnt.std(0) > 0, learnt.std(0), 1)
+    scaled = (x - learnt.mean(0)) / spread
+    theirs = LogisticRegression(C=0.03, solver="newton-cg", tol=1e-10)
+    theirs.fit(scaled[known.tested], known.status[known.tested])
+    wanted = theirs.predict_proba(scaled)[:, 1]
+    found = fitted(ExposureLogistic(strengths=(0.03,))).risk
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@CASES
-@given(cities(), st.integers(0, 2**32), st.integers(0, 11))
-def test_a_persons_own_test_moves_no_bit_of_its_row(traces, seed, person):
-    status, person = statuses(traces.people, seed), person % traces.people
-    found = set()
-    for own in (-1, 0, 1):
-        status[person] = own
-        found.add(daily_exposure(traces, status)[person].tobytes())
-    assert len(found) == 1
-
-
-def test_the_results_of_others_do_move_it():
-    traces = city_of([[0, 0, 0]])
-    rows = [
-        daily_exposure(traces, np.array([-1, 0, own], np.int8))[0, 0]
-        for own in (-1, 0, 1)
+def test_the_strength_with_the_least_out_of_fold_loss_is_chosen():
+    strengths = (0.0001, 0.01, 100.0)
+    each = [
+        fitted(ExposureLogistic(strengths=(one,), folds=3)).diagnostics
+        for one in strengths
     ]
-    np.testing.assert_allclose([row[0] for row in rows], [0, 0, 0.5])
-    np.testing.assert_allclose([row[1] for row in rows], [1, 1, 0.5])
+    both = fitted(ExposureLogistic(strengths=strengths, folds=3)).diagnostics
+    assert both == pytest.approx(min(each, key=lambda one: one["masked_log_loss"]))
+    assert len({one["masked_log_loss"] for one in each}) == 3
 
 
-def test_fewer_tests_do_not_look_like_less_disease():
-    traces = city_of([[0] * 41])
-    status = np.array([-1] + [1, 0, 0, 0] * 10, np.int8)
-    fewer = status.copy()
-    fewer[21:] = -1
-    for shown in (status, fewer):
-        row = daily_exposure(traces, shown)[0, 0]
-        np.testing.assert_allclose(row[:2], [1 / 4, 3 / 4], rtol=1e-6)
+@pytest.mark.parametrize("method", BOTH)
+def test_all_tested_people_have_a_risk_out_of_fold(method):
+    known = town.known()
+    found = fitted(method)
+    assert found.masked.tolist() == np.flatnonzero(known.tested).tolist()
+    result = known.status[found.masked] == 1
+    given = np.where(result, found.masked_risk, 1 - found.masked_risk)
+    assert found.diagnostics["masked_log_loss"] == pytest.approx(-np.log(given).mean())
 
 
-@CASES
-@given(cities(), st.integers(0, 2**32), st.integers(0, 5))
-def test_encounters_are_what_loops_over_the_traces_find(traces, seed, first):
-    rng = np.random.default_rng(seed)
-    last = rng.integers(-1, traces.slots, traces.people).astype(np.int32)
-    found = encounters(traces, last, first)
-    slots, total = encounters_by_loop(traces, last.tolist(), first)
-    assert found.slots.tolist() == slots
-    assert found.total.tolist() == total
+@pytest.mark.parametrize("method", BOTH)
+def test_no_own_result_moves_a_masked_risk(method, monkeypatch):
+    # The same number of trees, whatever the out-of-fold loss.
+    monkeypatch.setattr(
+        "epifalcon.methods.exposure.log_losses",
+        lambda risk, *_, **__: np.zeros_like(risk),
+    )
+    known = town.known()
+    plain = fitted(method).masked_risk
+    for place in range(0, len(plain), 9):
+        person = np.flatnonzero(known.tested)[place]
+        other = fitted(method, town.flipped(known, [person])).masked_risk
+        assert plain[place] == other[place]
+    if isinstance(method, ExposureLogistic):
+        assert not np.array_equal(plain, other)
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda c: daily_exposure(c, np.zeros(2, np.int8)), r"expected \(3,\)"),
-        (lambda c: daily_exposure(c, np.full(3, 2, np.int8)), "1, 0 or -1"),
-        (lambda c: encounters(c, np.zeros(2, np.int32)), r"expected \(3,\)"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, told):
-    with pytest.raises(DataError, match=told):
-        call(city_of([[0, 0, 1]]))
+def two_kinds_of_places(people=480):
+    """A city in which half of the places burn; who lives there, and tests."""
+    rng = np.random.default_rng(0)
+    home = np.arange(people) % 24
+    by_slot = np.where(rng.random((6, people)) < 0.2, rng.integers(24), home)
+    burning = home < 12
+    infected = rng.random(people) < np.where(burning, 0.8, 0.1)
+    person = np.flatnonzero(rng.random(people) < 0.6).astype(np.int32)
+    known = Known(people, person, infected[person], np.full(len(person), 5, np.int32))
+    return city_of(by_slot, days=3), known, burning
+
+
+def test_boosting_learns_what_differs_and_stops_early():
+    traces, known, burning = two_kinds_of_places()
+    method = ExposureBoosting(trees=40, least_people=5, folds=4)
+    found = method.fit(traces, known).scores
+    assert 0 < found.steps == found.diagnostics["trees"] <= 40
+    assert found.risk[burning].mean() > found.risk[~burning].mean() + 0.3
+    masked = burning[found.masked]
+    assert found.masked_risk[masked].mean() > found.masked_risk[~masked].mean() + 0.2
+    # On shuffled results next to nothing grows.
+    shuffled = np.random.default_rng(1).permutation(known.positive)
+    noise = Known(known.people, known.person, shuffled, known.slot)
+    found = method.fit(traces, noise).scores
+    assert found.diagnostics["trees"] <= 5
+    assert np.ptp(found.risk) < 0.2
+
+
+def test_risk_never_falls_with_known_positives_met():
+    traces, known, _ = two_kinds_of_places()
+    x = ExposureBoosting().inputs(daily_exposure(traces, known.status))
+    rows = np.tile(x[:1], (50, 1))
+    # Known positives of the three days, and the summaries that rise with them.
+    rising = [0, 4, 8, 12, 16, 17, 18, 19, 20]
+    rows[:, rising] = np.linspace(0, x.max(0)[rising], 50)
+    tested = known.tested
+    people = np.arange(50, dtype=np.int32)
+    fold = Fold(x[tested], known.status[tested] == 1, people, rows)
+    *_, risk = ExposureBoosting(least_people=2, trees=30).risks(fold)
+    assert np.ptp(risk) > 0.1
+    assert (np.diff(risk) >= 0).all()
+
+
+def test_summaries_of_a_case_worked_by_hand():
+    # Two days, observed for the whole of the first and half of the second.
+    days = np.array([[[0.2, 0.6, 1.0, 1.0], [0.5, 0.0, 4.0, 0.5]]], np.float32)
+    found = ExposureBoosting().inputs(days)[0]
+    np.testing.assert_allclose(found[:8], days.ravel())
+    positive, negative = (0.2 + 0.25) / 1.5, 0.6 / 1.5
+    expected = [
+        positive,
+        negative,
+        (1 + 2) / 1.5,
+        0.75,
+        positive / (positive + negative),
+        0.5,
+        0.2 / 1.5,
+        0.25 / 1.5,
+        (0.25 + 0.5) / 1.5,
+    ]
+    np.testing.assert_allclose(found[8:], expected, rtol=1e-6)
+    assert not ExposureBoosting().inputs(np.zeros((1, 3, 4), np.float32)).any()

@@ -52,20 +52,3 @@ def noise_covariance(inc: Incidence, sigma: float, uploads: Tensor) -> Tensor:
     received = inverse(h.sum(1)) @ h
     variance = sigma**2 * uploads.double() / h.sum(0) ** 2
     return received @ torch.diag(variance) @ received.T
-
-
-def layer_with_noisy_uploads(
-    x: Tensor, inc: Incidence, sigma: float, uploads: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Every upload gets its own noise, edge after edge; then the mean, then people."""
-    h = dense(inc)
-    means = torch.zeros(inc.edges, x.shape[1], dtype=torch.float64)
-    for edge in range(inc.edges):
-        true = x[h[:, edge] > 0]
-        pseudo = torch.zeros(int(uploads[edge]) - len(true), x.shape[1]).double()
-        sent = torch.cat([true, pseudo])
-        sent = sent + sigma * torch.randn(
-            sent.shape, dtype=torch.float64, generator=generator
-        )
-        means[edge] = sent.sum(0) / len(true)
-    return inverse(h.sum(1)) @ h @ means

@@ -10,7 +10,6 @@ each person are ever listed.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,7 +28,13 @@ from epifalcon.hypergraph.incidence import (
     count_ids,
     transpose,
 )
-from epifalcon.hypergraph.propagate import RowsOf, equal_parts, require_rows, view
+from epifalcon.hypergraph.propagate import (
+    equal_parts,
+    inverse,
+    linear,
+    require_rows,
+    view,
+)
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 
@@ -83,15 +88,12 @@ class Contacts:
         64 bits.
         """
         require_rows(x, self.people, "people")
-        return _Product.of(x, self)
+        return linear(x, self._times, self._times)
 
     def mean(self, x: Tensor) -> Tensor:
         """D^-1 C x: each person's mean over its contacts, 0 without any."""
-        return self.product(x) * self._share(x.dtype)[:, None]
-
-    def _share(self, kind: torch.dtype) -> Tensor:
-        degree = torch.from_numpy(self.slots_with_others).to(kind)
-        return torch.where(degree > 0, 1 / degree.clamp(min=1), 0.0)
+        share = torch.from_numpy(inverse(self.slots_with_others)).to(x.dtype)
+        return self.product(x) * share[:, None]
 
     def _per_person(self, value: NDArray[np.integer]) -> NDArray[np.int64]:
         """Add up a whole number of each group over each person's groups."""
@@ -99,11 +101,11 @@ class Contacts:
         # Whole numbers below 2^53 add up exactly as floats.
         return np.bincount(member, spread, self.people).astype(np.int64)
 
-    def times(self, x: RowsOf) -> RowsOf:
+    def _times(self, x: Tensor) -> Tensor:
         """C x; a group also returns a person's own row, which is subtracted."""
         own = self._per_person(self.groups.edges).astype(float)
         slots = self.groups.edges.astype(float)
-        return self.groups.spread(x, slots, -own)
+        return torch.from_numpy(self.groups.spread(view(x), slots, -own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,29 +186,6 @@ def _worth(contacts: Contacts) -> NDArray[np.int64]:
     unit = _SLOT // (int(longest) + 1)
     others = np.maximum(groups.size - 1, 1)
     return np.asarray(groups.edges * (_SLOT + unit // others), np.int64)
-
-
-class _Product(torch.autograd.Function):
-    """C x; C is symmetric, so the gradient is the same product."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, x: Tensor, contacts: Contacts
-    ) -> Tensor:
-        ctx.contacts = contacts  # type: ignore[attr-defined]
-        return torch.from_numpy(contacts.times(view(x)))
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad: Tensor
-    ) -> tuple[Tensor, None]:
-        return _Product.of(grad, ctx.contacts), None  # type: ignore[attr-defined]
-
-    @classmethod
-    def of(cls, x: Tensor, contacts: Contacts) -> Tensor:
-        """``apply`` with its types."""
-        made = cls.apply(x, contacts)  # type: ignore[no-untyped-call]
-        return cast(Tensor, made)
 
 
 @compiled

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
@@ -62,8 +63,8 @@ class Incidence:
     there. Edges without people do not exist; people without edges do, with
     degree 0. Every array is read-only.
 
-    It takes 4 bytes for a pair and 20 for an edge; ``by_person``, made when it
-    is first asked for, takes 4 more for a pair.
+    It takes 4 bytes per pair and 20 per edge; ``by_person``, computed on first use,
+    takes 4 more per pair.
     """
 
     people: int
@@ -76,7 +77,16 @@ class Incidence:
 
     def __post_init__(self) -> None:
         key, start, member = self.edge_key, self.by_edge.start, self.by_edge.index
-        _require_types(key, start, member)
+        for name, array, kind in (
+            ("edge_key", key, "int64"),
+            ("start", start, "int64"),
+            ("index", member, "int32"),
+        ):
+            if array.dtype != kind or array.ndim != 1:
+                raise DataError(
+                    f"{name} is {array.dtype} of {array.ndim} axes, "
+                    f"expected {kind} of 1"
+                )
         if len(start) != len(key) + 1 or start[0] != 0 or start[-1] != len(member):
             raise DataError(
                 f"{len(start)} bounds from {start[0]} to {start[-1]} for "
@@ -113,51 +123,29 @@ class Incidence:
                 f"window_slots={width} must divide the trace of {traces.slots} slots"
             )
         regions, windows = len(traces.regions), traces.slots // width
-        # A plain array: a memory-mapped one would be compiled for anew.
+        # A plain array: numba would compile again for a memory-mapped one.
         by_slot = np.ascontiguousarray(traces.by_slot).view(np.ndarray)
         by_slot.setflags(write=False)
         parts = by_slot.reshape(windows, width, traces.people)
         least = 1 if settings.keep_alone else 2
-        found = [_edges_of(window, regions, least) for window in parts]
-        size = np.concatenate([sizes for _, sizes in found])
-        start = _bounds(size)
-        if len(size) > _MOST_EDGES:
-            raise DataError(f"{len(size)} edges, expected at most {_MOST_EDGES}")
+        region, size = [], []
+        for window in parts:
+            count = _count_window(window, regions)
+            region.append(np.flatnonzero(count >= least))
+            size.append(count[region[-1]])
+        start = _bounds(np.concatenate(size))
+        if len(start) > _MOST_EDGES:
+            raise DataError(f"{len(start):,} edges, expected at most {_MOST_EDGES:,}")
         member = np.empty(start[-1], np.int32)
         first = 0
-        for window, (region, _) in zip(parts, found, strict=True):
+        for window, here in zip(parts, region, strict=True):
             place = np.full(regions, -1, np.int64)
-            place[region] = start[first : first + len(region)]
+            place[here] = start[first : first + len(here)]
             _fill_window(window, place, member)
-            first += len(region)
-        key = [
-            number * regions + region.astype(np.int64)
-            for number, (region, _) in enumerate(found)
-        ]
+            first += len(here)
+        key = [number * regions + here for number, here in enumerate(region)]
         rows = Rows(start, member)
         return cls(traces.people, regions, windows, np.concatenate(key), rows)
-
-    @classmethod
-    def joined(cls, parts: "Sequence[Incidence]") -> "Incidence":
-        """The people of all parts in a row, edges of one key put together."""
-        sizes = {(part.regions, part.windows) for part in parts}
-        if len(sizes) != 1:
-            raise DataError("only hypergraphs of one city can be joined")
-        regions, windows = sizes.pop()
-        first = np.cumsum([0, *(part.people for part in parts)])
-        key = np.concatenate([np.repeat(part.edge_key, part.size) for part in parts])
-        member = np.concatenate(
-            [
-                part.by_edge.index + np.int32(before)
-                for part, before in zip(parts, first[:-1], strict=True)
-            ]
-        )
-        # Stable: the members of an edge stay in the order of the parts.
-        order = np.argsort(key, kind="stable")
-        start = np.flatnonzero(np.diff(key[order], prepend=-1))
-        bounds = np.append(start, len(key)).astype(np.int64)
-        rows = Rows(bounds, member[order].astype(np.int32))
-        return cls(int(first[-1]), regions, windows, key[order][start], rows)
 
     @property
     def edges(self) -> int:
@@ -185,6 +173,16 @@ class Incidence:
         start = _bounds(self.degree)
         rows = self.by_edge
         return Rows(start, transpose(rows.start, rows.index, start))
+
+    @property
+    def matrix(self) -> sp.csr_array:
+        """H transposed, (edges, people) of ones, on the memory of ``by_edge``."""
+        start, index = self.by_edge.start, self.by_edge.index
+        if self.pairs <= np.iinfo(np.int32).max:
+            # With bounds of another type SciPy would copy the index.
+            start = start.astype(np.int32)
+        ones = np.ones(self.pairs, np.int8)
+        return sp.csr_array((ones, index, start), (self.edges, self.people))
 
     @property
     def edge_region(self) -> Ids:
@@ -235,13 +233,6 @@ class Incidence:
         return place
 
 
-def _edges_of(window: NDArray[np.int32], regions: int, least: int) -> tuple[Ids, Ids]:
-    """Regions of the window with ``least`` people or more, and how many."""
-    count = _count_window(window, regions)
-    region = np.flatnonzero(count >= least).astype(np.int32)
-    return region, count[region]
-
-
 def _bounds(size: Ids) -> Ends:
     start = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=start[1:])
@@ -266,18 +257,6 @@ def _people(people: PersonIds | Sequence[int], count: int) -> PersonIds:
     return chosen.astype(np.int32)
 
 
-def _require_types(key: EdgeKeys, start: Ends, member: Ids) -> None:
-    for name, array, kind in (
-        ("edge_key", key, "int64"),
-        ("start", start, "int64"),
-        ("index", member, "int32"),
-    ):
-        if array.dtype != kind or array.ndim != 1:
-            raise DataError(
-                f"{name} is {array.dtype} of {array.ndim} axes, expected {kind} of 1"
-            )
-
-
 def _freeze(array: NDArray[T]) -> NDArray[T]:
     array.setflags(write=False)
     return array
@@ -285,8 +264,7 @@ def _freeze(array: NDArray[T]) -> NDArray[T]:
 
 def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
     """H value: the sum of a number of each edge over a person's edges, (people,)."""
-    total = np.zeros(inc.people)
-    _add_up(inc.by_edge.start, inc.by_edge.index, value, total)
+    total: Floats = inc.matrix.T @ value
     return total
 
 
@@ -298,49 +276,18 @@ def distinct_members(
     ``others`` are records of the same people, regions and windows. A person is
     counted once, in however many records it is there.
     """
-    if not others:
-        return inc.size.astype(np.int64)
-    records = (inc, *others)
-    bounds = np.stack([_bounds_at(inc.edge_key, record) for record in records])
-    count = np.empty(inc.edges, np.int64)
-    index = tuple(record.by_edge.index for record in records)
-    _count_distinct(index, bounds, np.full(inc.people, -1, np.int32), count)
-    return count
-
-
-def _bounds_at(keys: NDArray[np.int64], record: Incidence) -> NDArray[np.int64]:
-    """Where the members of each key begin and end in ``record``: (2, keys)."""
-    place = np.searchsorted(record.edge_key, keys)
-    there = place < record.edges
-    there[there] = record.edge_key[place[there]] == keys[there]
-    place[~there] = 0
-    start = record.by_edge.start
-    return np.stack([start[place], np.where(there, start[place + there], start[place])])
-
-
-@compiled
-def _add_up(start: Ends, index: Ids, value: Floats, total: Floats) -> None:
-    for edge in range(len(start) - 1):
-        for pair in range(start[edge], start[edge + 1]):
-            total[index[pair]] += value[edge]
-
-
-@compiled
-def _count_distinct(
-    index: tuple[Ids, ...],
-    bounds: NDArray[np.int64],
-    seen: Ids,
-    count: NDArray[np.int64],
-) -> None:
-    """``bounds`` (records, 2, edges); ``seen`` holds each person's last edge."""
-    for edge in range(len(count)):
-        found = 0
-        for record in range(len(index)):
-            members = index[record]
-            for pair in range(bounds[record, 0, edge], bounds[record, 1, edge]):
-                found += seen[members[pair]] != edge
-                seen[members[pair]] = edge
-        count[edge] = found
+    union = inc.matrix
+    for other in others:
+        place = np.searchsorted(other.edge_key, inc.edge_key)
+        found = np.flatnonzero(place < other.edges)
+        found = found[other.edge_key[place[found]] == inc.edge_key[found]]
+        # The rows of ``other`` at the edges of ``inc``.
+        chosen = sp.csr_array(
+            (np.ones(len(found), np.int8), (found, place[found])),
+            (inc.edges, other.edges),
+        )
+        union = union + chosen @ other.matrix
+    return np.diff(union.indptr).astype(np.int64)
 
 
 @compiled
@@ -348,11 +295,6 @@ def _count_window(window: RegionIds, regions: int) -> Ids:
     """Distinct people in each region: ``window`` (slots, people) to (regions,)."""
     slots, people = window.shape
     count = np.zeros(regions, np.int32)
-    if slots == 1:
-        for person in range(people):
-            if window[0, person] != UNKNOWN:
-                count[window[0, person]] += 1
-        return count
     last = np.full(regions, -1, np.int32)
     for person in range(people):
         for slot in range(slots):
@@ -371,13 +313,6 @@ def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
     ``member``, -1 where the region has no edge; it is moved on.
     """
     slots, people = window.shape
-    if slots == 1:
-        for person in range(people):
-            region = window[0, person]
-            if region != UNKNOWN and place[region] >= 0:
-                member[place[region]] = person
-                place[region] += 1
-        return
     last = np.full(len(place), -1, np.int32)
     for person in range(people):
         for slot in range(slots):

@@ -1,30 +1,27 @@
 """The two halves of a hypergraph layer, as pure functions with exact gradients.
 
-``node_to_edge`` is what the server computes (paper, section "Detached
-Hypergraph Propagation", first equation: W De^-1 H' X with W the identity), and
-``edge_to_node`` what each client computes (second equation: Dv^-1 H E, before
-Theta and the activation). Gradients may be taken of gradients.
-
-Sums run in the type of the rows, in the order of the ids, on as many threads as
-torch may use; the result is the same bit by bit for any number of threads.
+``node_to_edge`` is what the server computes (paper, section "Detached Hypergraph
+Propagation", first equation: W De^-1 H' X with W the identity), and ``edge_to_node``
+what each client computes (second equation: Dv^-1 H E, before Theta and the activation).
+Gradients can be differentiated again. Sums run in the type of the rows, in the order of
+the ids.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon._numba import compiled, each_part
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, Rows
+from epifalcon.hypergraph.incidence import Ends, Incidence
 from epifalcon.types import Floats
-
-_PARTS = 16
 
 RowsOf = NDArray[np.floating]
 """(rows, width) in 32 or 64 bits."""
+Map = Callable[[Tensor], Tensor]
 
 
 def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
@@ -33,7 +30,7 @@ def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
     Sums of cohorts may be added up at equal edge keys; means may not.
     """
     require_rows(x, inc.people, "people")
-    return _Product.of(x, Scaled(inc.by_edge, inc.by_person))
+    return linear(x, *_products(inc))
 
 
 def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
@@ -42,7 +39,7 @@ def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
     A person without edges gets zeros.
     """
     require_rows(edges, inc.edges, "edges")
-    return _Product.of(edges, Scaled(inc.by_person, inc.by_edge))
+    return linear(edges, *reversed(_products(inc)))
 
 
 def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
@@ -50,8 +47,7 @@ def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
 
     The mean is over the members in ``inc``: of a cohort, that is the cohort's.
     """
-    require_rows(x, inc.people, "people")
-    return _Product.of(x, Scaled(inc.by_edge, inc.by_person, row=inverse(inc.size)))
+    return sum_to_edges(x, inc) * torch.from_numpy(inverse(inc.size)).to(x)[:, None]
 
 
 def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
@@ -59,14 +55,40 @@ def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
 
     A person without edges gets zeros.
     """
-    require_rows(edges, inc.edges, "edges")
-    scale = inverse(inc.degree)
-    return _Product.of(edges, Scaled(inc.by_person, inc.by_edge, row=scale))
+    share = torch.from_numpy(inverse(inc.degree)).to(edges)
+    return sum_to_people(edges, inc) * share[:, None]
 
 
-def inverse(count: Ids) -> Floats:
+def _products(inc: Incidence) -> tuple[Map, Map]:
+    """Return the products with H' and with H."""
+    there = inc.matrix
+    back = there.T
+    return (
+        lambda x: torch.from_numpy(there @ view(x)),
+        lambda x: torch.from_numpy(back @ view(x)),
+    )
+
+
+def linear(x: Tensor, there: Map, back: Map) -> Tensor:
+    """Return ``there(x)``, a linear map whose transpose ``back`` gives the gradient."""
+    made: Tensor = _Linear.apply(x, there, back)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Map, back: Map) -> Tensor:  # noqa: ANN401
+        ctx.there, ctx.back = there, back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        return linear(grad, ctx.back, ctx.there), None, None
+
+
+def inverse(count: NDArray[np.integer]) -> Floats:
     """1 / count, 0 where the count is 0."""
-    return np.divide(1.0, count, out=np.zeros(len(count)), where=count > 0)
+    return np.asarray(np.divide(1.0, count, out=np.zeros(len(count)), where=count > 0))
 
 
 def require_rows(x: Tensor, rows: int, what: str) -> None:
@@ -89,61 +111,6 @@ def view(x: Tensor) -> RowsOf:
     return array
 
 
-@dataclass(frozen=True, eq=False)
-class Scaled:
-    """A matrix of pairs with a factor for each row and one for each column."""
-
-    rows: Rows
-    turned: Rows
-    """The same pairs by column."""
-    row: Floats | None = None
-    column: Floats | None = None
-
-    @property
-    def transposed(self) -> "Scaled":
-        """The matrix with rows and columns exchanged."""
-        return Scaled(self.turned, self.rows, self.column, self.row)
-
-    def times(self, x: RowsOf, out: RowsOf) -> None:
-        """Write the product with ``x`` into ``out``."""
-        start, index = self.rows.start, self.rows.index
-        bound = equal_parts(start, _PARTS)
-        row, column = (
-            np.ones(length, x.dtype) if scale is None else scale.astype(x.dtype)
-            for scale, length in ((self.row, len(out)), (self.column, len(x)))
-        )
-
-        def work(part: int) -> None:
-            _sum_part(start, index, bound[part : part + 2], (row, column), x, out)
-
-        each_part(work, _PARTS, len(index) * x.shape[1])
-
-
-class _Product(torch.autograd.Function):
-    """The product of a sparse matrix and rows; its gradient is the transposed one."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx, x: Tensor, matrix: Scaled
-    ) -> Tensor:
-        ctx.matrix = matrix  # type: ignore[attr-defined]
-        out = torch.empty(len(matrix.rows.start) - 1, x.shape[1], dtype=x.dtype)
-        matrix.times(view(x), out.numpy())
-        return out
-
-    @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad: Tensor
-    ) -> tuple[Tensor, None]:
-        return _Product.of(grad, ctx.matrix.transposed), None  # type: ignore[attr-defined]
-
-    @classmethod
-    def of(cls, x: Tensor, matrix: Scaled) -> Tensor:
-        """``apply`` with its types."""
-        product: Tensor = cls.apply(x, matrix)  # type: ignore[no-untyped-call]
-        return product
-
-
 def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
     """Bounds (parts + 1,) that cut the rows into parts of about equal pairs."""
     quota = np.linspace(0, start[-1], parts + 1)
@@ -151,27 +118,3 @@ def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
     # Rows without pairs may stand at either end.
     bound[0], bound[-1] = 0, len(start) - 1
     return bound
-
-
-@compiled
-def _sum_part(
-    start: Ends,
-    index: Ids,
-    bound: NDArray[np.int64],
-    scale: tuple[RowsOf, RowsOf],
-    x: RowsOf,
-    out: RowsOf,
-) -> None:
-    """The scaled sums of the rows from bound[0] to bound[1]."""
-    row_scale, column_scale = scale
-    width = x.shape[1]
-    for row in range(bound[0], bound[1]):
-        for column in range(width):
-            out[row, column] = 0
-        for pair in range(start[row], start[row + 1]):
-            other = index[pair]
-            factor = column_scale[other]
-            for column in range(width):
-                out[row, column] += factor * x[other, column]
-        for column in range(width):
-            out[row, column] *= row_scale[row]

@@ -1,7 +1,9 @@
 """Contact tracing: binary as in the paper, and graded by count, duration and share.
 
 Nothing is learnt about people or places. Places and test results are used as they are,
-so there is no privacy guarantee.
+so there is no privacy guarantee. ``daily_exposure`` is the same day by day, the input
+of learners and networks. A person's own test is subtracted from whole numbers before
+any division, so it moves no bit of the person's own figures.
 """
 
 from dataclasses import dataclass
@@ -19,11 +21,11 @@ from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagate import edge_to_node, sum_to_edges
 from epifalcon.logistic import fit_logistic
 from epifalcon.methods.base import Kind, Method, Scores, require_both
-from epifalcon.methods.exposure import encounters, require_status
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats, Mask, Probabilities, Slots
+from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities, Slots
 
+CHANNELS = 4
 _SLOPE_SD = 10.0
 """Prior of the slope per standard deviation; matters only for very few results."""
 _ROUNDING = 1e-9
@@ -112,8 +114,8 @@ class SoftDct(Method):
     log(1 + encounters), fitted to the tested people.
     """
 
-    name = "soft-dct"
-    title = "Soft DCT, count"
+    name: ClassVar[str] = "soft-dct"
+    title: ClassVar[str] = "Soft DCT, count"
     kind: ClassVar[Kind] = "reference"
     settings_type = TracingSettings
     settings: TracingSettings
@@ -121,26 +123,24 @@ class SoftDct(Method):
     def score(self, traces: Traces, known: Known) -> Scores:
         """Return everybody's risk."""
         last = case_until(known, traces.clock, self.settings.days_after_test)
-        return rising_scores(np.log1p(encounters(traces, last).total), known)
+        return rising_scores(np.log1p(self._exposure(encounters(traces, last))), known)
+
+    def _exposure(self, found: "Encounters") -> Counts:
+        return found.total
 
 
-class DurationDct(Method):
+class DurationDct(SoftDct):
     """The slots spent with at least one known case, as a rising risk.
 
     What tracing apps do with the time near a case, graded: a logistic curve over
     log(1 + slots), fitted to the tested people.
     """
 
-    name = "duration-dct"
-    title = "DCT by duration"
-    kind: ClassVar[Kind] = "reference"
-    settings_type = TracingSettings
-    settings: TracingSettings
+    name: ClassVar[str] = "duration-dct"
+    title: ClassVar[str] = "DCT by duration"
 
-    def score(self, traces: Traces, known: Known) -> Scores:
-        """Return everybody's risk."""
-        last = case_until(known, traces.clock, self.settings.days_after_test)
-        return rising_scores(np.log1p(encounters(traces, last).slots), known)
+    def _exposure(self, found: "Encounters") -> Counts:
+        return found.slots
 
 
 class SoftDctRatio(Method):
@@ -157,6 +157,33 @@ class SoftDctRatio(Method):
         """Return everybody's risk."""
         share = positive_share(Incidence.of(traces), known.status)
         return rising_scores(np.sqrt(share), known)
+
+
+@dataclass(frozen=True, eq=False)
+class Encounters:
+    """How much each person was together with known cases."""
+
+    slots: Counts
+    """(people,) slots with at least one of them."""
+    total: Counts
+    """(people,) the number of them, summed over slots."""
+
+
+def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
+    """Return how much everybody was together with cases, from ``first_slot`` on.
+
+    A person counts as a case until its slot ``last`` (people,), -1 for never. Nobody
+    meets itself.
+    """
+    slots, total = np.zeros((2, traces.people), np.int64)
+    for slot in range(max(first_slot, 0), traces.slots):
+        here = traces.by_slot[slot]
+        seen, case = here != UNKNOWN, last >= slot
+        cases = np.bincount(here[seen & case], minlength=len(traces.regions))
+        others = cases[here[seen]] - case[seen]
+        slots[seen] += others > 0
+        total[seen] += others
+    return Encounters(slots, total)
 
 
 def case_until(known: Known, clock: Clock, days_after_test: float | None) -> Slots:
@@ -226,3 +253,50 @@ def rising_scores(score: Floats, known: Known) -> Scores:
         if curve.slope > 0:
             risk = curve(x)
     return Scores(risk, tested, risk[tested], parameters=2)
+
+
+def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Return what is known of each person's contacts on each day: (people, days, 4).
+
+    Means over the slots of the day in which the person was observed: known positives
+    met over the others present, the same for known negatives, both times others /
+    others tested of the whole city, so that fewer tests do not look like less disease;
+    log(1 + others present); and the share of slots observed. A day without observation
+    is all zeros.
+
+    ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
+    """
+    require_status(status, traces.people)
+    people, regions = traces.people, len(traces.regions)
+    positive, negative = status == 1, status == 0
+    tested = status >= 0
+    scale = (people - 1) / np.maximum(tested.sum() - tested, 1)
+    found = np.zeros((people, traces.clock.days, CHANNELS), np.float32)
+    for day in range(traces.clock.days):
+        slots = traces.clock.slots_of_day(day)
+        sums: Floats = np.zeros((3, people))
+        observed = np.zeros(people, np.int64)
+        for here in traces.by_slot[slots]:
+            seen = here != UNKNOWN
+            # Region -1 counts people not observed, whom ``seen`` excludes at the end.
+            place = here + 1
+            present = np.bincount(place, minlength=regions + 1)
+            others = np.maximum(present - 1, 1)[place]
+            for row, kind in zip(sums, (positive, negative), strict=False):
+                count = np.bincount(place[kind], minlength=regions + 1)
+                row += seen * (count[place] - kind) / others
+            sums[2] += seen * np.log(np.maximum(present, 1))[place]
+            observed += seen
+        mean = sums / np.maximum(observed, 1)
+        found[:, day, :2] = (scale * mean[:2]).T
+        found[:, day, 2] = mean[2]
+        found[:, day, 3] = observed / traces.clock.slots_per_day
+    return found
+
+
+def require_status(status: NDArray[np.int8], people: int) -> None:
+    """Raise ``DataError`` unless ``status`` (people,) holds 1, 0 and -1 alone."""
+    if status.shape != (people,):
+        raise DataError(f"status has shape {status.shape}, expected ({people},)")
+    if not np.isin(status, (-1, 0, 1)).all():
+        raise DataError("status must be 1, 0 or -1")

@@ -1,92 +1,247 @@
-"""Each person's known contacts: day by day for learners, in total for tracing.
+"""Learners on each day's known contacts: logistic regression and boosted trees.
 
-A person's own test is subtracted from whole numbers before any division, so it moves no
-bit of the person's own figures.
+The tested people are left out fold by fold: the inputs and the model of a fold see none
+of its results. Their predictions choose the hyperparameter and are the masked risk.
 """
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
-from epifalcon.errors import DataError
+from epifalcon.checks import non_negative, positive, unit_interval, whole
+from epifalcon.epidemic.known import Known, blind_folds, without
+from epifalcon.errors import SettingsError
+from epifalcon.logistic import log_losses
+from epifalcon.methods.base import Kind, Method, Scores, require_both
+from epifalcon.methods.contact_tracing import CHANNELS, daily_exposure
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import UNKNOWN, Counts, Floats, Slots
+from epifalcon.streams import Streams
+from epifalcon.types import Floats, Mask, PersonIds, Probabilities
 
-CHANNELS = 4
+_DAILY = (1, -1, 0, 0)
+_SUMMARIES = (1, -1, 0, 0, 1, 1, 1, 1, 1)
+"""Whether risk may only rise with an input, only fall, or go either way."""
+_LEAST = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Encounters:
-    """How much each person was together with known cases."""
+class Fold:
+    """Training rows, each without the person's own result, and people to predict."""
 
-    slots: Counts
-    """(people,) slots with at least one of them."""
-    total: Counts
-    """(people,) the number of them, summed over slots."""
+    x: Floats
+    """(training people, inputs)"""
+    infected: Mask
+    """(training people,)"""
+    people: PersonIds
+    """(predicted,)"""
+    people_x: Floats
+    """(predicted, inputs)"""
+
+    @property
+    def share(self) -> float:
+        """The share of positive results, with half a result of each sort added."""
+        return float((self.infected.sum() + 0.5) / (len(self.x) + 1))
+
+    @property
+    def one_class(self) -> bool:
+        """Whether there is one kind of result only, as in a fold of a small city."""
+        return bool(self.infected.all() or not self.infected.any())
 
 
-def daily_exposure(traces: Traces, status: NDArray[np.int8]) -> NDArray[np.float32]:
-    """Return what is known of each person's contacts on each day: (people, days, 4).
+class ExposureMethod(Method):
+    """A learner whose hyperparameter is chosen by out-of-fold log loss."""
 
-    Means over the slots of the day in which the person was observed: known positives
-    met over the others present, the same for known negatives, both times others /
-    others tested of the whole city, so that fewer tests do not look like less disease;
-    log(1 + others present); and the share of slots observed. A day without observation
-    is all zeros.
+    kind: ClassVar[Kind] = "reference"
 
-    ``status`` (people,) is 1 for tested positive, 0 for negative, -1 for not tested.
+    @abstractmethod
+    def inputs(self, exposure: NDArray[np.float32]) -> Floats:
+        """Return (people, inputs) from ``daily_exposure``."""
+
+    @abstractmethod
+    def risks(self, fold: Fold) -> Iterator[Probabilities]:
+        """Yield the risk of the predicted people with each candidate."""
+
+    @abstractmethod
+    def outcome(self, best: int, days: int) -> dict[str, Any]:
+        """Return the fields of ``Scores`` that describe the chosen candidate."""
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Predict each fold with every candidate; fit the best to all tests."""
+        require_both(known)
+
+        def fold(seen: Known, people: PersonIds) -> Fold:
+            x = self.inputs(daily_exposure(traces, seen.status))
+            infected = np.equal(seen.status[seen.tested], 1)
+            return Fold(x[seen.tested], infected, people, x[people])
+
+        count = self.settings.folds
+        numbers = blind_folds(known, count, Streams(self.seed).numpy("folds"))
+        found: list[tuple[PersonIds, Floats]] = []
+        for number in range(count):
+            people = np.flatnonzero(numbers == number).astype(np.int32)
+            seen = without(known, people)
+            if len(people) and seen.tested.any():
+                found.append((people, np.stack(list(self.risks(fold(seen, people))))))
+            self.context.progress(f"{self.name}: folds", number + 1, count)
+        people = np.concatenate([one for one, _ in found])
+        order = np.argsort(people)
+        people = people[order]
+        risks = np.concatenate([one for _, one in found], axis=1)[:, order]
+        infected = np.equal(known.status[people], 1)
+        losses = log_losses(risks, infected, clip=1e-15).mean(axis=1)
+        best = int(np.argmin(losses))
+        everybody = np.arange(known.people, dtype=np.int32)
+        outcome = self.outcome(best, traces.clock.days)
+        outcome["diagnostics"]["masked_log_loss"] = float(losses[best])
+        return Scores(
+            list(self.risks(fold(known, everybody)))[best],
+            masked=people,
+            masked_risk=risks[best],
+            **outcome,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExposureLogisticSettings:
+    """Regularisation of the regression."""
+
+    strengths: tuple[float, ...] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.1)
+    """Scikit-learn's C, chosen by the out-of-fold log loss."""
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        if not self.strengths:
+            raise SettingsError("strengths must name at least one")
+        for strength in self.strengths:
+            positive(strengths=strength)
+        whole(2, folds=self.folds)
+
+
+class ExposureLogistic(ExposureMethod):
+    """Scikit-learn's logistic regression on the daily exposure of all days.
+
+    The inputs are those of ``daily_exposure``, standardised; shares enter by their
+    root, since risk rises less and less with them (which had a lower out-of-fold loss).
     """
-    require_status(status, traces.people)
-    people, regions = traces.people, len(traces.regions)
-    positive, negative = status == 1, status == 0
-    tested = status >= 0
-    scale = (people - 1) / np.maximum(tested.sum() - tested, 1)
-    found = np.zeros((people, traces.clock.days, CHANNELS), np.float32)
-    for day in range(traces.clock.days):
-        slots = traces.clock.slots_of_day(day)
-        sums: Floats = np.zeros((3, people))
-        observed = np.zeros(people, np.int64)
-        for here in traces.by_slot[slots]:
-            seen = here != UNKNOWN
-            # Region -1 counts people not observed, whom ``seen`` excludes at the end.
-            place = here + 1
-            present = np.bincount(place, minlength=regions + 1)
-            others = np.maximum(present - 1, 1)[place]
-            for row, kind in zip(sums, (positive, negative), strict=False):
-                count = np.bincount(place[kind], minlength=regions + 1)
-                row += seen * (count[place] - kind) / others
-            sums[2] += seen * np.log(np.maximum(present, 1))[place]
-            observed += seen
-        mean = sums / np.maximum(observed, 1)
-        found[:, day, :2] = (scale * mean[:2]).T
-        found[:, day, 2] = mean[2]
-        found[:, day, 3] = observed / traces.clock.slots_per_day
-    return found
+
+    name = "exposure-logistic"
+    title = "Exposure, logistic"
+    settings_type = ExposureLogisticSettings
+    settings: ExposureLogisticSettings
+
+    def inputs(self, exposure: NDArray[np.float32]) -> Floats:
+        """Return (people, days * channels), the two shares by their root."""
+        x = exposure.astype(np.float64)
+        x[:, :, :2] = np.sqrt(x[:, :, :2])
+        return x.reshape(len(x), -1)
+
+    def outcome(self, best: int, days: int) -> dict[str, Any]:
+        """Return the chosen strength."""
+        strength = self.settings.strengths[best]
+        parameters = days * CHANNELS + 1
+        return {"parameters": parameters, "diagnostics": {"strength": strength}}
+
+    def risks(self, fold: Fold) -> Iterator[Probabilities]:
+        """Yield the risk of the predicted people for each strength."""
+        scale = StandardScaler().fit(fold.x)
+        for strength in self.settings.strengths:
+            if fold.one_class:
+                yield np.full(len(fold.people), fold.share)
+                continue
+            # Newton's method converges to the exact solution in a few more steps.
+            model = LogisticRegression(C=strength, solver="newton-cholesky", tol=1e-8)
+            model.fit(scale.transform(fold.x), fold.infected)
+            yield model.predict_proba(scale.transform(fold.people_x))[:, 1]
 
 
-def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
-    """Return how much everybody was together with cases, from ``first_slot`` on.
+@dataclass(frozen=True, kw_only=True)
+class ExposureBoostingSettings:
+    """The size of the trees, and their maximum number."""
 
-    A person counts as a case until its slot ``last`` (people,), -1 for never. Nobody
-    meets itself.
+    trees: int = 200
+    learning_rate: float = 0.05
+    leaves: int = 8
+    least_people: int = 50
+    """In a leaf; a tenth of the people if there are fewer than ten such leaves."""
+    l2: float = 1.0
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        whole(1, trees=self.trees, least_people=self.least_people)
+        whole(2, leaves=self.leaves, folds=self.folds)
+        unit_interval(learning_rate=self.learning_rate)
+        non_negative(l2=self.l2)
+
+
+class ExposureBoosting(ExposureMethod):
+    """Scikit-learn's histogram gradient boosting on daily exposure and summaries.
+
+    The summaries are means over all observed slots (known positives, known negatives,
+    crowd, share observed), the share of positives among the known contacts in all and
+    in the mean of days, the worst day, and the contribution of each half of the days.
+    Risk may not fall with known positives met nor rise with known negatives, which had
+    a lower out-of-fold loss. The number of trees is chosen by that loss; with none,
+    everybody gets the share of positive tests.
     """
-    if last.shape != (traces.people,):
-        raise DataError(f"last has shape {last.shape}, expected ({traces.people},)")
-    slots, total = np.zeros((2, traces.people), np.int64)
-    for slot in range(max(first_slot, 0), traces.slots):
-        here = traces.by_slot[slot]
-        seen, case = here != UNKNOWN, last >= slot
-        cases = np.bincount(here[seen & case], minlength=len(traces.regions))
-        others = cases[here[seen]] - case[seen]
-        slots[seen] += others > 0
-        total[seen] += others
-    return Encounters(slots, total)
 
+    name = "exposure-boosting"
+    title = "Exposure, boosting"
+    settings_type = ExposureBoostingSettings
+    settings: ExposureBoostingSettings
 
-def require_status(status: NDArray[np.int8], people: int) -> None:
-    """Raise ``DataError`` unless ``status`` (people,) holds 1, 0 and -1 alone."""
-    if status.shape != (people,):
-        raise DataError(f"status has shape {status.shape}, expected ({people},)")
-    if not np.isin(status, (-1, 0, 1)).all():
-        raise DataError("status must be 1, 0 or -1")
+    def inputs(self, exposure: NDArray[np.float32]) -> Floats:
+        """Return (people, days * 4 + 9)."""
+        x = exposure.astype(np.float64)
+        positives, negatives, crowd, observed = np.moveaxis(x, 2, 0)
+        weight = observed / np.maximum(observed.sum(1, keepdims=True), _LEAST)
+        daily = positives * weight
+        mean_positive, mean_negative = daily.sum(1), (negatives * weight).sum(1)
+        half = x.shape[1] // 2
+        summaries = [
+            mean_positive,
+            mean_negative,
+            (crowd * weight).sum(1),
+            observed.mean(1),
+            mean_positive / np.maximum(mean_positive + mean_negative, _LEAST),
+            positives.max(1),
+            daily[:, :half].sum(1),
+            daily[:, half:].sum(1),
+            (positives / np.maximum(positives + negatives, _LEAST) * weight).sum(1),
+        ]
+        return np.concatenate([x.reshape(len(x), -1), np.stack(summaries, 1)], axis=1)
+
+    def outcome(self, best: int, days: int) -> dict[str, Any]:  # noqa: ARG002
+        """Return the chosen number of trees."""
+        parameters = best * (2 * self.settings.leaves - 1)
+        chosen = {"trees": best}
+        return {"steps": best, "parameters": parameters, "diagnostics": chosen}
+
+    def risks(self, fold: Fold) -> Iterator[Probabilities]:
+        """Yield the risk of the predicted people with 0, 1, ... all trees."""
+        settings = self.settings
+        base = np.full(len(fold.people), fold.share)
+        yield base
+        if fold.one_class:
+            yield from [base] * settings.trees
+            return
+        days = (fold.x.shape[1] - len(_SUMMARIES)) // len(_DAILY)
+        model = HistGradientBoostingClassifier(
+            learning_rate=settings.learning_rate,
+            max_iter=settings.trees,
+            max_leaf_nodes=settings.leaves,
+            min_samples_leaf=min(settings.least_people, max(1, len(fold.x) // 10)),
+            l2_regularization=settings.l2,
+            monotonic_cst=np.array(_DAILY * days + _SUMMARIES),
+            early_stopping=False,
+            random_state=Streams(self.seed).seed_for("trees") % 2**32,
+        )
+        model.fit(fold.x, fold.infected)
+        for risk in model.staged_predict_proba(fold.people_x):
+            yield risk[:, 1]

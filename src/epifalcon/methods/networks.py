@@ -32,7 +32,7 @@ from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, strongest
 from epifalcon.hypergraph.edges import EdgeList
 from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.methods.exposure import daily_exposure
+from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.training import (
     Checkpointer,
     require_learning_rates,

@@ -13,11 +13,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from epifalcon.checks import whole
 from epifalcon.errors import DataError
+from epifalcon.hypergraph.propagate import linear
 from epifalcon.models.settings import DcrnnSettings
 
 
@@ -109,8 +109,18 @@ def diffuse(x: Tensor, graph: FlowGraph, steps: int) -> Tensor:
         )
     if x.dtype != graph.dtype:
         raise DataError(f"rows are {x.dtype}, the graph is made for {graph.dtype}")
-    made: Tensor = _Diffusion.apply(x, graph, steps)  # type: ignore[no-untyped-call]
-    return made
+    x = x.contiguous()
+    parts = [x]
+    for there, back in (
+        (graph.forward, graph.forward_turned),
+        (graph.backward, graph.backward_turned),
+    ):
+        row = x
+        for _ in range(steps):
+            # The gradient by the transposed walk is five times as fast as autograd's.
+            row = linear(row, there.times, back.times)
+            parts.append(row)
+    return torch.cat(parts, dim=1)
 
 
 class DiffusionConv(nn.Module):
@@ -146,47 +156,6 @@ def glorot(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
     """A matrix (inputs, outputs), uniform within sqrt(6 / (inputs + outputs))."""
     bound = (6 / (inputs + outputs)) ** 0.5
     return torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator)
-
-
-class _Diffusion(torch.autograd.Function):
-    """All steps of both walks; the gradient goes the transposed walks back."""
-
-    @staticmethod
-    def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        x: Tensor,
-        graph: FlowGraph,
-        steps: int,
-    ) -> Tensor:
-        ctx.graph = graph  # type: ignore[attr-defined]
-        ctx.steps = steps  # type: ignore[attr-defined]
-        x = x.contiguous()
-        parts = [x]
-        for walk in (graph.forward, graph.backward):
-            row = x
-            for _ in range(steps):
-                row = walk.times(row)
-                parts.append(row)
-        return torch.cat(parts, dim=1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad: Tensor
-    ) -> tuple[Tensor, None, None]:
-        graph: FlowGraph = ctx.graph  # type: ignore[attr-defined]
-        steps: int = ctx.steps  # type: ignore[attr-defined]
-        parts = grad.chunk(1 + 2 * steps, dim=1)
-        total = parts[0].clone()
-        turned = (graph.forward_turned, graph.backward_turned)
-        for walk, own in zip(
-            turned, (parts[1 : 1 + steps], parts[1 + steps :]), strict=True
-        ):
-            back = torch.zeros_like(total)
-            for part in reversed(own):
-                back = walk.times(back + part)
-            total += back
-        return total, None, None
 
 
 def _rows_to_one(counts: sp.csr_array) -> sp.csr_array:
