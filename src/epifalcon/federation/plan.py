@@ -40,7 +40,7 @@ from epifalcon.streams import Streams
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(Part):
     """Rows leave with an L2 norm of at most ``clip`` and are read as if it were 1.
 
     The enlargement follows the release, so it costs nothing; without it the rows that a
@@ -75,7 +75,7 @@ class Clipped:
 
 
 @dataclass(frozen=True)
-class ClippedReturn:
+class ClippedReturn(Part):
     """Gradient rows, clipped in the size that they have before the mean over edges.
 
     They are divided by the person's number of edges; ``factor``, the largest number,
@@ -92,10 +92,6 @@ class ClippedReturn:
     def read(self, received: Tensor) -> Tensor:
         """What came, in its own size."""
         return received / self.factor
-
-    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
-        """The gradient: nothing is differentiated through a gradient here."""
-        return gradient
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import whole
 from epifalcon.hypergraph.edges import EdgeList
 from epifalcon.methods.networks import (
     ContactGraphs,
@@ -42,15 +41,6 @@ class D2stgnnSettings(NetworkSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(
-            1,
-            layers=self.layers,
-            heads=self.heads,
-            reach=self.reach,
-            embedding=self.embedding,
-            partners=self.partners,
-            head_width=self.head_width,
-        )
         require_heads(self.width, self.heads)
 
 

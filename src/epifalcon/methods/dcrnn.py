@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from epifalcon.checks import whole
 from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 
@@ -35,11 +34,6 @@ class DcrnnOfPeopleSettings(NetworkSettings):
     """Cells one upon the other."""
     diffusion_steps: int = 2
     """K: how far the walk goes in one day."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(1, layers=self.layers)
-        whole(0, diffusion_steps=self.diffusion_steps)
 
 
 class DcrnnOfPeople(NetworkMethod):

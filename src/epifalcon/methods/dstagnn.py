@@ -72,16 +72,6 @@ class DstagnnSettings(NetworkSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(
-            1,
-            blocks=self.blocks,
-            heads=self.heads,
-            key_width=self.key_width,
-            orders=self.orders,
-            partners=self.partners,
-            relatives=self.relatives,
-            head_width=self.head_width,
-        )
         if not self.kernels:
             raise SettingsError("kernels must name at least one number of days")
         for kernel in self.kernels:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
 from epifalcon.methods.gcn import Convolutions
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
@@ -30,10 +29,6 @@ class EpignnSettings(NetworkSettings):
     """Graph convolutions; 3 in the paper."""
     recent_days: int = 15
     """Days from the end of the traces over which states are counted."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(1, layers=self.layers, recent_days=self.recent_days)
 
 
 class Epignn(NetworkMethod):

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import whole
 from epifalcon.methods.networks import (
     ContactGraphs,
     Flat,
@@ -37,7 +36,6 @@ class GatSettings(SkipSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(1, heads=self.heads, last_width=self.last_width, partners=self.partners)
         require_heads(self.width, self.heads)
 
 

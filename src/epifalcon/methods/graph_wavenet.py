@@ -27,7 +27,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from epifalcon.checks import one_of, whole
+from epifalcon.checks import one_of
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 from epifalcon.methods.stgcn import side_by_side
 
@@ -54,13 +54,6 @@ class GraphWaveNetSettings(NetworkSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(("low-rank", "none"), adaptive=self.adaptive)
-        whole(0, diffusion_steps=self.diffusion_steps)
-        whole(
-            1,
-            skip_width=self.skip_width,
-            layers=self.layers,
-            adaptive_width=self.adaptive_width,
-        )
 
 
 class GraphWaveNet(NetworkMethod):

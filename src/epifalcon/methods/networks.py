@@ -15,7 +15,7 @@ loss alone.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -63,20 +63,18 @@ class NetworkSettings:
     """Validations without improvement before training stops."""
     folds: int = 4
     validation_share: float = 0.1
+    least: ClassVar[dict[str, int]] = {"folds": 2, "diffusion_steps": 0}
+    """Smallest values of whole numbers, if not 1."""
 
     def __post_init__(self) -> None:
         one_of(("exposure", "embedding"), input=self.input)
         unit_interval(dropout=self.dropout, validation_share=self.validation_share)
         require_learning_rates(self.learning_rates)
         non_negative(weight_decay=self.weight_decay)
-        whole(
-            1,
-            width=self.width,
-            steps=self.steps,
-            check_every=self.check_every,
-            patience=self.patience,
-        )
-        whole(2, folds=self.folds)
+        for each in fields(self):
+            if each.type is int:
+                least = self.least.get(each.name, 1)
+                whole(least, **{each.name: getattr(self, each.name)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import whole
 from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 
@@ -42,16 +41,6 @@ class StgcnSettings(NetworkSettings):
     chebyshev_terms: int = 3
     """K_s: polynomials of degree 0 to K_s - 1. 2 is the first-order form with a
     weight of its own for oneself, 1 has no graph."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(
-            1,
-            bottleneck=self.bottleneck,
-            blocks=self.blocks,
-            kernel_days=self.kernel_days,
-            chebyshev_terms=self.chebyshev_terms,
-        )
 
 
 class Stgcn(NetworkMethod):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import unit_interval, whole
+from epifalcon.checks import unit_interval
 from epifalcon.methods.networks import (
     ContactGraphs,
     Flat,
@@ -39,7 +39,6 @@ class UnimpSettings(NetworkSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         unit_interval(hidden_results=self.hidden_results)
-        whole(1, layers=self.layers, heads=self.heads, partners=self.partners)
         require_heads(self.width, self.heads)
 
 

@@ -1,4 +1,4 @@
-"""The person model: what a home computes of it, and when it must ask the others.
+"""The person model, as each device computes it between exchanges with the others.
 
 h0 is a free row of each person, or the embedding of its known status. Then, for
 each layer, a = P h and h' = dropout(relu(W [a || s] + b)), with the operator
@@ -8,14 +8,14 @@ state of the person's places; last a linear head, softmax and cross-entropy
 program before the linear head.
 
 P joins people, so nobody can compute it alone. ``training_pass`` is therefore a
-generator: it yields the rows that must go to the edges and is sent what comes
-back. Who carries them, in the clear or with noise, is not known here. Gradients
-are written by hand; autograd is the tests' oracle.
+generator: it yields the rows that go to the edges and is sent what comes back, in the
+clear or with noise. The backward half is written out, because DPSGD needs inputs and
+output gradients of every person, and exchanges interrupt it.
 """
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim.adam import adam
 
-from epifalcon._numba import compiled, each_part
+from epifalcon._numba import compiled
 from epifalcon._random import GOLDEN, combine, mix
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
@@ -43,36 +43,23 @@ _HALF = np.uint64(32)
 _LOW_BITS = np.uint64(0xFFFFFFFF)
 
 
-class Part(Protocol):
-    """What happens to rows on their way out and back; ``UNCHANGED`` does nothing."""
+class Part:
+    """What happens to rows on their way out and back; by default nothing."""
 
     def send(self, rows: Tensor) -> Tensor:
-        """The rows that leave, (people, width)."""
-
-    def read(self, received: Tensor) -> Tensor:
-        """What came back, as the model reads it."""
-
-    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient of ``rows`` from that of what their ``send`` led to."""
-
-
-class Unchanged:
-    """Rows travel as they are."""
-
-    def send(self, rows: Tensor) -> Tensor:
-        """The rows."""
+        """Return the rows that leave, (people, width)."""
         return rows
 
     def read(self, received: Tensor) -> Tensor:
-        """What came."""
+        """Return what came back, as the model reads it."""
         return received
 
     def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
-        """The gradient."""
+        """Return the gradient of ``rows`` from that of what their ``send`` led to."""
         return gradient
 
 
-UNCHANGED = Unchanged()
+UNCHANGED = Part()
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +77,13 @@ class Exchange:
 
     @property
     def channel(self) -> str:
-        """The name under which a ledger knows it."""
+        """Return its name in the ledger."""
         return f"{self.kind}/{self.layer}"
 
 
 @dataclass(frozen=True, eq=False)
 class HomeInputs:
-    """What the pass needs of the people at home; nothing of it leaves as it is."""
+    """Inputs of the pass for the people of a device or site; none leaves as it is."""
 
     rows: Tensor
     """(people, width) h0 as it enters, after dropout."""
@@ -127,10 +114,10 @@ class LinearUse:
     outputs: Tensor
 
     def weight_gradient(self) -> Tensor:
-        """The summed outer products, (outputs, inputs).
+        """Return the summed outer products, (outputs, inputs).
 
-        Added up by blocks of people: one product over all of them is a shape for
-        which matrix libraries are several times slower.
+        By blocks of people: matrix libraries are several times slower on one product
+        over all of them.
         """
         whole = len(self.outputs) // _BLOCK * _BLOCK
         out, into = (
@@ -143,7 +130,7 @@ class LinearUse:
 
 @dataclass(frozen=True, eq=False)
 class PassResult:
-    """What a training pass leaves at home."""
+    """The result of a training pass, which stays on the device."""
 
     uses: tuple[LinearUse, ...]
     row_gradient: Tensor
@@ -169,9 +156,9 @@ class Way:
 def initial_parameters(
     settings: FalconSettings, state_width: int, rng: np.random.Generator
 ) -> dict[str, Tensor]:
-    """Weights and biases, uniform within 1/sqrt(inputs) as ``torch.nn.Linear`` has.
+    """Draw weights (outputs, inputs) and biases like ``torch.nn.Linear``.
 
-    Weights are (outputs, inputs); those of a layer take [a || s].
+    The weights of a layer take [a || s].
     """
     shapes = {
         f"layer{number}": (settings.width, settings.width + state_width)
@@ -199,7 +186,7 @@ def initial_parameters(
 def training_pass(
     parameters: Parameters, home: HomeInputs, way: Way, weights: Tensor | None = None
 ) -> Generator[Exchange, Tensor, PassResult]:
-    """Forward and backward of one round for the people at home.
+    """Run forward and backward of one round.
 
     Yields each ``Exchange`` and must be sent what came back for its rows.
     ``weights``, (2,), are class weights.
@@ -244,7 +231,7 @@ def training_pass(
 def scoring_pass(
     parameters: Parameters, home: HomeInputs, way: Way
 ) -> Generator[Exchange, Tensor, Tensor]:
-    """The forward half without dropout; returns the last ``received``."""
+    """Run the forward half without dropout; return the last ``received``."""
     rows = received = home.rows
     for layer in range(len(home.keep)):
         received = yield Exchange("upload", layer, way.upload.send(rows))
@@ -256,7 +243,7 @@ def scoring_pass(
 def scores(
     parameters: Parameters, layers: int, received: Tensor, state: Tensor | None
 ) -> Tensor:
-    """Probability of infection from what the last layer read, (people,)."""
+    """Return the probability of infection from what the last layer read, (people,)."""
     rows = layer_forward(parameters, layers - 1, beside(received, state), None)
     return torch.softmax(head(parameters, rows), dim=1)[:, 1]
 
@@ -307,7 +294,7 @@ def layer_forward(
 
 
 def head(parameters: Parameters, rows: Tensor) -> Tensor:
-    """The two logits of each person, (people, 2)."""
+    """Return the two logits of each person, (people, 2)."""
     top, _ = cell_forward(parameters, rows)
     return torch.addmm(parameters["head.bias"], top, parameters["head.weight"].T)
 
@@ -341,9 +328,9 @@ def _cell_gradient(gates: Tensor, gradient: Tensor) -> Tensor:
 def loss_and_gradient(
     logits: Tensor, target: NDArray[np.int8], weights: Tensor | None
 ) -> tuple[float, float, Tensor]:
-    """Summed cross-entropy, sum of weights, and gradient of the sum, (people, 2).
+    """Return summed cross-entropy, sum of weights, and gradient, (people, 2).
 
-    People whose target is -1 have no part; their gradient is 0.
+    People whose target is -1 do not count; their gradient is 0.
     """
     by_class = torch.ones(CLASSES) if weights is None else weights
     goal = torch.from_numpy(target.astype(np.int64))
@@ -365,21 +352,15 @@ def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
 def kept(
     person: NDArray[np.int64], width: int, dropout: float, key: int
 ) -> NDArray[np.float32]:
-    """Factors of dropout, (people, width): 0 with chance ``dropout``, else 1/(1 - it).
+    """Return dropout factors, (people, width): 0, or 1 / (1 - dropout).
 
-    Fixed by key, person and column: the same however people are split.
+    They depend on key, person and column alone, not on how people are split.
     """
     if not 0 <= dropout < 1:
         raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)
     bar, factor = round(dropout * 2**32), np.float32(1 / (1 - dropout))
-    parts = 4
-
-    def draw(part: int) -> None:
-        some = slice(len(person) * part // parts, len(person) * (part + 1) // parts)
-        _keep(person[some], np.uint64(key), bar, factor, out[some])
-
-    each_part(draw, parts, out.size)
+    _keep(person, np.uint64(key), bar, factor, out)
     return out
 
 
@@ -425,10 +406,10 @@ def adam_step(
     rule: FalconSettings,
     scale: float = 1.0,
 ) -> tuple[Tensor, Moments]:
-    """One step of ``torch.optim.Adam`` (step counts from 1); nothing is overwritten.
+    """Return value and moments after one step of Adam; nothing is overwritten.
 
-    Elementwise, so an embedding updated at home moves as in one central Adam.
-    The step is that of ``gradient`` times ``scale``.
+    ``step`` counts from 1. Elementwise, so an embedding updated on its device moves as
+    in one central Adam. The step is that of ``gradient`` times ``scale``.
     """
     new, first, second = value.clone(), moments.first.clone(), moments.second.clone()
     adam(
