@@ -154,7 +154,7 @@ def test_a_damaged_checkpoint_is_refused_with_its_remedy(name, tmp_path):
 
 def test_a_checkpoint_of_another_seed_and_foreign_files_are_refused(tmp_path):
     stopped(tmp_path)
-    with pytest.raises(DataError, match="other data, settings, seed or versions"):
+    with pytest.raises(DataError, match="other data, settings or seed; delete"):
         trained(folder=tmp_path, seed=6)
     other = tmp_path / "other"
     (other / TRAINING).mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_fit_is_refused(change, stopped_fit):
     if "tests" in change:
         known = town.known()
         change = {"tests": town.flipped(known, known.person[-1:])}
-    with pytest.raises(DataError, match=r"training: belongs to a training with other"):
+    with pytest.raises(DataError, match=r"training: belongs to a run of other"):
         tiny.fitted(folder=stopped_fit, **change)
 
 

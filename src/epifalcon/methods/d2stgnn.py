@@ -32,11 +32,11 @@ class D2stgnnSettings(NetworkSettings):
     heads: int = 4
     """Of the attention over days; they divide ``width``."""
     reach: int = 3
-    """Days that a diffusion step looks back, its own among them."""
+    """Days in a diffusion step, its own included."""
     embedding: int = 10
-    """Numbers in the embedding of a day, and in each of a person's two."""
+    """Width of the embedding of a day, and of each of a person's two."""
     partners: int = 32
-    """Strongest contacts of each person that the changing graph weighs."""
+    """Strongest contacts of each person in the dynamic graph."""
     head_width: int = 64
 
     def __post_init__(self) -> None:
@@ -51,18 +51,15 @@ class D2stgnn(NetworkMethod):
     backcasts, localised diffusion on self-excluded powers of the transition
     matrices, GRU with multi-head attention, dynamic graph, static graph.
 
-    Reduced or adapted here:
-    - two layers of width 32 (originally five of 32); narrower beside them: forecasts
-      of 32 (256), a head of 64 (512), gates of 32 (64); dropout in fewer places;
-    - the graph holds each person's 32 strongest contacts, and since contacts
-      have no direction the forward and the backward walk are one, from the
-      listed partners to the person;
-    - the static graph, a softmax of products of the two embeddings over
-      everybody, is the product of the softmaxed embeddings with rows brought to
-      1: rank ``embedding`` instead of people;
-    - one embedding of time, of the day of the window, stands for the paper's
-      time of day and day of week;
-    - the horizon is one step and what is told is one logit a person.
+    Reduced or adapted:
+    - two layers of width 32 (paper: five), forecasts of 32 (256), a head of 64 (512),
+      gates of 32 (64); dropout in fewer places;
+    - the graph holds each person's 32 strongest contacts, without direction, so the
+      forward and the backward walk are one;
+    - the static graph is the product of the softmaxed embeddings with rows normalised,
+      of rank ``embedding`` (paper: a softmax of their products over everybody);
+    - one embedding of the day of the window instead of time of day and day of week;
+    - the horizon is one step, and the output one logit per person.
     """
 
     name = "d2stgnn"
@@ -130,7 +127,7 @@ class Graph(Protocol):
     """Transition matrices, each power without its diagonal."""
 
     def powers(self, x: Tensor) -> Sequence[Tensor]:
-        """P~ x and the same of P^2, for x (people, width)."""
+        """Return P x and P^2 x without the diagonals, for x (people, width)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,17 +182,13 @@ class LowRankGraph:
 
 
 class DynamicGraph(nn.Module):
-    """The walk on contacts, weighed anew by attention: the paper's P^dy.
+    """The walk on contacts, weighted by attention: the paper's P^dy.
 
-    P^dy = P o softmax(Q K' / sqrt d) with rows brought back to a sum of 1, where
-    Q and K are linear in features of each person: what happened to it on all
-    days through two linear maps, its embedding, and the embedding of the last
-    day. Since P is 0 off the contacts, the sum of the softmax over everybody
-    cancels: the row is a softmax of log P_ij + q_i k_j / sqrt d over the
-    contacts alone, exactly.
-
-    As in the paper one graph serves all days of the window. Contacts have no
-    direction, so the paper's forward and backward walks are one.
+    P^dy = P o softmax(Q K' / sqrt d) with rows normalised to 1, where Q and K are
+    linear in features of each person: two linear maps of its history, its embedding,
+    and the embedding of the last day. P is 0 off the contacts, so the row is exactly a
+    softmax of log P_ij + q_i k_j / sqrt d over the contacts. One graph for all days of
+    the window, as in the paper.
     """
 
     def __init__(
@@ -226,11 +219,9 @@ class DynamicGraph(nn.Module):
 
 
 class EstimationGate(nn.Module):
-    """How much of each row is diffusion: the paper's estimation gate.
+    """The share of diffusion in each row: the paper's estimation gate.
 
-    sigmoid(relu([day, person] W1) W2): one number for each person and day, from
-    embeddings alone. The paper's two embeddings of time (of the day, of the
-    week) are one here, of the day of the window.
+    sigmoid(relu([day, person] W1) W2): one number per person and day, from embeddings.
     """
 
     def __init__(self, of_day: int, of_person: int, width: int) -> None:
@@ -253,9 +244,8 @@ class Diffusion(nn.Module):
     H_t = sum over graphs and powers k of P~^k Z_t W_k,
     Z_t = sum over j < ``reach`` of relu(X_{t-j} U_j).
 
-    The paper puts ``reach`` copies of P~^k side by side and the rows of the last
-    ``reach`` days below each other; the copies are equal, so their product is
-    that of P~^k with the sum. Days before the window are left out.
+    The paper multiplies ``reach`` copies of P~^k with the stacked rows of the last
+    ``reach`` days, which is P~^k times the sum. Days before the window are left out.
     """
 
     def __init__(self, width: int, reach: int, graphs: int) -> None:
@@ -280,11 +270,7 @@ class Diffusion(nn.Module):
 
 
 class Inherent(nn.Module):
-    """What goes on within each person: GRU, then attention over the days.
-
-    The paper's inherent model: the GRU's states with sinusoidal positions go
-    through multi-head self-attention, so that days far apart meet too.
-    """
+    """The paper's inherent model: a GRU, then self-attention over days and positions."""
 
     def __init__(self, width: int, heads: int, days: int) -> None:
         super().__init__()
@@ -321,15 +307,13 @@ def positions(days: int, width: int) -> Tensor:
 
 
 class DecoupledLayer(nn.Module):
-    """One layer: what diffusion explains is taken away, then what is inherent.
+    """One layer of the paper's decoupling and residual decomposition.
 
-    The paper's decoupling and residual decomposition:
         X_dif = gate o X,        H_dif = Diffusion(X_dif),
         X_inh = norm(X - relu(H_dif B_dif)),   H_inh = Inherent(X_inh),
         next  = norm(X_inh - relu(H_inh B_inh)).
-    Each block's forecast is linear in its hidden row of the last day: the
-    horizon is one step, so the paper's autoregression is one step too. The last
-    layer has nobody to hand on to and makes no inherent backcast.
+    Each block's forecast is linear in its hidden row of the last day, because the
+    horizon is one step. The last layer makes no inherent backcast.
     """
 
     def __init__(self, days: int, settings: D2stgnnSettings, last: bool) -> None:

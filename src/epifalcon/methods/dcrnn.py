@@ -1,17 +1,11 @@
 """DCRNN of people: diffusion over each day's contacts inside a recurrent cell.
 
 Li, Yu, Shahabi and Liu 2018, "Diffusion Convolutional Recurrent Neural Network".
-The region model (``models/macro.py``) is the same idea on flows between regions.
+The region model (``models/dcrnn.py``) is the same idea on flows between regions.
 
-What is ours:
-
-- The graph is the exact contacts of each day, so it changes from day to day.
-- Contacts have no direction: both of the paper's walks are one and the same, so
-  there is one, D^-1 C. Hence a cell of our own and not that of the regions,
-  which would walk twice and hold the transposes of each day.
-- The encoder alone, since nothing is forecast: log odds come from the last
-  state. One layer of ``width`` 32 (paper: two of 64).
-- What the walk makes of inputs that are not learnt is computed once.
+Adapted: the graph is the exact contacts of each day. Contacts have no direction, so
+both of the paper's walks are one, D^-1 C. Only the encoder is used: log odds come from
+the last state. One layer of ``width`` 32 (paper: two of 64).
 """
 
 from collections.abc import Sequence
@@ -20,7 +14,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
@@ -28,12 +21,11 @@ from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSett
 
 @dataclass(frozen=True, kw_only=True)
 class DcrnnOfPeopleSettings(NetworkSettings):
-    """Of DCRNN; ``width`` is that of the state."""
+    """Settings of DCRNN; ``width`` is that of the state."""
 
     layers: int = 1
-    """Cells one upon the other."""
     diffusion_steps: int = 2
-    """K: how far the walk goes in one day."""
+    """K: steps of the walk in one day."""
 
 
 class DcrnnOfPeople(NetworkMethod):
@@ -50,10 +42,9 @@ class DcrnnOfPeople(NetworkMethod):
 
 
 def diffused(x: Tensor, contacts: Contacts, steps: int) -> Tensor:
-    """Rows after 0 to ``steps`` steps of D^-1 C, side by side.
+    """Return rows after 0 to ``steps`` steps of D^-1 C, concatenated.
 
-    (people, width) to (people, (1 + steps) width). A step takes each person to
-    the mean of those it met, weighted by slots, and to 0 without any.
+    (people, width) to (people, (1 + steps) width).
     """
     parts = [x]
     for _ in range(steps):
@@ -67,7 +58,7 @@ class ContactCell(nn.Module):
     r = sigmoid(Theta_r * [x, h] + b_r), u = sigmoid(Theta_u * [x, h] + b_u),
     c = tanh(Theta_c * [x, r h] + b_c), and the new state is u h + (1 - u) c,
     where Theta * y is the sum over k = 0..K of (D^-1 C)^k y Theta_k. The weights
-    of x and h stand apart, so that x of all days goes through at once.
+    of x and h are separate, so that x of all days is multiplied at once.
     """
 
     def __init__(self, inputs: int, width: int, steps: int) -> None:
@@ -78,18 +69,18 @@ class ContactCell(nn.Module):
         self.of_state = nn.Linear(terms * width, 2 * width, bias=False)
         self.of_kept = nn.Linear(terms * width, width, bias=False)
         with torch.no_grad():
-            # As in the paper's program: at first the cell rather remembers.
+            # As in the paper's program: at first the cell keeps its state.
             self.of_input.bias[: 2 * width] = 1.0
             self.of_input.bias[2 * width :] = 0.0
 
-    def forward(self, told: Tensor, state: Tensor | None, contacts: Contacts) -> Tensor:
-        """The new state (people, width).
+    def forward(self, x: Tensor, state: Tensor | None, contacts: Contacts) -> Tensor:
+        """Return the new state (people, width).
 
-        ``told`` (people, 3 width) is ``of_input`` of the day's diffused input:
-        for r, for u, for c. ``state`` is that of the day before, None for zeros.
+        ``x`` (people, 3 width) is ``of_input`` of the day's diffused input, for r, u
+        and c; ``state`` that of the day before, None for zeros.
         """
-        width = told.shape[1] // 3
-        gates, candidate = told[:, : 2 * width], told[:, 2 * width :]
+        width = x.shape[1] // 3
+        gates, candidate = x[:, : 2 * width], x[:, 2 * width :]
         if state is None:
             return (1 - gates[:, width:].sigmoid()) * candidate.tanh()
         gates = gates + self.of_state(diffused(state, contacts, self.steps))
@@ -101,7 +92,7 @@ class ContactCell(nn.Module):
 
 
 class DcrnnNetwork(nn.Module):
-    """Cells that walk through the days; log odds from the last state."""
+    """Recurrent cells over the days; log odds from the last state."""
 
     def __init__(
         self,
@@ -118,41 +109,25 @@ class DcrnnNetwork(nn.Module):
         )
         self.dropout = nn.Dropout(settings.dropout)
         self.readout = nn.Linear(width, 1)
-        self._walked: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
     def forward(self, x: Tensor, status: Tensor) -> Tensor:  # noqa: ARG002
         """(people, days, channels) to (people,)."""
-        walked = self._inputs(x)
-        states: list[Tensor] = []
-        for number, cell in enumerate(self.cells):
-            if number:
-                walked = self._walk(states)
-            states = self._through(cast(ContactCell, cell), walked)
-        odds: Tensor = self.readout(self.dropout(states[-1]))
+        days: Sequence[Tensor] = x.unbind(1)
+        for cell in self.cells:
+            days = self._states(cast(ContactCell, cell), days)
+        odds: Tensor = self.readout(self.dropout(days[-1]))
         return odds[:, 0]
 
-    def _through(self, cell: ContactCell, walked: Tensor) -> list[Tensor]:
-        """The states of one cell, day by day: (people, width) each."""
-        told, state, states = cell.of_input(walked), None, []
-        for day, contacts in zip(told, self._daily, strict=True):
-            state = cell(day, state, contacts)
+    def _states(self, cell: ContactCell, days: Sequence[Tensor]) -> list[Tensor]:
+        """Return the states of one cell for the rows of each day, (people, width)."""
+        spread = [
+            diffused(rows, contacts, self._steps)
+            for rows, contacts in zip(days, self._daily, strict=True)
+        ]
+        state, states = None, []
+        for x, contacts in zip(
+            cell.of_input(torch.stack(spread)), self._daily, strict=True
+        ):
+            state = cell(x, state, contacts)
             states.append(state)
         return states
-
-    def _walk(self, days: Sequence[Tensor]) -> Tensor:
-        """Each day's rows diffused on its contacts: (days, people, ...)."""
-        return torch.stack(
-            [
-                diffused(rows, contacts, self._steps)
-                for rows, contacts in zip(days, self._daily, strict=True)
-            ]
-        )
-
-    def _inputs(self, x: Tensor) -> Tensor:
-        """``_walk`` of the days of x, kept for an x that is not learnt."""
-        if x.requires_grad:
-            return self._walk(x.unbind(1))
-        if x not in self._walked:
-            self._walked[x] = self._walk(x.unbind(1))
-        kept: Tensor = self._walked[x]
-        return kept

@@ -58,15 +58,15 @@ class DstagnnSettings(NetworkSettings):
     heads: int = 2
     """Of the attention over days."""
     key_width: int = 16
-    """Numbers in each query and key."""
+    """Width of queries and keys."""
     orders: int = 3
-    """Chebyshev terms, each with an attention of its own."""
+    """Chebyshev terms, each with its own attention."""
     kernels: tuple[int, ...] = (3, 5, 7)
     """Days of each gated convolution."""
     partners: int = 32
-    """Strongest contacts of each person whose likeness is measured."""
+    """Strongest contacts of each person whose similarity is measured."""
     relatives: int = 16
-    """The most alike of them: the edges of the graph."""
+    """The most similar of them: the edges of the graph."""
     head_width: int = 64
     sinkhorn: SinkhornSettings = field(default_factory=SinkhornSettings)
 
@@ -81,22 +81,21 @@ class DstagnnSettings(NetworkSettings):
 class Dstagnn(NetworkMethod):
     """DSTAGNN (Lan et al., ICML 2022).
 
-    All blocks of the paper: the graph of alike people by Wasserstein distance,
+    All blocks of the paper: the graph of similar people by Wasserstein distance,
     attention over days with residual scores, attention over people, Chebyshev
     convolution under that attention, multi-scale gated convolution over days.
 
-    Reduced or adapted here:
-    - two blocks of 16 channels (originally four of 32), two heads over days
-      (originally three or four), keys of 16 (32), a head of 64 (128);
-    - rows enter attention as they are, without learnt embeddings of the day and of
-      the person's number, which would be a free vector for each person;
-    - likenesses are not divided by their mean;
-    - likeness is measured by Sinkhorn's scaling among each person's 32 strongest
-      contacts, not by exact transport among all pairs, and the 16 most alike are
-      kept (originally the most alike hundredth of everybody);
-    - the softmax over people and the learnt masks stand on that graph alone;
-    - input channels are lifted to 16 before the first block;
-    - the outputs of all blocks, side by side, tell one logit a person.
+    Reduced or adapted:
+    - two blocks of 16 channels (paper: four of 32), two heads over days (three or
+      four), keys of 16 (32), a head of 64 (128);
+    - no learnt embeddings of the day and of the person in the attention, which would be
+      a free vector for each person;
+    - similarities are not divided by their mean; they are measured by Sinkhorn scaling
+      among each person's 32 strongest contacts, and the 16 most similar are edges
+      (paper: exact transport, the most similar hundredth of all pairs);
+    - the softmax over people and the learnt masks are on that graph alone;
+    - input channels are mapped to 16 before the first block;
+    - the concatenated outputs of all blocks give one logit per person.
     """
 
     name = "dstagnn"
@@ -281,13 +280,11 @@ def _ratio(wanted: Floats, given: Floats) -> Floats:
 
 
 class TemporalAttention(nn.Module):
-    """Days attend to days, each day told by the whole city.
+    """Attention over days, each day with the values of all people, per channel.
 
-    For each channel the day is the vector of all people's values. Q, K and V are
-    linear in it (people x heads d), the scores of the block before are added
-    (residual attention), and what is met is led back to the people:
-        norm(X' + softmax(Q K' / sqrt d + before) V W_o).
-    The norm is over people and without parameters.
+    norm(X' + softmax(Q K' / sqrt d + before) V W_o), with Q, K and V linear in X' and
+    the scores of the previous block added (residual attention). The norm is over people
+    and without parameters.
     """
 
     def __init__(self, people: int, heads: int, width: int) -> None:
@@ -310,12 +307,10 @@ class TemporalAttention(nn.Module):
 
 
 class SpatialAttention(nn.Module):
-    """How much each person attends to those alike, once for each Chebyshev term.
+    """Attention to similar people, once for each Chebyshev term.
 
-    P_k = softmax(Q_k K_k' / sqrt d + A_STRG o M_k), Q and K linear in the days of
-    a person after the temporal attention, M_k learnt. The softmax runs over the
-    support instead of everybody, and M_k has its entries there alone (people x
-    people of them could not be held).
+    P_k = softmax(Q_k K_k' / sqrt d + A_STRG o M_k), Q and K linear in the days of a
+    person after the temporal attention, M_k learnt; softmax and M_k on the edges alone.
     """
 
     def __init__(
@@ -370,10 +365,9 @@ class ChebyshevConv(nn.Module):
 class GatedConv(nn.Module):
     """Gated convolutions over days at several scales: the paper's M-GTU.
 
-    tanh(E) o sigmoid(F), [E, F] a convolution over ``kernel`` days without
-    padding, for each kernel; the results, side by side in time, are led back to
-    the days of the window by a linear map (the paper pools); then relu of the
-    sum with the input. A kernel longer than the window is cut to it.
+    tanh(E) o sigmoid(F), [E, F] an unpadded convolution over ``kernel`` days, for each
+    kernel; a linear map takes the concatenated results back to the days of the window
+    (the paper pools); then relu of the sum with the input.
     """
 
     def __init__(self, channels: int, days: int, kernels: tuple[int, ...]) -> None:

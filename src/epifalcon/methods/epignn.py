@@ -74,7 +74,7 @@ class Epignn(NetworkMethod):
         low, high = (
             (seen.min(axis=0), seen.max(axis=0)) if len(seen) else np.zeros((2, 2))
         )
-        # A count that is the same for all tells nothing, but is not nothing.
+        # A count that is equal for all people is scaled to 1.
         span = np.where(high > low, high - low, np.maximum(high, 1))
         floor = np.where(high > low, low, 0)
         scaled = np.where(known.tested[:, None], (days - floor) / span, 0)
@@ -82,12 +82,11 @@ class Epignn(NetworkMethod):
 
 
 def days_in_state(known: Known, clock: Clock, recent_days: int) -> Floats:
-    """How many of the last days people are known susceptible and infected: (people, 2).
+    """Return on how many of the last days people were known susceptible and infected.
 
-    Infection is told once, for good or until recovery, so a negative test before
-    any positive one speaks for all days up to its own; a positive one for its
-    day and those after, until a later negative one. What no test speaks of does
-    not count: people without a test have zeros.
+    (people, 2). Nobody is infected twice, so a negative test before any positive one
+    holds for all days up to its own; a positive one for its day and later ones, until a
+    later negative one. Other days do not count: people without a test have zeros.
     """
     first_day = max(clock.days - recent_days, 0)
     test_day = np.minimum(known.slot // clock.slots_per_day, clock.days - 1)

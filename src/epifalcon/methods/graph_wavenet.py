@@ -5,19 +5,14 @@ Graph Modeling". A layer is a gated causal convolution of two days ``dilation``
 apart, then a diffusion over the contacts and over an adjacency learnt from two
 free vectors of each person; what each layer finds on the last day is added up.
 
-What is ours:
-
-- The given graph is the exact contacts of all days. They have no direction, so
-  the paper's two walks are one, D^-1 C.
-- The learnt adjacency of the paper has a number for each pair of people; here it
-  is of low rank (``LowRankAdaptive``).
-- The paper has four times the dilations 1 and 2, and pads too short a past with
-  zeros. We pad nothing: ``dilations`` reaches from the last day exactly to the
-  first, with longer cycles where the days are many.
-- The last layer's graph convolution counts: in the authors' program what is
-  added up is taken before it, so that nobody reads the last one.
-- Channels are 16 in the layers and 64 where layers are added up (paper: 32 and
-  256, then 512), and log odds come out, not twelve forecasts.
+Adapted: the given graph is the exact contacts of all days, without direction, so the
+paper's two walks are one, D^-1 C. The learnt adjacency is of low rank
+(``LowRankAdaptive``); the paper's has a number for each pair of people. Nothing is
+padded: ``dilations`` reach from the last day exactly to the first, with longer cycles
+for many days (paper: four times 1 and 2, padded with zeros). The sum includes the last
+layer's graph convolution, which the authors' program computes but does not read.
+Channels are 16 in the layers and 64 in the sum (paper: 32 and 256, then 512), and the
+output is log odds instead of twelve forecasts.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,19 +32,19 @@ Walk = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class GraphWaveNetSettings(NetworkSettings):
-    """Of Graph WaveNet."""
+    """Settings of Graph WaveNet."""
 
     width: int = 16
     skip_width: int = 64
-    """Of the rows into which the layers are added up."""
+    """Of the sum over layers."""
     layers: int = 8
-    """At most, unless the days cannot be reached by so few."""
+    """Maximum, unless more are needed to reach all days."""
     diffusion_steps: int = 2
-    """How far both walks go in one layer."""
+    """Steps of both walks in one layer."""
     adaptive: Literal["low-rank", "none"] = "low-rank"
-    """The learnt adjacency; "none" has the contacts alone."""
+    """The learnt adjacency; "none" uses the contacts alone."""
     adaptive_width: int = 10
-    """Of the two free vectors of each person that make it."""
+    """Of the two free vectors of each person."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,11 +67,9 @@ class GraphWaveNet(NetworkMethod):
 class LowRankAdaptive(nn.Module):
     """(softmax of E along its width) (softmax of F along people)'.
 
-    The paper's A with the softmax before the product, not after it, and so
-    without the relu. Rows are shares of everybody and add up to 1 as the
-    paper's do, but by way of ``adaptive_width`` groups: E says how much a person
-    belongs to each, F who makes it up. Costs two thin products instead of one
-    with people x people numbers.
+    The paper's A with the softmax before the product instead of after it, and so
+    without the relu. Rows are shares of everybody and add up to 1, by way of
+    ``adaptive_width`` groups: E is membership in each, F its composition.
     """
 
     def __init__(self, people: int, width: int) -> None:
@@ -91,12 +84,10 @@ class LowRankAdaptive(nn.Module):
 
 
 def dilations(days: int, most: int) -> tuple[int, ...]:
-    """Days between the two that each layer takes in, first layer first.
+    """Return the dilation of each layer; they add up to days - 1.
 
-    They add up to days - 1, so that the last layer is left with one day that has
-    seen all. Cycles of 1, 2 are repeated as in the paper, the last one cut short;
-    where that makes more than ``most`` layers, of 1, 2, 4, and so on. One day
-    gets one layer, which looks nowhere else: (0,).
+    Cycles of 1, 2 as in the paper, the last one cut short; if that makes more than
+    ``most`` layers, cycles of 1, 2, 4, and so on. (0,) for a single day.
     """
     reach = days - 1
     if not reach:
@@ -147,7 +138,6 @@ class WaveLayer(nn.Module):
         """Rows and their 1 to K steps of each walk: (people, days, terms x width)."""
         parts = [x]
         for walk in walks:
-            # All days in one product: the graph is read once, for wide rows.
             row = x.flatten(1)
             for _ in range(self._steps):
                 row = walk(row)
@@ -184,7 +174,6 @@ class GraphWaveNetNetwork(nn.Module):
         x, total = self.first(x), torch.zeros(())
         for layer, skip in zip(self.layers, self.skips, strict=True):
             x = layer(x, walks)
-            # Nothing but the last day is ever read of what is added up.
             total = total + skip(x[:, -1])
         odds: Tensor = self.last(total)
         return odds[:, 0]

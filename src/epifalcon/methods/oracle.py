@@ -1,9 +1,8 @@
-"""The forward oracle: a ceiling, no method. It is told what nobody can know.
+"""The forward oracle: a ceiling, no method.
 
-Everybody else's true infection history is given, and each person's hazard is
-added up along its trace. What is left open is chance: who was infected of those
-who could have been. A method that sees tests alone and ranks people better than
-this has seen something it should not have.
+It is given everybody else's true infection history and adds up each person's hazard
+along its trace; only chance remains. A method that uses tests alone and ranks people
+better than this has seen something it should not have.
 """
 
 import numpy as np
@@ -19,12 +18,11 @@ from epifalcon.types import Floats, Mask, Probabilities, Slots
 class Oracle(Method):
     """Risk = 1 - (1 - p0) exp(-hazard), p0 the chance to be a seed.
 
-    In each slot a person gathers kappa beta dt f W / N in its region, f the region's
+    The hazard of a slot is kappa beta dt f W / N in the person's region: f the region's
     true factor, W the weight of the infectious others there, each with its true
-    infectiousness, and N all people there (under ``I/S``: itself and the
-    susceptible others). A person's own infection never enters its own
-    hazard, which is also gathered after it. Traces that begin later than the
-    outbreak hold the hazard of their slots alone.
+    infectiousness, and N all people there (under ``I/S``: itself and the susceptible
+    others). A person's own infection never enters its own hazard, which is summed over
+    later slots too.
     """
 
     name = "oracle"
@@ -54,7 +52,7 @@ class Oracle(Method):
 
 
 def _hazard(traces: Traces, truth: Outbreak) -> Floats:
-    """What each person gathers from the others, all slots together: (people,)."""
+    """Return each person's hazard from the others over all slots: (people,)."""
     rule, regions = truth.settings, len(traces.regions)
     force = truth.kappa * truth.pathogen.beta * traces.clock.slot_days
     dropped = truth.clock.slots - traces.slots

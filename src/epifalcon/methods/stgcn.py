@@ -2,20 +2,14 @@
 
 Yu, Yin and Zhu 2018, "Spatio-Temporal Graph Convolutional Networks". A block is
 a gated convolution over days, a Chebyshev convolution over the graph with fewer
-channels, and another gated convolution; two blocks, then an output layer that
-takes in what is left of the days.
+channels, and another gated convolution; two blocks, then an output layer over the
+remaining days.
 
-What is ours:
-
-- The graph is who met whom, for how many slots, on all days together: exact, not
-  a thinned one. The last layer tells log odds, not a next value.
-- Chebyshev polynomials need a Laplacian within [-1, 1]. We divide by 2, which
-  bounds the largest eigenvalue of every graph, not by the eigenvalue itself.
-- Layer norm runs over the channels of one person and day, not over people x
-  channels: that would tie parameters to people and mix everybody.
-- Channels are ``width``, ``bottleneck``, ``width`` (paper: 64, 16, 64), and
-  dropout follows each block.
-- A city of few days gets shorter kernels, see ``kernel_for``.
+Adapted: the graph is the exact slots together of all days; the output is log odds.
+The Laplacian is scaled by 2, which bounds its largest eigenvalue. Layer norm runs over
+the channels of one person and day, not over people x channels. Channels are ``width``,
+``bottleneck``, ``width`` (paper: 64, 16, 64), and dropout follows each block. A city of
+few days has shorter kernels (``kernel_for``).
 """
 
 from dataclasses import dataclass
@@ -31,16 +25,15 @@ from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSett
 
 @dataclass(frozen=True, kw_only=True)
 class StgcnSettings(NetworkSettings):
-    """Of STGCN; ``width`` is that of the convolutions over days."""
+    """Settings of STGCN; ``width`` is that of the convolutions over days."""
 
     bottleneck: int = 8
     """Channels of the graph convolution."""
     blocks: int = 2
     kernel_days: int = 3
-    """K_t: days that a convolution takes in, at most."""
+    """K_t: maximum number of days in a convolution."""
     chebyshev_terms: int = 3
-    """K_s: polynomials of degree 0 to K_s - 1. 2 is the first-order form with a
-    weight of its own for oneself, 1 has no graph."""
+    """K_s: polynomials of degree 0 to K_s - 1; with 1 there is no graph."""
 
 
 class Stgcn(NetworkMethod):
@@ -57,19 +50,18 @@ class Stgcn(NetworkMethod):
 
 
 def kernel_for(days: int, blocks: int, most: int) -> int:
-    """Days that each convolution of the blocks takes in: ``most``, or what fits.
+    """Return the kernel size of the blocks: ``most``, or what leaves one day.
 
-    A block has two convolutions, and each leaves kernel - 1 days fewer. The last
-    layer takes in the days that are left, at least one, so none is ever lost.
+    A block has two convolutions, each of which removes kernel - 1 days.
     """
     return min(most, 1 + (days - 1) // (2 * blocks))
 
 
 def side_by_side(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
-    """Return the window of a convolution over days, earliest day first.
+    """Return the windows of an unpadded convolution over days, earliest day first.
 
     (people, days, channels) to (people, days - (kernel - 1) dilation, kernel x
-    channels): nothing is padded, and the last day of a window is its newest.
+    channels).
     """
     left = x.shape[1] - (kernel - 1) * dilation
     firsts = range(0, kernel * dilation, dilation) if kernel > 1 else (0,)
@@ -79,9 +71,8 @@ def side_by_side(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
 class GatedConv(nn.Module):
     """(P + x) * sigmoid(Q), with P and Q convolutions of x over days.
 
-    The paper's temporal gated convolution with its residual: x is the window's
-    newest day, with zeros for channels that it lacks. Where it has too many,
-    the paper's program puts weights on it, which those of P already are.
+    The residual x is the window's last day, padded with zero channels. If it has too
+    many channels, the paper's program puts weights on it, which those of P already are.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: int) -> None:
@@ -101,8 +92,7 @@ class ChebyshevConv(nn.Module):
     """The sum over k of T_k(L) x Theta_k, plus a bias; paper, equation 4.
 
     L = -D^-1/2 C D^-1/2 is the normalised Laplacian of the contacts C, scaled to
-    [-1, 1] by its bound 2; a person without contacts has zeros there. T_k are
-    the Chebyshev polynomials.
+    [-1, 1]; a person without contacts has zeros there.
     """
 
     def __init__(
@@ -117,8 +107,7 @@ class ChebyshevConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(people, days, inputs) to (people, days, outputs)."""
-        # Theta first, then Clenshaw's sum: the graph is walked at the width of
-        # the outputs, of all days at once, and terms - 1 times.
+        # Theta first, then Clenshaw's sum: terms - 1 products of the outputs' width.
         parts = self.theta(x).chunk(self.terms, dim=2)
         one = two = torch.zeros(())
         for part in reversed(parts[1:]):
@@ -152,8 +141,6 @@ class StgcnBlock(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        # The residual of the paper's program around the graph convolution is the
-        # term of degree 0 where channels change, as they do here.
         met = self.graph(self.before(x)).relu()
         made: Tensor = self.dropout(self.norm(self.after(met)))
         return made

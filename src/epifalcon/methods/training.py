@@ -17,6 +17,7 @@ from epifalcon import store
 from epifalcon.checks import positive
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.federation.checkpoints import require_same, verified
 from epifalcon.machine import pages_reused
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
 from epifalcon.mobility.traces import Traces
@@ -116,29 +117,17 @@ class Checkpointer:
         """Return the checkpoint on disk; raise ``DataError`` if it is another's."""
         if self.folder is None or not self.folder.is_dir():
             return None
-        place = self.folder / TRAINING
         store.clear_scratch(self.folder, TRAINING)
+        place = self.folder / TRAINING
         if not place.is_dir():
             return None
         try:
-            manifest = store.verify(place)
-            tensors = read_tensors(place / _TENSORS)
+            manifest = verified(place)
+            require_same(place, manifest, self.origin)
+            return manifest["meta"], read_tensors(place / _TENSORS)
         except (CorruptFileError, DataError) as error:
-            raise CorruptFileError(
-                f"{error}; delete {place} to begin the training again"
-            ) from None
-        found = store.Origin(
-            manifest["settings"], manifest["seed"], manifest["versions"]
-        )
-        wanted = store.Origin(
-            dict(self.origin.settings), self.origin.seed, dict(self.origin.versions)
-        )
-        if manifest["kind"] != _KIND or found != wanted:
-            raise DataError(
-                f"{place}: belongs to a training with other data, settings, seed or "
-                "versions; delete it to begin again"
-            )
-        return manifest["meta"], tensors
+            advice = f"delete {place} to begin the training again"
+            raise type(error)(f"{error}; {advice}") from None
 
 
 def train(

@@ -25,7 +25,7 @@ from epifalcon.methods.networks import (
 
 @dataclass(frozen=True, kw_only=True)
 class UnimpSettings(NetworkSettings):
-    """Of UniMP."""
+    """Settings of UniMP."""
 
     layers: int = 2
     heads: int = 2
@@ -33,8 +33,7 @@ class UnimpSettings(NetworkSettings):
     partners: int = 32
     """Strongest contacts that a person attends to."""
     hidden_results: float = 0.1
-    """Share of the visible results that a step of training hides besides the
-    asked ones, drawn anew at every step."""
+    """Share of visible results that each training step masks besides the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +43,7 @@ class UnimpSettings(NetworkSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class UnimpBareSettings(UnimpSettings):
-    """Of UniMP without results: the input is a free embedding unless told."""
+    """Settings of UniMP without results, by default with a free embedding."""
 
     input: Literal["exposure", "embedding"] = "embedding"
 
@@ -52,14 +51,12 @@ class UnimpBareSettings(UnimpSettings):
 class Unimp(NetworkMethod):
     """Transformer layers with a gated residual, fed with results by an embedding.
 
-    Masked label prediction: results that are asked for are not shown, the others
-    are, and at the end all are. Reduced: two layers of 32 with two heads, where
-    the paper has three of 128; a person attends to its 32 strongest contacts.
-    Adapted: which results are asked goes by the folds of all networks, a quarter
-    in turn, where the paper masks at random, and ``hidden_results`` more are
-    drawn at every step; the score and the row of an edge also weigh how close
-    the two are, log(1 + slots together); the days of the input stand side by
-    side; a linear head stands behind the last layer.
+    Masked label prediction: target results are masked, the others are inputs, and at
+    the end all are. Reduced: two layers of 32 with two heads (paper: three of 128); a
+    person attends to its 32 strongest contacts. Adapted: the targets are the folds of
+    all networks, a quarter in turn (the paper masks at random), and ``hidden_results``
+    more are masked at every step; score and row of an edge have a term for log(1 +
+    slots together); the days of the input are concatenated; a linear head follows.
     """
 
     name = "unimp"
@@ -76,10 +73,7 @@ class Unimp(NetworkMethod):
 
 
 class UnimpBare(Unimp):
-    """UniMP as in the authors' program: no results go in, a free embedding does.
-
-    The layers are those of ``Unimp``.
-    """
+    """UniMP as in the authors' program: a free embedding as input, no results."""
 
     name = "unimp-bare"
     title = "UniMP, bare"
@@ -119,8 +113,8 @@ class _Network(nn.Module):
 class Results(nn.Module):
     """The embedding of visible results: status (people,) to (people, width).
 
-    Zeros for an unknown result. In training ``hidden`` of the others are unknown
-    too, drawn anew at every call.
+    Zeros for an unknown result. In training, each call masks a share ``hidden`` of the
+    others.
     """
 
     def __init__(self, width: int, hidden: float) -> None:

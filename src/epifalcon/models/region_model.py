@@ -7,11 +7,10 @@ people, run the fitted model on a history without their own cases: otherwise the
 would return to them in the states of the regions that they visited.
 """
 
-import contextlib
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -382,18 +381,21 @@ class DcrnnRegionModel:
             if (name := network.pop("name")) != "dcrnn":
                 raise DataError(f"{folder}: holds a network {name!r}, expected 'dcrnn'")
             source, measure = str(meta["source"]), str(meta["measure"])
-            with _of_another_version(folder):
-                one_of(SOURCES, source=source)
-                one_of(MEASURES, measure=measure)
-                training = meta["model"]["training"]
-                settings = RegionSettings(
-                    network=build(DcrnnSettings, network, "network"),
-                    training=build(TrainingSettings, training, "training"),
-                )
+            one_of(SOURCES, source=source)
+            one_of(MEASURES, measure=measure)
+            training = meta["model"]["training"]
+            settings = RegionSettings(
+                network=build(DcrnnSettings, network, "network"),
+                training=build(TrainingSettings, training, "training"),
+            )
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        except SettingsError as error:
+            raise DataError(
+                f"{folder}: written by another version of epifalcon: {error}"
+            ) from None
         made = Dcrnn(scaling.channels, settings.network, torch.Generator())
         try:
             made.load_state_dict(read_tensors(folder / _PARAMETERS))
@@ -450,14 +452,3 @@ def _require_count(fitted: int, regions: Regions) -> None:
             f"this region model of {fitted} regions belongs to another city than "
             f"these {len(regions)} regions: fit the region model again"
         )
-
-
-@contextlib.contextmanager
-def _of_another_version(folder: Path) -> Iterator[None]:
-    """Turn an error in stored settings into a ``DataError``."""
-    try:
-        yield
-    except SettingsError as error:
-        raise DataError(
-            f"{folder}: written by another version of epifalcon: {error}"
-        ) from None
