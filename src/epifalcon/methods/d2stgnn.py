@@ -270,7 +270,7 @@ class Diffusion(nn.Module):
 
 
 class Inherent(nn.Module):
-    """The paper's inherent model: a GRU, then self-attention over days and positions."""
+    """The paper's inherent model: GRU, then self-attention over days and positions."""
 
     def __init__(self, width: int, heads: int, days: int) -> None:
         super().__init__()
