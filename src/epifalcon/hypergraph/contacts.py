@@ -1,11 +1,9 @@
 """Who was with whom, and for how many slots: the contact graph of the rivals.
 
-C counts the slots that two people spent in one region: the sum over slots of
-B B' without its diagonal, where B (people, regions) is where everybody was. It is
-exact, and in a crowded region it has far too many entries to be written down: a
-thousand people who meet are one edge, but a million pairs. So products go through
-merged edges (``fused.py``), and only the strongest contacts of
-each person are ever listed.
+C counts the slots that two people spent in one region: the sum over slots of B B'
+without its diagonal, where B (people, regions) is where everybody was. A thousand
+people who meet are one edge but a million pairs, so products go through merged edges
+(``fused.py``), and only the strongest contacts of each person are listed.
 """
 
 from dataclasses import dataclass
@@ -47,8 +45,8 @@ _SLOT = 2**40
 class Contacts:
     """C: slots that two people spent in one region. Symmetric, no diagonal.
 
-    Held as groups of people who were together, each with its number of slots:
-    memory is linear in the visits, whatever the crowds.
+    Stored as groups of people who were together, each with its number of slots, so
+    memory is linear in the visits.
     """
 
     people: int
@@ -80,12 +78,10 @@ class Contacts:
         return made.astype(np.float32)
 
     def product(self, x: Tensor) -> Tensor:
-        """C x, (people, width) to (people, width), in the type of ``x``.
+        """Return C x, (people, width), in the type of ``x``, 32 or 64 bits.
 
-        Differentiable any number of times; the same bit by bit for any number of
-        threads. Whole numbers come out exactly as long as they are small enough
-        for the type. Raises ``DataError`` unless ``x`` has that shape and 32 or
-        64 bits.
+        Differentiable any number of times; the same bits for any number of threads.
+        Sums of whole numbers are exact as long as they fit the type.
         """
         require_rows(x, self.people, "people")
         return linear(x, self._times, self._times)
@@ -134,12 +130,10 @@ def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
 
 
 def strongest(contacts: Contacts, most: int) -> Partners:
-    """Each person's ``most`` partners with the most slots together.
+    """Return each person's ``most`` partners with the most slots together.
 
-    Of equal ones those come first who were together in smaller company (the sum
-    over the shared slots of 1 / others present), and only then those with the
-    lower number. C itself is never written down: a few numbers for each person
-    and the partners are all the memory it takes.
+    Ties are broken by smaller company (the sum over the shared slots of 1 / others
+    present), then by the lower id. C itself is never stored.
     """
     whole(1, most=most)
     groups, people = contacts.groups, contacts.people
@@ -175,10 +169,10 @@ def strongest(contacts: Contacts, most: int) -> Partners:
 
 
 def _worth(contacts: Contacts) -> NDArray[np.int64]:
-    """What two people have of being together in each group: (groups,).
+    """Return the weight of two people's time in each group: (groups,).
 
-    Slots, and below them slots / others present, in whole numbers, which add up
-    to the same in any order.
+    Slots in the high bits, slots / others present in the low ones, as whole numbers,
+    whose sum does not depend on the order.
     """
     groups = contacts.groups
     spread = np.repeat(groups.edges, groups.size)

@@ -1,8 +1,7 @@
 """Attention on a fixed list of edges: weighted sums, scores and softmax.
 
-Gathering rows into (edges, width) with torch's index operations takes 3 to 9 times as
-long for some hundred thousand edges, so sums and scores are two numba kernels; each is
-the gradient of the other.
+Sums and scores are two numba kernels, each the gradient of the other: torch's index
+operations take 3 to 9 times as long for some hundred thousand edges.
 """
 
 from functools import cached_property

@@ -110,11 +110,10 @@ class Incidence:
     def of(
         cls, traces: Traces, settings: HypergraphSettings | None = None
     ) -> "Incidence":
-        """The hypergraph of ``traces``; slots in which nobody was seen are left out.
+        """Return the hypergraph of ``traces``; a gap belongs to no edge.
 
-        A cohort that holds the traces of its own people gets the same keys as
-        the whole city. Only whoever sees everybody can tell who was alone, so a
-        cohort must keep such edges (``keep_alone``).
+        A cohort computes the same keys as the whole city. It cannot know who was alone
+        there, so it must keep such edges (``keep_alone``).
         """
         settings = settings or HypergraphSettings()
         width = settings.window_slots
@@ -195,11 +194,11 @@ class Incidence:
         return (self.edge_key // self.regions).astype(np.int32)
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Incidence":
-        """The pairs of some people, renumbered in the order given: a cohort.
+        """Return the pairs of some people, renumbered in the order given: a cohort.
 
-        Keys are kept; edges that none of them visited are gone. ``degree`` is
-        still deg(v) of the city, but ``size`` counts the cohort only, so means
-        over edges need the sums and sizes of all cohorts added up.
+        Edges keep their keys; those without any of the people are dropped. ``degree``
+        is that of the city, but ``size`` counts the cohort only, so means over edges
+        need the sums and sizes of all cohorts.
         """
         chosen = _people(people, self.people)
         start = _bounds(self.degree[chosen])
@@ -271,10 +270,10 @@ def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
 def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
-    """At each edge of ``inc``, how many people are there in any record: (edges,).
+    """Return how many people each edge of ``inc`` has in any record: (edges,).
 
-    ``others`` are records of the same people, regions and windows. A person is
-    counted once, in however many records it is there.
+    ``others`` are records of the same people, regions and windows; a person counts
+    once.
     """
     union = inc.matrix
     for other in others:

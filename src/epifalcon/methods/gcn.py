@@ -89,9 +89,8 @@ class Convolutions(nn.Module):
 class GraphConvolution(nn.Module):
     """D^-1/2 S D^-1/2 x W + b, S the slots that two people spent together.
 
-    S has each person's observed slots on its diagonal, 1 for people who were
-    never observed, and D the sums of its rows. Rows (people, width in) to
-    (people, width out); the product goes by the narrower of the two.
+    S has each person's observed slots on its diagonal, at least 1, and D the sums of
+    its rows. Rows (people, width in) to (people, width out).
     """
 
     def __init__(self, graphs: ContactGraphs, width_in: int, width_out: int) -> None:

@@ -6,10 +6,9 @@ to stop, so that what differs in a table is the network.
 ``input="exposure"`` feeds each person's known contacts day by day. In training, the
 results of one fold of the tested people at a time are masked in everybody's inputs and
 used in the loss; otherwise a person's own result would return from its neighbours'
-inputs. So a network never sees a result that it has to predict. The weights have learnt
-from all of them, though: only held-out people can be used to evaluate.
-``input="embedding"`` is the authors' way: a free vector for each person, results in the
-loss alone.
+inputs. The weights have learnt from all results, so only held-out people can be used to
+evaluate. ``input="embedding"`` is the authors' way: a free vector for each person,
+results in the loss alone.
 """
 
 import math
@@ -189,15 +188,14 @@ class NetworkMethod(Method):
         """Return a new network: (x, status) to log odds (people,).
 
         x (people, days, channels) float32; status (people,) int64 holds the visible
-        results, 1, 0, and -1 for people whose result is unknown or masked. torch's
-        global generator is seeded before this call and before every step.
+        results: 1, 0, or -1 for unknown or masked. torch's global generator is seeded
+        before this call and before every step.
         """
 
     def features(self, traces: Traces, known: Known) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
 
-        Called once for each fold and once for all. A network that summarises days may
-        return fewer of them. A method that lets a person's result into its own row
+        It may have fewer days. A method that lets a person's result into its own row
         sets ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
@@ -205,10 +203,7 @@ class NetworkMethod(Method):
     def flat(
         self, graphs: ContactGraphs, channels: int, days: int | None = None
     ) -> "Flat":
-        """Return what turns x into one row per person, for networks without time.
-
-        ``days`` if ``features`` returns another number of days than the city has.
-        """
+        """Return what turns x into one row per person, for networks without time."""
         once = self.settings.input == "embedding"
         return Flat(channels, 1 if once else graphs.days if days is None else days)
 
@@ -375,9 +370,8 @@ class Flat(nn.Module):
 class Skip(nn.Module):
     """``network(x, status)`` plus a linear map of a person's own flattened input.
 
-    With the skip connection the network contains logistic regression on the same
-    input. The weights of the map start at zero, and it has no bias because the
-    network has one.
+    So the network contains logistic regression on the same input. The weights of the
+    map start at zero.
     """
 
     def __init__(self, network: nn.Module, flat: Flat) -> None:

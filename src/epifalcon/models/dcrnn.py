@@ -1,9 +1,7 @@
 """DCRNN: the recurrent network of regions on daily changing flows.
 
-Paper, section "Macroscopic Model Cooperation", second equation. An encoder
-cell walks through the days and keeps one row per region; a decoder cell goes on
-from there and tells the next days' cases. The encoder's rows are the paper's
-E_m, which the person model puts beside the hyperedges.
+Paper, section "Macroscopic Model Cooperation", second equation. The states of an
+encoder cell over the days are the paper's E_m; a decoder cell forecasts the next days.
 """
 
 from collections.abc import Sequence
@@ -58,9 +56,9 @@ class Walk:
 class FlowGraph:
     """Both random walks on the flows of one day, and their transposes.
 
-    ``forward`` is Do^-1 W: what a region gets is the mean over where its people
-    go. ``backward`` is Di^-1 W': the mean over where they come from. Rows add
-    up to 1, or to 0 where nobody goes or comes.
+    ``forward`` is Do^-1 W, the mean over where a region's people go; ``backward`` is
+    Di^-1 W', the mean over where they come from. Rows add up to 1, or to 0 without
+    moves.
     """
 
     forward: Walk
@@ -97,11 +95,10 @@ class FlowGraph:
 
 
 def diffuse(x: Tensor, graph: FlowGraph, steps: int) -> Tensor:
-    """Rows after 0 to ``steps`` steps of both walks, side by side.
+    """Return rows after 0 to ``steps`` steps of both walks, concatenated.
 
-    (regions, width) to (regions, (1 + 2 steps) width): the rows themselves,
-    then 1 to ``steps`` steps forward, then 1 to ``steps`` backward. The gradient
-    is exact.
+    (regions, width) to (regions, (1 + 2 steps) width): the rows themselves, then 1 to
+    ``steps`` steps forward, then 1 to ``steps`` backward.
     """
     if x.ndim != 2 or len(x) != graph.regions:
         raise DataError(
@@ -167,10 +164,6 @@ def _rows_to_one(counts: sp.csr_array) -> sp.csr_array:
     return share
 
 
-_QUIET = 0.1
-"""At first the rows say little, and the mixture most."""
-
-
 class DiffusionGru(nn.Module):
     """The gated recurrent cell of the paper's equation, on one day's graph.
 
@@ -183,7 +176,7 @@ class DiffusionGru(nn.Module):
     ) -> None:
         super().__init__()
         width, steps = settings.hidden_width, settings.diffusion_steps
-        # A bias of 1, as in the DCRNN program: at first the cell rather remembers.
+        # A bias of 1, as in the DCRNN program: at first the cell keeps its state.
         self.gates = DiffusionConv(
             inputs + width, 2 * width, steps, generator, bias=1.0
         )
@@ -200,13 +193,12 @@ class DiffusionGru(nn.Module):
 
 
 class Dcrnn(nn.Module):
-    """Encoder and decoder; a ``RegionNetwork``.
+    """Encoder and decoder.
 
-    ``inputs`` is the number of channels a day has for each region: first what
-    the decoder foretells, then its mean over the days so far, then any others.
-    A forecast is a mixture of the last value and that mean, with learned
-    weights, plus what the decoder's rows say: so it begins where the simplest
-    forecasts are, and training goes into what they do not know.
+    ``inputs`` is the number of channels per region and day: first what the decoder
+    forecasts, then its mean over the days so far, then any others. A forecast is a
+    learnt mixture of the last value and that mean, plus a linear map of the decoder's
+    state, so that training starts at the simplest forecasts.
     """
 
     def __init__(
@@ -217,7 +209,7 @@ class Dcrnn(nn.Module):
         self.width = settings.hidden_width
         self.encoder = DiffusionGru(inputs, settings, generator)
         self.decoder = DiffusionGru(1, settings, generator)
-        self.readout = nn.Parameter(_QUIET * glorot(self.width, 1, generator))
+        self.readout = nn.Parameter(0.1 * glorot(self.width, 1, generator))
         self.offset = nn.Parameter(torch.zeros(1))
         self.mixture = nn.Parameter(torch.full((2, 1), 0.5))
 
@@ -227,11 +219,10 @@ class Dcrnn(nn.Module):
         graphs: Sequence[FlowGraph],
         state: Tensor | None = None,
     ) -> list[Tensor]:
-        """The state after each day, (regions, width) each.
+        """Return the state after each day, (regions, width) each.
 
         ``inputs`` (days, regions, channels) and ``graphs`` hold the same days;
-        ``state`` is that of the day before them, zeros where there is none. The
-        state of a day depends on that day and those before it alone.
+        ``state`` is that of the day before them, zeros if None.
         """
         if state is None:
             state = inputs.new_zeros(inputs.shape[1], self.width)
@@ -244,16 +235,15 @@ class Dcrnn(nn.Module):
     def decode(
         self, state: Tensor, last: Tensor, graph: FlowGraph, days: int
     ) -> Tensor:
-        """The next ``days`` days from the state and inputs of one day: (regions, days).
+        """Forecast the next ``days`` days from the state of one day: (regions, days).
 
-        ``last`` (regions, channels) are the inputs of that day; each later step
-        is told what the step before it foretold, and the same mean. Flows of
-        days to come are not known, so every step walks on the last graph.
+        ``last`` (regions, channels) are the inputs of that day. Each later step reads
+        the previous forecast and the same mean; all use the last known graph.
         """
-        value, mean, told = last[:, :1], last[:, 1:2], []
+        value, mean, found = last[:, :1], last[:, 1:2], []
         for _ in range(days):
             state = self.decoder(value, state, graph)
             simple = torch.cat([value, mean], dim=1) @ self.mixture
             value = simple + torch.addmm(self.offset, state, self.readout)
-            told.append(value)
-        return torch.cat(told, dim=1)
+            found.append(value)
+        return torch.cat(found, dim=1)
