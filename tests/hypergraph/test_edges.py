@@ -1,10 +1,8 @@
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import DataError
 from epifalcon.hypergraph.edges import EdgeList
 
 quick = settings(deadline=None, derandomize=True, max_examples=40)
@@ -80,15 +78,3 @@ def test_rows_may_lie_anyhow_in_memory():
     x, value = some(4, 3).T, some(2, 3)[0]
     wanted = edges.product(value.clone(), x.contiguous())
     assert torch.equal(edges.product(value, x), wanted)
-
-
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda _: EdgeList(torch.tensor([[4], [0]]), 4), "expected 0 to 3"),
-        (lambda _: EdgeList(torch.zeros(3, 2), 4), r"expected \(2, edges\)"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, told):
-    with pytest.raises(DataError, match=told):
-        call(EdgeList(torch.tensor([[0, 1], [1, 2]]), 4))

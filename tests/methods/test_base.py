@@ -5,7 +5,7 @@ import pytest
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.methods.base import Context, Method, NoSettings, Scores, require_both
+from epifalcon.methods.base import Context, Method, NoSettings, Scores
 from tests.studies import town
 
 
@@ -96,25 +96,3 @@ def test_hyperparameters_by_name_or_as_settings():
         Says(widht=5)
     with pytest.raises(SettingsError, match="not both"):
         Says(Settings(), width=5)
-
-
-def test_the_ground_truth_is_only_for_a_ceiling():
-    truth = {"ground_truth": town.epidemic().outbreak}
-    with pytest.raises(SettingsError, match="the truth is not for it"):
-        fit(says(), **truth)
-
-    class Ceiling(Says):
-        kind = "ceiling"
-
-    assert fit(Ceiling(), **truth).context.ground_truth is not None
-
-
-@pytest.mark.parametrize(
-    ("positive", "word"),
-    [([], "positive"), ([True], "negative"), ([False], "positive")],
-)
-def test_one_kind_of_result_alone_is_refused(positive, word):
-    person = np.arange(len(positive), dtype=np.int32)
-    tests = Known(3, person, np.array(positive, np.bool_), person)
-    with pytest.raises(DataError, match=f"nobody tested {word}"):
-        require_both(tests)

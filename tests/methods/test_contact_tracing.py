@@ -23,7 +23,7 @@ from epifalcon.methods.contact_tracing import (
 )
 from epifalcon.mobility.clock import Clock
 from tests.hypergraph.hypergraphs import by_hand, incidences
-from tests.methods.small_cities import city_of, results_of
+from tests.methods.tiny import city_of, results_of
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import (
     contacts_by_loop,

@@ -135,15 +135,6 @@ def test_the_inherent_block_is_gru_and_torch_s_attention(days, asked):
     torch.testing.assert_close(block(x, asked), expected)
 
 
-def test_positions_are_sines_and_cosines():
-    found = positions(5, 6)
-    day = torch.arange(5.0)
-    torch.testing.assert_close(found[:, 0], day.sin(), check_dtype=False)
-    torch.testing.assert_close(
-        found[:, 3], (day / 10_000 ** (2 / 6)).cos(), check_dtype=False
-    )
-
-
 def test_a_layer_takes_away_what_its_blocks_explain():
     graphs = [Whole(torch.rand(6, 6)) for _ in range(2)]
     layer, x = DecoupledLayer(3, SMALL, last=False), torch.randn(6, 3, 4)

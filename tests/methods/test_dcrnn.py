@@ -1,5 +1,3 @@
-import copy
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +7,7 @@ from epifalcon.methods.dcrnn import (
     DcrnnOfPeopleSettings,
 )
 from epifalcon.methods.networks import ContactGraphs
-from epifalcon.mobility.clock import Clock
-from tests.oracles.cities import cities, random_traces
+from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 
 
@@ -81,17 +78,3 @@ def test_the_network_is_the_papers_equation_on_dense_walks(city, layers, steps):
     )
     for one, two in zip(mine, theirs, strict=True):
         assert torch.allclose(torch.zeros_like(two) if one is None else one, two)
-
-
-def test_what_is_kept_of_an_input_is_that_inputs_own():
-    traces = random_traces(4, 12, 3, Clock(8.0, 3))
-    network, status = network_of(traces), torch.zeros(12)
-    inputs = [torch.randn(12, 3, 3).double() for _ in range(3)]
-    first = [network(x, status) for x in inputs]
-    for x, found in zip(inputs, first, strict=True):
-        assert torch.equal(network(x, status), found)
-        assert torch.allclose(found, dense_odds(network, traces, x))
-    again = copy.deepcopy(network)
-    del inputs[0], x
-    fresh = torch.randn(12, 3, 3).double()
-    assert torch.allclose(again(fresh, status), dense_odds(again, traces, fresh))

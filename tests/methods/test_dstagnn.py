@@ -18,8 +18,6 @@ from epifalcon.methods.dstagnn import (
     day_profiles,
     similarities,
 )
-from epifalcon.mobility.clock import Clock
-from tests.methods import tiny
 from tests.oracles.cities import cities
 from tests.oracles.dense_graphs import chebyshev, matrix, off_diagonal
 from tests.studies import town
@@ -62,12 +60,6 @@ def test_chebyshev_terms_are_the_dense_ones_on_the_support(seed, people, most, o
     for term, whole in zip(graph.chebyshev, dense, strict=True):
         found = matrix(graph.edges, term).double()
         torch.testing.assert_close(found, whole * on, atol=1e-6, rtol=1e-5)
-
-
-def test_the_diagonal_is_where_it_is_said_to_be():
-    graph, _, _ = graph_of(3, 7)
-    assert graph.edges.source[-7:].tolist() == list(range(7))
-    assert graph.edges.target[-7:].tolist() == list(range(7))
 
 
 def test_attention_over_days_is_torch_s_with_the_scores_of_the_block_before():
@@ -203,15 +195,6 @@ def test_the_usual_settings_are_near_enough_on_a_town_s_company():
     assert np.corrcoef(usual, exact)[0, 1] > 0.999
 
 
-def test_equal_people_are_quite_alike_and_strangers_not_at_all():
-    days = np.eye(4)[None].repeat(2, 0)
-    other = np.zeros((1, 4, 8))
-    other[0, :, 4:] = np.eye(4)
-    profiles = np.concatenate([np.pad(days, ((0, 0), (0, 0), (0, 4))), other])
-    found = similarities(profiles, all_pairs(3), EXACT)
-    np.testing.assert_allclose(found, [1, 0, 0], atol=1e-9)
-
-
 @settings(deadline=None, derandomize=True, max_examples=20)
 @given(cities())
 def test_profiles_hold_the_log_of_company(city):
@@ -223,12 +206,3 @@ def test_profiles_hold_the_log_of_company(city):
             others = (here == region).sum() - 1 if region >= 0 else 0
             seen = found[person, slot // per_day, slot % per_day]
             assert seen == pytest.approx(np.log1p(others), abs=1e-6)
-
-
-def test_nobody_met_means_nobody_alike():
-    alone = tiny.city(np.tile(np.arange(3), (8, 1)), Clock(6.0, 2), 3)
-    found = similarities(day_profiles(alone), all_pairs(3), EXACT)
-    np.testing.assert_allclose(found, 0, atol=1e-12)
-    assert similarities(
-        day_profiles(alone), np.empty((2, 0), np.int64), EXACT
-    ).shape == (0,)

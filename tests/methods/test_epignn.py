@@ -71,13 +71,3 @@ def test_the_same_for_all_known_people_is_told_from_nothing_known():
     tests = [(0, False, 23), (1, False, 23)]
     assert features(tests)[:, 0].tolist() == [[1, 0], [1, 0], [0, 0], [0, 0]]
     assert features([])[:, 0].tolist() == [[0, 0]] * 4
-
-
-def test_only_recent_days_count():
-    tests = [(0, False, 23), (1, False, 15), (2, True, 23)]
-    assert features(tests, recent_days=2)[:, 0].tolist() == [
-        [1, 0],
-        [0, 0],
-        [0, 1],
-        [0, 0],
-    ]

@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from epifalcon.epidemic.known import Known
 from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.exposure import ExposureBoosting, ExposureLogistic, Fold
-from tests.methods.small_cities import city_of
+from tests.methods.tiny import city_of
 from tests.studies import town
 
 BOTH = [

@@ -8,7 +8,6 @@ from epifalcon.methods.networks import ContactGraphs
 from tests.oracles import pyg
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
-from tests.studies import town
 
 
 def slots_together(traces):
@@ -36,16 +35,3 @@ def test_a_layer_is_that_of_pyg_on_the_whole_graph(city, widths):
     two.backward(upstream)
     assert torch.allclose(mine.grad, their.grad, atol=2e-5)
     assert torch.allclose(layer.weight.grad.T, theirs.lin.weight.grad, atol=1e-4)
-
-
-def test_a_loop_of_one_is_pygs_own_where_slots_are_the_unit():
-    """Everybody observed in all slots: PyG's loop of 1 after a division by them."""
-    traces = town.traces()
-    layer = GraphConvolution(ContactGraphs(traces), 4, 4)
-    theirs = pyg.layer("GCNConv")(4, 4)
-    theirs.lin.weight.data = layer.weight.data.T.clone()
-    dense = torch.from_numpy(slots_together(traces)).float().fill_diagonal_(0)
-    edges = dense.nonzero().T
-    x = torch.randn(80, 4)
-    found = theirs(x, edges, dense[tuple(edges)] / traces.slots)
-    assert torch.allclose(layer(x), found, atol=1e-5)

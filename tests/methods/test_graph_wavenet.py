@@ -1,4 +1,3 @@
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,19 +103,6 @@ def test_dilations_are_those_of_the_paper_where_they_fit():
     assert dilations(2, 8) == (1,)
     assert dilations(1, 8) == (0,)
     assert dilations(40, 8) == (1, 2, 4, 8, 16, 8)
-
-
-@pytest.mark.parametrize("days", [1, 4])
-def test_contacts_count_in_every_layer_the_last_one_too(days):
-    traces = random_traces(4, 12, 3, Clock(8.0, days))
-    network = network_of(traces, adaptive="none")
-    x, status = torch.randn(12, days, 3), torch.zeros(12)
-    before = network(x, status)
-    for layer in network.layers:
-        kept = layer.graph.weight.data.clone()
-        layer.graph.weight.data[:, 4:] = 0
-        assert not torch.equal(network(x, status), before)
-        layer.graph.weight.data = kept
 
 
 def test_batch_norm_runs_over_people_and_days():

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -6,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from epifalcon.epidemic.known import Known, hold_back
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.epidemic.known import hold_back
 from epifalcon.methods.gat import Gat
 from epifalcon.methods.gcn import Gcn
 from epifalcon.methods.networks import ContactGraphs
@@ -142,24 +140,3 @@ def test_the_skip_connection_adds_a_linear_map_of_the_own_input(cls):
 def test_with_the_skip_connection_training_finds_what_averages_hide(cls, without):
     assert tiny.ranks_the_own_input(cls) > 0.95
     assert tiny.ranks_the_own_input(cls, skip=False) < without
-
-
-@pytest.mark.parametrize("positives", [0, 1, 19, 20])
-def test_too_few_of_a_kind_are_refused(positives):
-    city = tiny.odd_cities()["one region"]
-    with pytest.raises(DataError, match=r"tested (positive|negative)"):
-        Tiny(QUICK).fit(city, tiny.odd_tests(positives))
-
-
-def test_two_of_a_kind_are_enough():
-    city = tiny.odd_cities()["one region"]
-    person = np.arange(4, dtype=np.int32)
-    tests = Known(30, person, person < 2, np.full(4, 3, np.int32))
-    for kind in (QUICK, EMBEDDED):
-        risk = Reader(kind).fit(city, tests).predict_proba()
-        assert ((risk >= 0) & (risk <= 1)).all()
-
-
-def test_nobody_left_to_learn_from_is_refused():
-    with pytest.raises(SettingsError, match="nobody is left to learn from"):
-        tiny.fitted(settings=replace(QUICK, validation_share=1.0))

@@ -5,7 +5,7 @@ import pytest
 
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
@@ -118,14 +118,6 @@ def test_late_traces_are_read_in_the_slots_of_the_outbreak():
     unseen[: -late.slots] = -1
     blank = type(traces)(unseen, traces.clock, traces.regions)
     np.testing.assert_array_equal(oracle(late, truth), oracle(blank, truth))
-
-
-def test_it_is_no_method():
-    traces, _ = outbreak()
-    assert Oracle.kind == "ceiling"
-    assert "no method" in Oracle.title
-    with pytest.raises(SettingsError, match="truth"):
-        oracle(traces, None)
 
 
 def test_another_city_s_truth_is_refused():

@@ -8,14 +8,6 @@ from epifalcon.errors import SettingsError
 from epifalcon.methods import registry
 from epifalcon.methods.base import Method
 
-PAPER = {
-    *("dct", "gcn", "gat", "unimp", "unimp-bare", "epignn", "stgcn", "dcrnn"),
-    *("graph-wavenet", "d2stgnn", "dstagnn", "fedpregnn", "hgnn", "falcon"),
-}
-REFERENCES = {
-    *("soft-dct", "soft-dct-ratio", "duration-dct", "exposure-logistic"),
-    *("exposure-boosting", "mean-field", "hbp", "falcon-field"),
-}
 OWN = """
 import numpy as np
 from epifalcon.methods.registry import register
@@ -39,13 +31,6 @@ def as_before(monkeypatch):
 
 def test_names_and_properties_that_commands_rely_on():
     entries = [registry.entry(name) for name in registry.names()]
-    kinds = {
-        kind: {one.name for one in entries if one.kind == kind}
-        for kind in ("paper", "reference", "ceiling")
-    }
-    assert kinds["paper"] == PAPER
-    assert kinds["reference"] == REFERENCES
-    assert kinds["ceiling"] == {"oracle", "hbp-true-factors"}
     assert {one.name for one in entries if one.is_federated} == {
         "falcon",
         "falcon-field",

@@ -10,7 +10,6 @@ from epifalcon.methods.stgcn import (
     StgcnNetwork,
     StgcnSettings,
     kernel_for,
-    side_by_side,
 )
 from epifalcon.mobility.clock import Clock
 from tests.oracles import pyg
@@ -41,20 +40,6 @@ def test_the_graph_convolution_is_that_of_pyg_day_by_day(city, terms):
     one.backward(upstream)
     two.backward(upstream)
     assert torch.allclose(mine.grad, their.grad, atol=1e-5)
-
-
-@settings(deadline=None, derandomize=True, max_examples=25)
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3))
-def test_windows_stand_side_by_side(kernel, dilation, more):
-    torch.manual_seed(0)
-    days = 1 + (kernel - 1) * dilation + more
-    x = torch.randn(2, days, 3, dtype=torch.float64, requires_grad=True)
-    found = side_by_side(x, kernel, dilation)
-    for day in range(more + 1):
-        wanted = torch.cat([x[:, day + k * dilation] for k in range(kernel)], 1)
-        assert torch.equal(found[:, day], wanted)
-    assert found.shape[1] == more + 1
-    assert torch.autograd.gradcheck(lambda y: side_by_side(y, kernel, dilation), x)
 
 
 @pytest.mark.parametrize("inputs", [2, 3, 5])

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.methods.training import TRAINING, Checkpointer, train
 from epifalcon.store import Origin
 from tests.faults import Killed, disk, killed_at
@@ -196,8 +196,3 @@ def test_a_loss_that_is_not_finite_is_an_error():
 
     with pytest.raises(DataError, match="tiny: the loss of step 1 is not a finite"):
         tiny.fitted(Wild)
-
-
-def test_a_negative_seed_is_refused():
-    with pytest.raises(SettingsError, match="seed=-1"):
-        tiny.fitted(seed=-1)

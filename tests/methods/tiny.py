@@ -133,3 +133,19 @@ def ranks_the_own_input(cls, **more):
     method = Shown(steps=60, learning_rates=(0.05,), seed=1, **more)
     risk = method.fit(traces, known).predict_proba()
     return roc_auc_score(infected[120:], risk[120:])
+
+
+def city_of(by_slot, days=1):
+    """A city from region ids (slots, people), as many slots a day as fit."""
+    ids = np.array(by_slot, np.int32)
+    regions = Regions("area", np.zeros((max(int(ids.max()) + 1, 1), 2)))
+    return Traces(ids, Clock(24 * days / len(ids), days), regions)
+
+
+def results_of(*results):
+    """Tests in slot 0 from everybody's result: 1, 0, or -1 for none."""
+    status = np.array(results)
+    person = np.flatnonzero(status >= 0).astype(np.int32)
+    return Known(
+        len(status), person, status[person] == 1, np.zeros(len(person), np.int32)
+    )

@@ -62,12 +62,6 @@ def test_the_line_is_least_squares_over_a_week_and_never_below_zero():
     assert told[2, -1] == 0
 
 
-def test_a_single_day_goes_on_as_it_is():
-    past = np.array([[3.0], [0.0]])
-    for rival in forecast.RIVALS.values():
-        np.testing.assert_allclose(rival(past, 2), [[3, 3], [0, 0]], rtol=1e-12)
-
-
 def test_the_citys_trend_is_exact_where_all_regions_share_one_curve():
     part = np.array([0.5, 0.3, 0.2, 0.0])
     curve = 40 * np.exp(0.1 * np.arange(14))

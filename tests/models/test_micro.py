@@ -236,12 +236,6 @@ def test_extreme_logits_give_finite_losses():
     assert gradient.tolist() == [[0, 0], [1, -1], [0, 0]]
 
 
-def test_columns_of_dropout_are_independent():
-    zero = micro.kept(np.arange(20_000), 8, 0.5, key=9) == 0
-    correlation = np.corrcoef(zero.T) - np.eye(8)
-    assert np.abs(correlation).max() < 4.5 / 20_000**0.5
-
-
 def test_loss_of_people_who_are_not_asked_is_nothing():
     logits = torch.tensor([[1.0, 2.0], [torch.inf, 0.0]], dtype=F64)
     loss, weight, gradient = micro.loss_and_gradient(
