@@ -59,21 +59,6 @@ def test_sizes_degrees_and_the_transposed_rows_are_those_of_the_matrix(inc):
     ]
 
 
-def test_a_person_counts_once_in_a_window_and_again_in_the_next():
-    traces = city([[0, 0, 1, 0], [0, -1, 1, 1]])
-    inc = Incidence.of(traces, HypergraphSettings(window_slots=2))
-    assert members(inc) == {0: [0, 1], 3: [0], 4: [0, 1]}
-    assert inc.edge_region.tolist() == [0, 0, 1]
-    assert inc.edge_window.tolist() == [0, 1, 1]
-    assert inc.degree.tolist() == [3, 2]
-
-
-def test_nobody_seen_gives_no_edges():
-    inc = Incidence.of(city([[-1, -1], [-1, -1]]))
-    assert (inc.edges, inc.pairs, inc.degree.tolist()) == (0, 0, [0, 0])
-    assert inc.by_person.start.tolist() == [0, 0, 0]
-
-
 @quick
 @given(cities(), st.data())
 def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
@@ -87,14 +72,6 @@ def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
     assert np.array_equal(cohort.edge_key, view.edge_key)
     assert view.people == len(people)
     assert np.array_equal(view.degree, Incidence.of(traces).degree[people])
-
-
-def test_memory_mapped_traces_give_the_same(tmp_path):
-    traces = city([[0, 0, 1, 0], [0, -1, 1, 1]])
-    np.save(tmp_path / "ids.npy", traces.by_slot)
-    mapped = np.load(tmp_path / "ids.npy", mmap_mode="r")
-    again = Traces(mapped, traces.clock, traces.regions)
-    assert members(Incidence.of(again)) == members(Incidence.of(traces))
 
 
 def test_a_window_must_divide_the_trace():

@@ -103,13 +103,6 @@ def test_rows_of_any_layout_are_read_as_they_are_seen():
     torch.testing.assert_close(start.grad[:, 0], torch.tensor([0.5, 1, 0.5]).double())
 
 
-def test_no_edges_and_no_columns():
-    empty = by_hand(2, [])
-    assert sum_to_edges(rows(2, 3), empty).shape == (0, 3)
-    assert torch.equal(edge_to_node(rows(0, 3), empty), torch.zeros(2, 3).double())
-    assert node_to_edge(rows(2, 0), by_hand(2, [[0, 1]])).shape == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("x", "told"),
     [

@@ -216,16 +216,6 @@ def test_daily_exposure_is_what_loops_over_the_traces_find(traces, seed):
     np.testing.assert_allclose(found, expected, rtol=2e-7)
 
 
-def test_daily_exposure_of_a_case_worked_by_hand():
-    # 0 untested, 1 positive, 2 and 3 negative; 0 is with 1 and 2, then unseen.
-    traces = city_of([[0, 0, 0, 1], [-1, 1, 1, 1]])
-    found = daily_exposure(traces, np.array([-1, 1, 0, 0], np.int8))[:, 0]
-    np.testing.assert_allclose(found[0], [1 / 2, 1 / 2, np.log(3), 1 / 2], rtol=1e-6)
-    # 3 is alone first and then with 1 and 2; of its 3 others 2 are tested.
-    expected = [3 / 2 / 4, 3 / 2 / 4, np.log(3) / 2, 1]
-    np.testing.assert_allclose(found[3], expected, rtol=1e-6)
-
-
 @CASES
 @given(cities(), st.integers(0, 2**32), st.integers(0, 11))
 def test_a_persons_own_test_moves_no_bit_of_its_row(traces, seed, person):

@@ -6,12 +6,10 @@ from epifalcon.methods.graph_wavenet import (
     GraphWaveNet,
     GraphWaveNetSettings,
     LowRankAdaptive,
-    WaveLayer,
     dilations,
 )
 from epifalcon.methods.networks import ContactGraphs
-from epifalcon.mobility.clock import Clock
-from tests.oracles.cities import cities, random_traces
+from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 
 FORMS = ["low-rank", "none"]
@@ -103,14 +101,3 @@ def test_dilations_are_those_of_the_paper_where_they_fit():
     assert dilations(2, 8) == (1,)
     assert dilations(1, 8) == (0,)
     assert dilations(40, 8) == (1, 2, 4, 8, 16, 8)
-
-
-def test_batch_norm_runs_over_people_and_days():
-    traces = random_traces(4, 12, 3, Clock(8.0, 6))
-    torch.manual_seed(0)
-    layer = WaveLayer(1, 1, GraphWaveNetSettings(width=4, adaptive="none"))
-    found = layer(torch.randn(12, 6, 4), [ContactGraphs(traces).contacts.mean])
-    assert found.shape == (12, 5, 4)
-    assert torch.allclose(found.mean((0, 1)), torch.zeros(4), atol=1e-5)
-    assert torch.allclose(found.var((0, 1), correction=0), torch.ones(4), atol=1e-3)
-    assert found.mean(0).abs().max() > 0.01

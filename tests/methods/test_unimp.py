@@ -7,12 +7,9 @@ from epifalcon.methods.networks import ContactGraphs
 from epifalcon.methods.unimp import (
     GraphTransformer,
     Results,
-    Unimp,
-    UnimpBare,
 )
 from tests.oracles import pyg
 from tests.oracles.cities import cities
-from tests.studies import town
 
 
 def pygs(layer, near, width_in, shape):
@@ -71,15 +68,3 @@ def test_a_step_of_training_hides_results_drawn_anew():
     # Five standard deviations of the share.
     assert one.float().mean() == pytest.approx(0.75, abs=0.0155)
     assert Results(3, hidden=0.0)(status).abs().sum(1).all()
-
-
-def test_unimp_reads_results_and_the_bare_one_does_not():
-    graphs, x = ContactGraphs(town.traces()), torch.randn(80, 5, 4)
-    status = torch.full((80,), -1)
-    other = status.clone()
-    other[::3] = 1
-    for cls, reads in ((Unimp, True), (UnimpBare, False)):
-        network = cls().network(graphs, 4).eval()
-        same = torch.equal(network(x, status), network(x, other))
-        assert same is not reads
-        assert cls.reads_results is reads

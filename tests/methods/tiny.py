@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import nn
 
 from epifalcon.epidemic.known import Known
@@ -108,31 +107,6 @@ def tells_houses_apart(risk):
     untested = np.flatnonzero(np.arange(128) % 8 >= 4)
     infected = untested // 8 % 2 == 0
     return risk[untested][infected].min() > risk[untested][~infected].max()
-
-
-def ranks_the_own_input(cls, **more):
-    """AUC of untested people in a crowd, where only the own input tells anything.
-
-    Everybody is always in one region, so that averages over contacts are the same
-    for all, and one channel of the input is the label with some noise.
-    """
-    rng = np.random.default_rng(5)
-    infected = rng.random(200) < 0.4
-    own = (infected + rng.normal(0, 0.3, 200)).astype(np.float32)
-
-    traces = city(np.zeros((4, 200)), Clock(6.0, 1), 1)
-    tested = np.arange(120, dtype=np.int32)
-    known = Known(200, tested, infected[:120], np.full(120, 3, np.int32))
-
-    class Shown(cls):
-        def features(self, _traces, _known):
-            shown = torch.zeros(200, 1, 4)
-            shown[:, 0, 0] = torch.from_numpy(own)
-            return shown
-
-    method = Shown(steps=60, learning_rates=(0.05,), seed=1, **more)
-    risk = method.fit(traces, known).predict_proba()
-    return roc_auc_score(infected[120:], risk[120:])
 
 
 def city_of(by_slot, days=1):
