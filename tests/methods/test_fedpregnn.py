@@ -102,7 +102,7 @@ def test_a_round_is_a_step_down_the_mean_loss(kind):
     made.step(0)
     who = torch.from_numpy(made.clients)
     graphs = made._graphs(made.clients)
-    shared = {name: before[name].requires_grad_() for name in ("model", "items")}
+    shared = {name: before[name].requires_grad_() for name in ("model", "items", "own")}
     weights = made.layout.views(shared["model"].expand(len(who), -1))
     odds = log_odds(weights, shared["items"][graphs.item], before["own"][who], graphs)
     share = np.mean(town.known().status[made.clients] == 1)
@@ -110,6 +110,11 @@ def test_a_round_is_a_step_down_the_mean_loss(kind):
         odds + float(np.log(share / (1 - share))), made._infected[who]
     )
     loss.backward()
+    own = shared.pop("own")
+    # The loss is a mean over devices, each of which descends on its own loss.
+    wanted = own.detach() - kind.own_rate * len(who) * own.grad
+    assert torch.allclose(made.parameters()["own"], wanted, atol=1e-6)
+    assert own.grad.any()
     for name, one in shared.items():
         wanted = one.detach() * (1 - 0.01) - one.grad
         assert torch.allclose(made.parameters()[name], wanted, atol=1e-5)
