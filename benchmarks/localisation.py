@@ -24,8 +24,8 @@ from epifalcon.evaluation.attacks.recurrence import recurrence
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.mobility.markov import mobility_model
-from epifalcon.privacy.pseudo.generators import generate
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_generators import generate
+from epifalcon.privacy.pseudo_traces import PseudoSettings
 from epifalcon.streams import Streams
 from tests.oracles import localisation_loop as plain
 

@@ -19,9 +19,8 @@ from epifalcon.epidemic.seir import simulate
 from epifalcon.mobility.markov import mobility_model
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.domains import epidemic_domains
-from epifalcon.privacy.pseudo.generators import generate
-from epifalcon.privacy.pseudo.record import PseudoSettings, PseudoTraces
+from epifalcon.privacy.pseudo_generators import epidemic_domains, generate
+from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
 from tests.oracles.pseudo_loop import walk_person

@@ -27,8 +27,7 @@ from epifalcon.belief_propagation.transmission import Factor
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import auc
+from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.field.course import Course, run_in_process

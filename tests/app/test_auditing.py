@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from epifalcon.evaluation.attacks import upload_notes
+from epifalcon.evaluation.attacks import upload_recorder
 from epifalcon.evaluation.audit import field_canaries, releases
 from epifalcon.studies import auditing
 from tests.app.conftest import QUICK, TINY
@@ -149,7 +149,7 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
 
 @pytest.mark.usefixtures("no_pictures")
 def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
-    monkeypatch.setattr(upload_notes, "_SCHEMA", 99)
+    monkeypatch.setattr(upload_recorder, "_SCHEMA", 99)
     assert run_town("--mode", "paper", "--quiet", "--record-view", 5).code == 0
     monkeypatch.undo()
     said = epifalcon("audit", tmp_path / "run")
@@ -194,7 +194,7 @@ def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
 
 @pytest.mark.parametrize("mode", ["off", "local"])
 def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, mode):
-    few = field_canaries.FieldAuditSettings(canaries=60, around=10)
+    few = releases.AuditSettings(canaries=60, around=10)
 
     def audited(heard, seed, progress):
         return field_canaries.audit_field_releases(heard, seed, few, progress)

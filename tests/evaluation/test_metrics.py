@@ -2,16 +2,23 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
+from sklearn.calibration import calibration_curve
 
 from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import (
     CALIBRATION,
     Metrics,
     MetricSettings,
+    calibration_error,
+    curve,
     evaluate,
+    log_loss,
+    need_both,
+    sums_by_bin,
 )
 from tests.evaluation.rankings import rankings
 from tests.oracles import metrics_loop
@@ -20,11 +27,56 @@ CASES = settings(max_examples=60, deadline=None, derandomize=True)
 RECALLS = st.sampled_from([0.0, 0.1, 0.5, 2 / 3, 1 - 1 / 3, 0.825, 1.0])
 
 
-def worked() -> Metrics:
-    """Ten people; the table in ``explanation-metrics`` of the docs."""
-    scores = [0.9, 0.8, 0.8, 0.6, 0.5, 0.5, 0.5, 0.3, 0.2, 0.1]
-    truth = [1, 1, 0, 0, 1, 0, 0, 1, 0, 0]
-    return evaluate(scores, truth, 0.7, MetricSettings(budget=0.2, bins=2))
+@CASES
+@given(rankings())
+def test_the_points_are_those_of_sklearn(case):
+    ranked = curve(case.scores, case.truth)
+    precision, recall, threshold = sklearn_metrics.precision_recall_curve(
+        case.truth, case.scores
+    )
+    # sklearn runs upwards and adds the made-up point (0, 1).
+    np.testing.assert_array_equal(ranked.score, threshold[::-1])
+    np.testing.assert_allclose(ranked.precision, precision[:-1][::-1])
+    np.testing.assert_allclose(ranked.recall, recall[:-1][::-1])
+    false_positives = np.cumsum(ranked.negatives)
+    np.testing.assert_array_equal(ranked.false_positives, false_positives)
+
+
+def test_infinite_scores_and_other_kinds_of_numbers_rank():
+    ranked = curve([-np.inf, np.inf, 0.0, np.inf, -0.0], [0, 1, 1, 0, 0])
+    assert ranked.score.tolist() == [np.inf, 0, -np.inf]
+    assert ranked.positives.tolist() == [1, 1, 0]
+    same = curve(np.array([3, 1], np.uint8), np.array([True, False]))
+    assert same.score.tolist() == [3, 1]
+    assert curve(torch.tensor([0.5, 0.25]), torch.tensor([1, 0])).score[0] == 0.5
+    assert curve([True, False, True], [1.0, 0.0, 0.0]).positives.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "truth", "told"),
+    [
+        ([], [], "nobody to evaluate"),
+        ([0.1, 0.2], [1], "scores has 2, truth has 1"),
+        ([0.1, np.nan, np.nan], [1, 0, 1], "2 NaN, the first at position 1"),
+        ([[0.1, 0.2]], [1, 0], "one number for each person"),
+        ([1j, 0], [1, 0], "one number for each person"),
+        ([0.1, 0.2], ["1", "0"], "one number for each person"),
+        ([0.1, 0.2], [2, 0], "truth holds 2, expected only 0 and 1"),
+        ([0.1, 0.2], [np.nan, 0], "truth holds nan"),
+    ],
+)
+def test_bad_input_is_refused(scores, truth, told):
+    with pytest.raises(DataError, match=told):
+        curve(scores, truth)
+
+
+def test_one_kind_of_people_is_refused_where_both_are_needed():
+    none, all_ = curve([0.1, 0.2], [0, 0]), curve([0.1, 0.2], [1, 1])
+    with pytest.raises(DataError, match="no infected person among the tested"):
+        need_both(none, "the tested")
+    with pytest.raises(DataError, match="all of those scored are infected"):
+        need_both(all_)
+    assert np.isnan(none.recall).all()
 
 
 def test_a_case_by_hand():
@@ -36,7 +88,10 @@ def test_a_case_by_hand():
     #     .3        8       4      4/8        1      8/12    6/10
     #     .2        9       4      4/9        1      8/13    5/10
     #     .1       10       4      4/10       1      8/14    4/10
-    made = worked()
+    # The table in ``explanation-metrics`` of the docs.
+    scores = [0.9, 0.8, 0.8, 0.6, 0.5, 0.5, 0.5, 0.3, 0.2, 0.1]
+    truth = [1, 1, 0, 0, 1, 0, 0, 1, 0, 0]
+    made = evaluate(scores, truth, 0.7, MetricSettings(budget=0.2, bins=2))
     assert (made.people, made.infected, made.prevalence) == (10, 4, 0.4)
     # Pairs won by the infected at .9, .8, .5, .3: 6, 5.5, 3 and 2 of 6.
     assert made.auc == pytest.approx(16.5 / 24)
@@ -140,21 +195,15 @@ def test_a_rounded_recall_asks_for_no_extra_person():
     assert evaluate(np.linspace(1, 0, 13), truth, recall).dep == 1
 
 
-def test_without_an_infected_person_what_needs_one_is_undefined():
-    made = evaluate([0.1, 0.4, 0.3], [0, 0, 0], 0.825)
+def test_what_needs_people_of_both_kinds_is_undefined_without_them():
     needing = ["auc", "dep", "dep_best", "f1", "f1_threshold", "accuracy_at_f1", "bep"]
     needing += ["average_precision", "recall_at_budget"]
-    for field in dataclasses.fields(Metrics):
-        undefined = getattr(made, field.name) is None
-        assert undefined == (field.name in needing), field.name
-    assert (made.prevalence, made.accuracy, made.precision_at_budget) == (0, 1, 0)
-
-
-def test_without_a_healthy_person_only_the_auc_is_undefined():
-    made = evaluate([0.1, 0.4, 0.3], [1, 1, 1], 0.825)
-    for field in dataclasses.fields(Metrics):
-        assert (getattr(made, field.name) is None) == (field.name == "auc"), field.name
-    assert (made.dep, made.f1, made.accuracy, made.bep) == (1, 1, 1, 1)
+    for truth, undefined in (([0, 0, 0], needing), ([1, 1, 1], ["auc"])):
+        made = evaluate([0.1, 0.4, 0.3], truth, 0.825)
+        for field in dataclasses.fields(Metrics):
+            missing = getattr(made, field.name) is None
+            assert missing == (field.name in undefined), field.name
+        assert (made.prevalence, made.accuracy) == (truth[0], 1)
 
 
 def test_counts_have_no_calibration():
@@ -172,3 +221,42 @@ def test_the_budget_is_rounded_down_but_buys_a_test():
     assert MetricSettings(budget=0.05).tests(9443) == 472
     assert MetricSettings(budget=0.05).tests(3) == 1
     assert MetricSettings(budget=1.0).tests(7) == 7
+
+
+@CASES
+@given(rankings(both=False), st.integers(1, 12))
+def test_calibration_error_is_that_of_the_loop(case, bins):
+    ranked = curve(case.scores, case.truth)
+    by_width = metrics_loop.calibration_error(
+        case.scores,
+        case.truth,
+        lambda person: metrics_loop.width_bin(case.scores[person], bins),
+    )
+    assert calibration_error(ranked, bins, "width") == pytest.approx(by_width)
+    by_mass = metrics_loop.calibration_error(
+        case.scores,
+        case.truth,
+        lambda person: metrics_loop.mass_bin(case.scores, person, bins),
+    )
+    assert calibration_error(ranked, bins, "mass") == pytest.approx(by_mass)
+
+
+@pytest.mark.parametrize(
+    ("binning", "theirs"), [("width", "uniform"), ("mass", "quantile")]
+)
+def test_the_reliability_curve_is_sklearns(binning, theirs):
+    rng = np.random.default_rng(0)
+    risk = rng.random(1000) ** 2
+    truth = rng.random(1000) < risk
+    risks, infected, people = sums_by_bin(curve(risk, truth), 10, binning)
+    share, mean = calibration_curve(truth, risk, n_bins=10, strategy=theirs)
+    np.testing.assert_allclose(infected / people, share)
+    np.testing.assert_allclose(risks / people, mean)
+    assert people.sum() == 1000
+    if binning == "mass":
+        assert (people == 100).all()
+
+
+def test_a_sure_mistake_costs_much_but_not_infinity():
+    assert log_loss(curve([0.0, 0.0], [1, 0])) == pytest.approx(-np.log(1e-7) / 2)
+    assert log_loss(curve([1.0], [0])) == pytest.approx(16.118, abs=1e-3)

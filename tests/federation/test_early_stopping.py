@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import auc
+from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.federation.early_stopping import (
     EarlyStopping,
     Look,

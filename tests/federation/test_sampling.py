@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.evaluation.attacks.upload_notes import Notes, PublicTerms
-from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
+from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker, PublicTerms
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import (
     Begin,
@@ -134,7 +133,7 @@ def test_noise_has_the_plans_variance_on_every_channel():
     rounds, squares, gradients = 3, [], []
     for seed in range(12):
         notes = noted(made, rounds, seed)
-        true = np.isin(notes.code, true_codes(whole, notes))
+        true = is_true(whole, notes)
         squares.append(notes.energy[:, ~true] / (16 * rounds))
         # Person 20 was never tested: its gradient is noise alone.
         assert whole.status[20] == -1
@@ -147,10 +146,11 @@ def test_noise_has_the_plans_variance_on_every_channel():
     assert abs(np.mean(gradients) / count - sigma**2) < error
 
 
-def true_codes(whole, notes):
+def is_true(whole, notes):
     mine = whole.incidence.restrict(notes.people.astype(np.int32))
-    places = notes.terms.regions * notes.terms.windows
-    return np.repeat(mine.edge_key, mine.size) + mine.by_edge.index * np.int64(places)
+    places = np.int64(notes.terms.regions * notes.terms.windows)
+    true = np.repeat(mine.edge_key, mine.size) + mine.by_edge.index * places
+    return np.isin(notes.person * places + notes.key, true)
 
 
 @pytest.mark.parametrize("window_slots", [1, 3])
@@ -200,7 +200,7 @@ def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own():
     sigma, scaled = made[2].presence.sigma, []
     for seed in range(6):
         notes = noted(made, 1, seed)
-        true = np.isin(notes.code, true_codes(made[0], notes))
+        true = is_true(made[0], notes)
         scaled.append((notes.presence - true) / sigma)
     scaled = np.concatenate(scaled)
     assert abs(scaled.mean()) < 4 / np.sqrt(len(scaled))

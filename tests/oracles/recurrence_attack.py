@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 
 
 def recurrence_error(made: PseudoTraces, rng: np.random.Generator) -> float:

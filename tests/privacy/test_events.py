@@ -73,7 +73,7 @@ def test_a_receipt_survives_plain_values_whatever_numbers_made_it():
     [
         "privacy.events",
         "privacy.accounting",
-        "evaluation.curves",
+        "evaluation.metrics",
         "evaluation.audit.bounds",
         "logistic",
     ],

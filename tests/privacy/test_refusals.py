@@ -13,8 +13,7 @@ from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
 from epifalcon.privacy.ledger import Budget
 from epifalcon.privacy.perturb import UploadMechanism
-from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 
 
 def uploads(**given):

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import evaluate
+from epifalcon.evaluation.metrics import curve, evaluate
 from epifalcon.experiments.measurements import (
     SCALINGS,
     Measured,

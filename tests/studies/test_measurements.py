@@ -6,16 +6,13 @@ import pytest
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError
-from epifalcon.evaluation.calibration import reliability
-from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.metrics import curve
 from epifalcon.experiments.measurements import (
-    BINS,
     RECALLS,
     Failed,
     Measured,
     Training,
     precision_at_recalls,
-    reliability_sums,
 )
 from tests.studies.measured_figures import measured
 
@@ -66,14 +63,3 @@ def test_precision_is_that_of_the_threshold_which_reaches_the_recall():
                 break
     np.testing.assert_allclose(precision_at_recalls(curve(scores, truth)), expected)
     assert np.isnan(precision_at_recalls(curve([0.1], [False]))).all()
-
-
-def test_sums_are_those_of_the_reliability_curve():
-    rng = np.random.default_rng(2)
-    risk = np.append(rng.random(500), [0.0, 1.0])
-    ranked = curve(risk, rng.random(502) < risk)
-    sums, points = reliability_sums(ranked), reliability(ranked, BINS, "width")
-    held = sums[2] > 0
-    np.testing.assert_allclose(sums[0][held] / sums[2][held], points.mean_risk)
-    np.testing.assert_allclose(sums[1][held] / sums[2][held], points.infected_share)
-    assert sums[2].sum() == 502

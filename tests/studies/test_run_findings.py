@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.metrics import evaluate
+from epifalcon.evaluation.metrics import curve, evaluate
 from epifalcon.experiments import run_plots
 from epifalcon.experiments.run_methods import Evaluation
 from epifalcon.experiments.run_tables import findings, top_count, who_is_found

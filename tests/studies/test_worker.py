@@ -12,7 +12,7 @@ import pytest
 
 from epifalcon import store
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
-from epifalcon.evaluation.curves import curve
+from epifalcon.evaluation.metrics import curve
 from epifalcon.experiments.measurements import (
     Failed,
     Followed,

@@ -22,8 +22,7 @@ from epifalcon.models.settings import (
     RegionSettings,
     TrainingSettings,
 )
-from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 
 SEED = 5
 FALCON = PredictionSettings(

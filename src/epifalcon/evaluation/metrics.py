@@ -1,23 +1,31 @@
-"""The paper's five metrics and the common ones beside them.
+"""Rankings of people against the truth, and the metrics of a ranking.
 
-``evaluate`` computes all of them for one ranking, with None for undefined. The page
-``explanation-metrics`` of the docs gives the reasons and a worked example.
+No threshold can separate people with equal scores, so they form one group (``Curve``),
+and the order in which people are listed cannot change a result. ``evaluate`` computes
+the paper's five metrics and the common ones beside them, with None for undefined. The
+page ``explanation-metrics`` of the docs gives the reasons and a worked example.
+
+>>> ranked = curve([0.9, 0.5, 0.5, 0.1], [True, True, False, False])
+>>> ranked.precision.round(3).tolist()
+[1.0, 0.667, 0.5]
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from epifalcon.checks import unit_interval, whole
-from epifalcon.errors import SettingsError
-from epifalcon.evaluation import calibration
-from epifalcon.evaluation.curves import Curve, curve
+from epifalcon.checks import same_length, unit_interval, whole
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.logistic import LOG_LOSS_CLIP
 from epifalcon.settings import as_plain
-from epifalcon.types import Floats, Mask
+from epifalcon.types import Counts, Floats, Mask, Probabilities
 
+Binning = Literal["width", "mass"]
+"""Bins of equal width on [0, 1], or of equally many people."""
 CALIBRATION = ("brier", "log_loss", "ece", "ece_mass", "mean_risk")
 """The metrics that need probabilities."""
 _NEED_INFECTED = (
@@ -25,6 +33,141 @@ _NEED_INFECTED = (
     *("average_precision", "recall_at_budget"),
 )
 _SLACK = 1e-12
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Infected and other people at each distinct score, all arrays (thresholds,)."""
+
+    score: Floats
+    """Distinct scores in falling order."""
+    positives: Counts
+    """Infected people at each score."""
+    negatives: Counts
+    """Other people at each score."""
+
+    def __post_init__(self) -> None:
+        for array in (self.score, self.positives, self.negatives):
+            array.setflags(write=False)
+
+    @cached_property
+    def true_positives(self) -> Counts:
+        """Infected people at or above each score."""
+        return np.cumsum(self.positives, dtype=np.int64)
+
+    @cached_property
+    def false_positives(self) -> Counts:
+        """Other people at or above each score."""
+        return np.cumsum(self.negatives, dtype=np.int64)
+
+    @cached_property
+    def called(self) -> Counts:
+        """People at or above each score."""
+        return self.true_positives + self.false_positives
+
+    @property
+    def infected(self) -> int:
+        """Number of infected people."""
+        return int(self.true_positives[-1])
+
+    @property
+    def people(self) -> int:
+        """Number of people."""
+        return int(self.called[-1])
+
+    @property
+    def healthy(self) -> int:
+        """Number of people who are not infected."""
+        return self.people - self.infected
+
+    @cached_property
+    def precision(self) -> Floats:
+        """Infected share of those called at each score."""
+        return np.asarray(self.true_positives / self.called)
+
+    @property
+    def recall(self) -> Floats:
+        """Share of the infected who are called at each score; NaN without any."""
+        if not self.infected:
+            return np.full(len(self.score), np.nan)
+        return np.asarray(self.true_positives / self.infected)
+
+    @property
+    def risk(self) -> Probabilities:
+        """The scores as probabilities; ``DataError`` if they are none.
+
+        A softmax in single precision may end a rounding error outside of [0, 1].
+        """
+        high, low = float(self.score[0]), float(self.score[-1])
+        if low < -_ROUNDING or high > 1 + _ROUNDING:
+            wrong = low if low < -_ROUNDING else high
+            raise DataError(
+                f"score {wrong:g} is no probability: scores that only rank people "
+                "must be named so (probabilities=False)"
+            )
+        return np.clip(self.score, 0, 1)
+
+    def found(self, tested: int) -> float:
+        """Return the expected number of infected among the highest scores.
+
+        Where the last of the ``tested`` places falls inside a group of equal
+        scores, the people of the group are chosen at random.
+        """
+        tested = min(tested, self.people)
+        last = int(np.argmax(self.called >= tested))
+        size = self.positives[last] + self.negatives[last]
+        excess = self.called[last] - tested
+        missed = self.positives[last] * excess / size
+        return float(self.true_positives[last] - missed)
+
+
+def curve(scores: ArrayLike, truth: ArrayLike) -> Curve:
+    """Rank people by ``scores`` against ``truth``; both (people,).
+
+    A higher score means a higher risk. Scores may be any numbers, including
+    infinite ones; ``truth`` is bool or 0 and 1. Raises ``DataError`` for NaN,
+    unequal lengths and an empty list.
+    """
+    score = _numbers("scores", scores).astype(np.float64)
+    given = _numbers("truth", truth)
+    if count := np.count_nonzero(np.isnan(score)):
+        first = int(np.argmax(np.isnan(score)))
+        raise DataError(f"scores hold {count} NaN, the first at position {first}")
+    strange = (given != 0) & (given != 1)
+    if strange.any():
+        raise DataError(
+            f"truth holds {given[np.argmax(strange)]}, expected only 0 and 1"
+        )
+    infected = given.astype(np.bool_)
+    same_length(scores=score, truth=infected)
+    if not len(score):
+        raise DataError("scores and truth are empty: there is nobody to evaluate")
+    order = np.argsort(score)[::-1]
+    ranked = score[order]
+    # Not np.diff: the difference of two infinities is NaN.
+    starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
+    positives = np.add.reduceat(infected[order].astype(np.int64), starts)
+    sizes = np.diff(np.append(starts, len(score)))
+    return Curve(ranked[starts], positives, sizes - positives)
+
+
+def _numbers(name: str, values: ArrayLike) -> NDArray[Any]:
+    given: NDArray[Any] = np.asarray(values)
+    if given.ndim != 1 or given.dtype.kind not in "biuf":
+        raise DataError(
+            f"{name} of shape {given.shape} and kind {given.dtype} must be one number "
+            "for each person"
+        )
+    return given
+
+
+def need_both(ranked: Curve, who: str = "those scored") -> None:
+    """Raise ``DataError`` unless ``who`` holds infected and other people."""
+    if not ranked.infected:
+        raise DataError(f"no infected person among {who} ({ranked.people} people)")
+    if not ranked.healthy:
+        raise DataError(f"all of {who} are infected ({ranked.people} people)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +231,7 @@ class Metrics:
     mean_risk: float | None
 
     def as_plain(self) -> dict[str, Any]:
-        """The record as JSON can hold it; ``settings.build`` undoes it."""
+        """Return the record as JSON can hold it; ``settings.build`` undoes it."""
         return as_plain(self)
 
 
@@ -114,11 +257,11 @@ def evaluate(
     values: dict[str, Any] = dict.fromkeys(CALIBRATION + _NEED_INFECTED)
     if probabilities:
         values |= {
-            "brier": calibration.brier(ranked),
-            "log_loss": calibration.log_loss(ranked),
-            "ece": calibration.calibration_error(ranked, settings.bins, "width"),
-            "ece_mass": calibration.calibration_error(ranked, settings.bins, "mass"),
-            "mean_risk": calibration.mean_risk(ranked),
+            "brier": brier(ranked),
+            "log_loss": log_loss(ranked),
+            "ece": calibration_error(ranked, settings.bins, "width"),
+            "ece_mass": calibration_error(ranked, settings.bins, "mass"),
+            "mean_risk": float(sums_by_bin(ranked, 1, "width")[0, 0] / ranked.people),
         }
     found = ranked.found(tests)
     infected = ranked.infected
@@ -132,7 +275,8 @@ def evaluate(
             "f1_threshold": float(ranked.score[best]),
             "accuracy_at_f1": float(_accuracy(ranked)[best]),
             "bep": ranked.found(infected) / infected,
-            "average_precision": average_precision(ranked),
+            # The sum of (R_k - R_(k-1)) P_k over thresholds, without interpolation.
+            "average_precision": float(ranked.positives @ ranked.precision / infected),
             "recall_at_budget": found / infected,
         }
     return Metrics(
@@ -159,14 +303,6 @@ def auc(ranked: Curve) -> float:
     above = 2 * ranked.true_positives - ranked.positives
     won = int((ranked.negatives * above).sum())
     return won / (2 * ranked.infected * ranked.healthy)
-
-
-def average_precision(ranked: Curve) -> float:
-    """Return the mean precision over the infected, each at its own threshold.
-
-    The sum of (R_k - R_(k-1)) P_k over thresholds, without interpolation.
-    """
-    return float((ranked.positives * ranked.precision).sum() / ranked.infected)
 
 
 def dep(ranked: Curve, extinction_recall: float) -> float:
@@ -199,3 +335,48 @@ def _reached(ranked: Curve, extinction_recall: float) -> Mask:
 def _accuracy(ranked: Curve) -> Floats:
     wrong = ranked.called + ranked.infected - 2 * ranked.true_positives
     return np.asarray((ranked.people - wrong) / ranked.people)
+
+
+def brier(ranked: Curve) -> float:
+    """Return the mean squared difference of risk and truth; lower is better."""
+    lost = ranked.positives * (1 - ranked.risk) ** 2 + ranked.negatives * ranked.risk**2
+    return float(lost.sum() / ranked.people)
+
+
+def log_loss(ranked: Curve) -> float:
+    """Return the mean negative log likelihood in nats; lower is better.
+
+    Risks are clipped to [1e-7, 1 - 1e-7]: single precision cannot come closer to 1
+    without being 1, and one saturated mistake costs 16.1 nats, not infinity.
+    """
+    risk = np.clip(ranked.risk, LOG_LOSS_CLIP, 1 - LOG_LOSS_CLIP)
+    lost = ranked.positives * np.log(risk) + ranked.negatives * np.log1p(-risk)
+    return float(-lost.sum() / ranked.people)
+
+
+def calibration_error(ranked: Curve, bins: int, binning: Binning) -> float:
+    """Return the expected calibration error.
+
+    The mean over people of the distance between the mean risk of their bin and its
+    infected share. Bins are those of ``sums_by_bin``.
+    """
+    risk, infected, _ = sums_by_bin(ranked, bins, binning)
+    return float(np.abs(risk - infected).sum() / ranked.people)
+
+
+def sums_by_bin(ranked: Curve, bins: int, binning: Binning) -> Floats:
+    """Return the sum of risks, infected people and people of each bin: (3, bins).
+
+    With ``"width"``, bins are [k/bins, (k+1)/bins) and the last is closed. With
+    ``"mass"``, a person's bin follows from its rank; people with equal risks share a
+    bin, so the bins may hold unequal numbers.
+    """
+    risk, size = ranked.risk, ranked.positives + ranked.negatives
+    if binning == "width":
+        # k / bins is rounded as the decimal is read: 0.3 lies in the bin from 3/10.
+        chosen = np.searchsorted(np.arange(1, bins) / bins, risk, "right")
+    else:
+        rank = (ranked.people - ranked.called + size / 2) / ranked.people
+        chosen = np.minimum((rank * bins).astype(np.int64), bins - 1)
+    summed = (size * risk, ranked.positives, size)
+    return np.stack([np.bincount(chosen, one, bins) for one in summed])

@@ -2,7 +2,7 @@
 
 Seeds are outbreaks and splits of labels. An interval over seeds says what another
 outbreak may bring; an interval within one run only what other people of the same
-outbreak would have, which is narrower. Claims rest on seeds.
+outbreak would have, which is narrower. Claims rest on seeds. All intervals are 95 %.
 """
 
 import math
@@ -12,14 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
+from scipy.special import expit, logit
 
 from epifalcon.checks import same_length
-from epifalcon.errors import DataError, SettingsError
-from epifalcon.evaluation.curves import Curve
-from epifalcon.types import Counts, Floats, Mask
+from epifalcon.errors import DataError
+from epifalcon.evaluation.metrics import Curve
+from epifalcon.types import Floats, Mask
 
+LEVEL = 0.95
+"""Confidence of every interval."""
 EXACT_FLIPS = 40
 """Most pairs for which all sign flips are counted; see ``Paired.p_flip``."""
+_Z = float(stats.norm.ppf((1 + LEVEL) / 2))
+_NO_VARIANCE = 1e-24
 
 
 @dataclass(frozen=True)
@@ -27,24 +32,19 @@ class Summary:
     """Mean of one metric over seeds; the t interval is None below two values."""
 
     mean: float | None
-    sd: float | None
     low: float | None
     high: float | None
-    level: float
     count: int
     """Seeds with a value."""
-    undefined: int
-    """Seeds without one, left out."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """An estimate from one run and its interval; None where undefined."""
 
-    estimate: float | None
-    low: float | None
-    high: float | None
-    level: float
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,37 +63,34 @@ class Paired:
     cannot fall below 2 / 2^n: 0.0625 for five, 0.002 for ten. None above 40."""
 
 
-def over_seeds(values: Sequence[float | None], level: float = 0.95) -> Summary:
-    """Mean, standard deviation and t interval of one metric over seeds.
+def over_seeds(values: Sequence[float | None]) -> Summary:
+    """Return mean and t interval of one metric over seeds.
 
-    None and NaN (undefined in that seed) are left out and counted. The interval
-    is not cut at 0 or 1.
+    None and NaN (undefined in that seed) are left out. The interval is not cut at 0
+    or 1.
     """
-    _check_level(level)
     known = _known(values)
-    count, undefined = len(known), len(values) - len(known)
+    count = len(known)
     if count == 0:
-        return Summary(None, None, None, None, level, 0, undefined)
+        return Summary(None, None, None, 0)
     mean = float(known.mean())
     if count == 1:
-        return Summary(mean, None, None, None, level, 1, undefined)
-    sd = float(known.std(ddof=1))
-    half = float(stats.t.ppf((1 + level) / 2, count - 1)) * sd / math.sqrt(count)
-    return Summary(mean, sd, mean - half, mean + half, level, count, undefined)
+        return Summary(mean, None, None, 1)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, count - 1) * stats.sem(known))
+    return Summary(mean, mean - half, mean + half, count)
 
 
 def paired(
     ours: Sequence[float | None],
     theirs: Sequence[float | None],
-    level: float = 0.95,
     *,
     lower_wins: bool = False,
 ) -> Paired:
     """Compare two methods on the same seeds, given in the same order.
 
-    A pair with an undefined value is left out and counted. Pairing takes away
-    what the outbreak does to both methods alike. ``lower_wins``: of a loss or an
-    error the lower value is the better one; the difference keeps its sign.
+    A pair with an undefined value is left out. Pairing takes away what the outbreak
+    does to both methods alike. ``lower_wins``: of a loss or an error the lower value
+    is the better one; the difference has its usual sign.
     """
     if len(ours) != len(theirs):
         raise DataError(
@@ -103,20 +100,23 @@ def paired(
     gaps = [None if a is None or b is None else a - b for a, b in pairs]
     known = _known(gaps)
     # Equal figures may differ in the last bit, which is neither a win nor spread.
-    size = max((abs(a) for a in _known([*ours, *theirs])), default=0.0)
-    known[np.abs(known) <= 1e-12 * size] = 0.0
+    rounding = 1e-12 * max((abs(a) for a in _known([*ours, *theirs])), default=0.0)
+    known[np.abs(known) <= rounding] = 0.0
     better = -known if lower_wins else known
+    p_t = None
+    if len(known) > 1 and stats.sem(known) > rounding:
+        p_t = float(stats.ttest_1samp(known, 0).pvalue)
     return Paired(
-        difference=over_seeds(gaps, level),
+        difference=over_seeds(gaps),
         wins=int(np.count_nonzero(better > 0)),
         losses=int(np.count_nonzero(better < 0)),
-        p_t=_p_t(known, 1e-12 * size),
+        p_t=p_t,
         p_flip=_p_flip(known),
     )
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Holm's adjustment for several comparisons; undefined ones stay None.
+    """Return Holm's adjustment for several comparisons; undefined ones stay None.
 
     The chance of any false claim among all then stays below the level.
     """
@@ -129,78 +129,62 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def auc_interval(ranked: Curve, level: float = 0.95) -> Interval:
-    """DeLong's interval of the AUC within one run, on the logit scale.
+def auc_interval(ranked: Curve) -> Interval:
+    """Return DeLong's interval of the AUC within one run, on the logit scale.
 
     No interval where DeLong's variance is zero or undefined: a perfect ranking,
     fewer than two of a kind.
     """
-    _check_level(level)
     infected, healthy = ranked.infected, ranked.healthy
     if not (infected and healthy):
-        return Interval(None, None, None, level)
+        return Interval()
     wins = 1 - (ranked.false_positives - ranked.negatives / 2) / healthy
     losses = (ranked.true_positives - ranked.positives / 2) / infected
     auc = float((ranked.positives * wins).sum() / infected)
-    if min(infected, healthy) < 2:
-        return Interval(auc, None, None, level)
-    variance = _spread(wins, ranked.positives, auc) / infected
-    variance += _spread(losses, ranked.negatives, auc) / healthy
-    if variance <= 1e-24 or not 0 < auc < 1:
-        return Interval(auc, None, None, level)
-    z = float(stats.norm.ppf((1 + level) / 2))
-    half = z * math.sqrt(variance) / (auc * (1 - auc))
-    logit = math.log(auc / (1 - auc))
-    low, high = (1 / (1 + math.exp(-end)) for end in (logit - half, logit + half))
-    return Interval(auc, low, high, level)
+    if min(infected, healthy) < 2 or not 0 < auc < 1:
+        return Interval(auc)
+    variance = float(np.cov(wins, fweights=ranked.positives) / infected)
+    variance += float(np.cov(losses, fweights=ranked.negatives) / healthy)
+    if variance <= _NO_VARIANCE:
+        return Interval(auc)
+    half = _Z * math.sqrt(variance) / (auc * (1 - auc))
+    return Interval(
+        auc, float(expit(logit(auc) - half)), float(expit(logit(auc) + half))
+    )
 
 
-def auc_difference(
-    ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike, level: float = 0.95
-) -> Interval:
-    """AUC of ``ours`` minus that of ``theirs``, all (people,), within one run.
+def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Interval:
+    """Return the AUC of ``ours`` minus that of ``theirs``, all (people,), in one run.
 
     DeLong's interval for two rankings of the same people: what both get wrong
     alike cancels out. No interval where one kind has fewer than two people or the
     two rank alike; other outbreaks may differ by more than it says.
     """
-    _check_level(level)
-    rankings, infected = (np.asarray(ours), np.asarray(theirs)), np.asarray(truth, bool)
-    same_length(ours=rankings[0], theirs=rankings[1], truth=infected)
+    mine, other, infected = (
+        np.asarray(ours),
+        np.asarray(theirs),
+        np.asarray(truth, bool),
+    )
+    same_length(ours=mine, theirs=other, truth=infected)
     sick, healthy = int(infected.sum()), int((~infected).sum())
     if not (sick and healthy):
-        return Interval(None, None, None, level)
-    wins, losses = (
-        one - other
-        for one, other in zip(
-            *(_placements(each, infected) for each in rankings), strict=True
-        )
-    )
+        return Interval()
+    wins = _placements(mine, infected) - _placements(other, infected)
+    losses = _placements(other, ~infected) - _placements(mine, ~infected)
     gap = float(wins.mean())
     if min(sick, healthy) < 2:
-        return Interval(gap, None, None, level)
+        return Interval(gap)
     variance = float(wins.var(ddof=1) / sick + losses.var(ddof=1) / healthy)
-    if variance <= 1e-24:
-        return Interval(gap, None, None, level)
-    half = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(variance)
-    return Interval(gap, gap - half, gap + half, level)
+    if variance <= _NO_VARIANCE:
+        return Interval(gap)
+    half = _Z * math.sqrt(variance)
+    return Interval(gap, gap - half, gap + half)
 
 
-def _placements(scores: Floats, infected: Mask) -> tuple[Floats, Floats]:
-    """Each infected person's share of healthy ones below, and the other way round.
-
-    ((infected,), (healthy,)): both have the AUC as their mean; ties count half.
-    """
-    together = stats.rankdata(scores)
-    sick, healthy = infected, ~infected
-    below = together[sick] - stats.rankdata(scores[sick])
-    under = together[healthy] - stats.rankdata(scores[healthy])
-    return below / healthy.sum(), 1 - under / sick.sum()
-
-
-def _check_level(level: float) -> None:
-    if not 0 < level < 1:
-        raise SettingsError(f"level={level} must lie between 0 and 1, both excluded")
+def _placements(scores: Floats, kind: Mask) -> Floats:
+    """Return the share of the other people below each of ``kind``; ties count half."""
+    below = stats.rankdata(scores)[kind] - stats.rankdata(scores[kind])
+    return np.asarray(below / np.count_nonzero(~kind))
 
 
 def _known(values: Sequence[float | None]) -> Floats:
@@ -208,15 +192,6 @@ def _known(values: Sequence[float | None]) -> Floats:
     if np.isinf(made).any():
         raise DataError("an infinite value cannot be averaged over seeds")
     return np.asarray(made[~np.isnan(made)])
-
-
-def _p_t(gaps: Floats, rounding: float) -> float | None:
-    if len(gaps) < 2:
-        return None
-    error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
-    if error <= rounding:
-        return None
-    return float(2 * stats.t.sf(abs(float(gaps.mean())) / error, len(gaps) - 1))
 
 
 def _p_flip(gaps: Floats) -> float | None:
@@ -239,8 +214,3 @@ def _flip_sums(gaps: Floats) -> Floats:
     for gap in gaps:
         sums = np.concatenate([sums + gap, sums - gap])
     return sums
-
-
-def _spread(values: Floats, counts: Counts, mean: float) -> float:
-    total = float((counts * (values - mean) ** 2).sum())
-    return total / (int(counts.sum()) - 1)

@@ -36,7 +36,7 @@ from epifalcon.methods.registry import entry, settings_of
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import PseudoSettings
 from epifalcon.settings import as_plain, build, override, read_toml, unknown_name
 from epifalcon.types import Plain
 

@@ -20,9 +20,14 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError
-from epifalcon.evaluation import calibration
-from epifalcon.evaluation.curves import Curve
-from epifalcon.evaluation.metrics import dep
+from epifalcon.evaluation.metrics import (
+    Curve,
+    brier,
+    calibration_error,
+    dep,
+    log_loss,
+    sums_by_bin,
+)
 from epifalcon.experiments.run_folder import MEASURED, PREDICTION
 from epifalcon.methods.registry import entry, names
 from epifalcon.settings import json_text
@@ -218,9 +223,9 @@ def precision_at_recalls(ranked: Curve) -> Floats:
 def calibrated_figures(ranked: Curve, bins: int) -> dict[str, float]:
     """``CALIBRATED`` of one ranking whose scores are risks."""
     return {
-        "brier": float(calibration.brier(ranked)),
-        "log_loss": float(calibration.log_loss(ranked)),
-        "ece": float(calibration.calibration_error(ranked, bins, "width")),
+        "brier": brier(ranked),
+        "log_loss": log_loss(ranked),
+        "ece": calibration_error(ranked, bins, "width"),
     }
 
 
@@ -229,8 +234,4 @@ def reliability_sums(ranked: Curve) -> Floats:
 
     Sums, because those of several seeds can be added.
     """
-    risk = np.clip(ranked.score, 0, 1)
-    place = np.minimum((risk * BINS).astype(np.int64), BINS - 1)
-    people = ranked.positives + ranked.negatives
-    summed = (people * risk, ranked.positives, people)
-    return np.stack([np.bincount(place, each, minlength=BINS) for each in summed])
+    return sums_by_bin(ranked, BINS, "width")

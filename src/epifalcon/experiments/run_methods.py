@@ -22,8 +22,7 @@ from epifalcon.errors import (
 )
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
-from epifalcon.evaluation.curves import Curve, curve
-from epifalcon.evaluation.metrics import Metrics, evaluate
+from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
 from epifalcon.experiments.measurements import FAILED, SCALINGS, Failed
 from epifalcon.experiments.run_folder import PREDICTION, Begun, finished
 from epifalcon.federation.checkpoints import require_same, verified

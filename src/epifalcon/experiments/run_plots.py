@@ -12,9 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from epifalcon.epidemic.outbreak import STATES, Outbreak
-from epifalcon.evaluation.calibration import reliability
-from epifalcon.evaluation.curves import Curve
-from epifalcon.evaluation.curves import precision_recall as full_curve
+from epifalcon.evaluation.metrics import Curve, sums_by_bin
 from epifalcon.experiments.measurements import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.mobility.regions import Regions
@@ -104,12 +102,11 @@ def write_precision_recall(
     metrics, lines = evaluations[0].metrics, []
     for place, (one, style) in enumerate(zip(evaluations, line_styles(), strict=False)):
         ranked = one.ranked["raw"]
-        found = full_curve(ranked)
         enough = ranked.called >= min(_LEAST_CALLED, int(ranked.people))
         # The first is the run's own and lies in front.
         label = f"{one.metrics.auc or 0:.3f}  {one.title}"
         style |= {"label": label, "zorder": 3 - place / 10, "drawstyle": "steps-pre"}
-        lines.append(Line(found.recall[enough], found.precision[enough], style))
+        lines.append(Line(ranked.recall[enough], ranked.precision[enough], style))
     recall = metrics.extinction_recall
     title = "Precision and recall on hidden people"
     figure = study_plots.precision_recall(lines, title, metrics.prevalence, recall)
@@ -178,9 +175,8 @@ def _group_sums(ranked: Curve) -> Floats:
     them is infected.
     """
     groups = max(1, min(_GROUPS, int(ranked.people) // _LEAST_IN_GROUP))
-    found = reliability(ranked, groups, "mass")
-    shares = found.mean_risk, found.infected_share, np.ones(len(found.people))
-    return np.stack(shares) * found.people
+    sums = sums_by_bin(ranked, groups, "mass")
+    return sums[:, sums[2] > 0]
 
 
 def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:

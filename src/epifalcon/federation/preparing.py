@@ -43,8 +43,8 @@ from epifalcon.models.region_model import DcrnnRegionModel, RegionHistory
 from epifalcon.models.tensor_files import threads
 from epifalcon.privacy.events import ONE_VECTOR, Terms, UnprotectedRelease
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
-from epifalcon.privacy.pseudo.generators import generate
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_generators import generate
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, PersonIds

@@ -16,7 +16,7 @@ from epifalcon.models.settings import (
 )
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Relation, Unit
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
 PaperFormula = Literal["per-round", "printed"]

@@ -61,7 +61,7 @@ from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.privacy.pseudo.record import PseudoSettings, PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams

@@ -251,16 +251,15 @@ def add_distance_weights(
 
 
 @compiled
-def find_move(first: NDArray[np.int64], there: RegionIds, row: int, to: int) -> int:
-    """Find the cell of the move from ``row`` to region ``to``; -1 if not stored.
+def find_move(there: RegionIds, low: int, past: int, to: int) -> int:
+    """Find the last cell from ``low`` to ``past`` whose region is at most ``to``.
 
-    ``first`` and ``there`` are those of ``Transitions``.
+    ``low`` if there is none. ``there`` is that of ``Transitions``.
     """
-    low, past = first[row], first[row + 1]
-    while low < past:
-        middle = (low + past) // 2
-        if there[middle] < to:
-            low = middle + 1
-        else:
-            past = middle
-    return low if low < first[row + 1] and there[low] == to else -1
+    size = past - low
+    while size > 1:
+        half = size // 2
+        # Without a branch: the processor would guess wrong half of the time.
+        low += half * (there[low + half] <= to)
+        size -= half
+    return low

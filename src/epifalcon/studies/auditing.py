@@ -22,8 +22,7 @@ from epifalcon.evaluation.attacks.field_messages import (
     from_messages,
 )
 from epifalcon.evaluation.attacks.label_inference import Diagnosis
-from epifalcon.evaluation.attacks.upload_notes import Notes
-from epifalcon.evaluation.attacks.upload_recorder import read_notes
+from epifalcon.evaluation.attacks.upload_recorder import Notes, read_notes
 from epifalcon.evaluation.audit.field_canaries import audit_field_releases
 from epifalcon.evaluation.audit.neighbours import OtherPromises
 from epifalcon.evaluation.audit.releases import audit_releases
@@ -64,7 +63,7 @@ _UPLOADS = {
     "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
     "uploads and counts": ("uploads and counts", "consistency and counts together"),
 }
-_CERTAIN = Interval(1.0, 1.0, 1.0, 1.0)
+_CERTAIN = Interval(1.0, 1.0, 1.0)
 _FIELD_PEOPLE = 100
 """People whose messages of Falcon Field are attacked, at most."""
 

@@ -31,14 +31,14 @@ from epifalcon.evaluation.attacks.repeated_claims import (
     learn_sets,
     slots_of_set,
 )
-from epifalcon.evaluation.attacks.upload_notes import Notes
+from epifalcon.evaluation.attacks.upload_recorder import Notes
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.markov import MobilityModel
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.generators import generate
+from epifalcon.privacy.pseudo_generators import generate
 from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack
 from epifalcon.streams import Streams

@@ -168,6 +168,6 @@ def inferences(
         ),
     ):
         auc = figures.auc
-        one = ranking(name, what, Interval(auc.mean, auc.low, auc.high, auc.level))
+        one = ranking(name, what, Interval(auc.mean, auc.low, auc.high))
         attacks.append(replace(one, tpr_at_1_percent=figures.tpr.mean))
     return attacks

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from epifalcon import store
 from epifalcon.errors import EpifalconError
-from epifalcon.evaluation.uncertainty import Summary, holm, over_seeds, paired
+from epifalcon.evaluation.uncertainty import LEVEL, Summary, holm, over_seeds, paired
 from epifalcon.experiments.measurements import (
     CALIBRATED,
     SCALINGS,
@@ -31,7 +31,6 @@ from epifalcon.studies.study import Cell
 from epifalcon.studies.study_plan import Plan, Planned
 from epifalcon.types import Plain
 
-LEVEL: Final = 0.95
 CHANCE: Final = 0.05
 """A difference whose adjusted p lies below is called larger than chance."""
 
@@ -173,7 +172,7 @@ def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
-    return interval(over_seeds([one.get(name) for one in flat], LEVEL))
+    return interval(over_seeds([one.get(name) for one in flat]))
 
 
 def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
@@ -208,7 +207,6 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
         held = paired(
             [ours[seed][name] for seed in seeds],
             [theirs[seed][name] for seed in seeds],
-            LEVEL,
             lower_wins=REGISTRY[name].lower_is_better,
         )
         found[name] = {

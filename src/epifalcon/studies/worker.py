@@ -46,7 +46,7 @@ from epifalcon.locks import alone
 from epifalcon.machine import peak_rss_mb
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT
 from epifalcon.methods.registry import load_file
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies.auditing import attacks_on

@@ -12,7 +12,7 @@ from epifalcon.mobility.markov import (
 )
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.types import UNKNOWN
 
 

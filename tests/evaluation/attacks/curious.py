@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from epifalcon.evaluation.attacks.upload_notes import PublicTerms
-from epifalcon.evaluation.attacks.upload_recorder import NoteSettings, NoteTaker
+from epifalcon.evaluation.attacks.upload_recorder import NoteTaker, PublicTerms
 from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
 from epifalcon.federation.view import SERVER
 
@@ -69,15 +68,17 @@ class People:
         return sent + [(person, gradient(number, (person, 1.0))) for person in people]
 
 
-def taken(
-    terms: PublicTerms, people: int, seed: int = 0, settings: NoteSettings | None = None
-) -> tuple[NoteTaker, People]:
+def noted_by(taker: NoteTaker, who: People, number: int) -> None:
+    """Show a taker all messages of a round."""
+    for cohort, message in who.round(number):
+        taker.saw(cohort, message)
+
+
+def taken(terms: PublicTerms, people: int, seed: int = 0) -> tuple[NoteTaker, People]:
     """Notes of all rounds."""
-    who = People(terms, people, seed)
-    taker = NoteTaker(np.arange(people), terms, settings)
+    who, taker = People(terms, people, seed), NoteTaker(np.arange(people), terms)
     for number in range(terms.rounds):
-        for cohort, message in who.round(number):
-            taker.saw(cohort, message)
+        noted_by(taker, who, number)
     return taker, who
 
 
@@ -114,9 +115,7 @@ def taken_of_statuses(
     terms: PublicTerms, people: int, seed: int = 0
 ) -> tuple[NoteTaker, StatusPeople]:
     """Notes of all rounds of people with a status input."""
-    who = StatusPeople(terms, people, seed)
-    taker = NoteTaker(np.arange(people), terms)
+    who, taker = StatusPeople(terms, people, seed), NoteTaker(np.arange(people), terms)
     for number in range(terms.rounds):
-        for cohort, message in who.round(number):
-            taker.saw(cohort, message)
+        noted_by(taker, who, number)
     return taker, who

@@ -42,25 +42,9 @@ def test_notes_are_of_all_rounds_and_of_as_many_people_as_wished(tmp_path):
     assert notes.terms.upload_sigma > 0
 
 
-def test_the_sample_hangs_on_the_seed(tmp_path):
-    folders = [tmp_path / name for name in "ab"]
-    for seed, folder in enumerate(folders):
-        folder.mkdir()
-        task = Task(town.traces(), town.known(), RECORDED, seed)
-        fit(task, folder=folder, recorder=UploadRecorder.of(RECORDED))
-    one, other = (read_notes(folder).people for folder in folders)
-    assert not np.array_equal(one, other)
-
-
 def test_without_notes_it_is_told_how_to_get_them(tmp_path):
     with pytest.raises(DataError, match="--record-view"):
         read_notes(tmp_path)
-
-
-def test_notes_too_large_are_refused_before_anything_is_released(tmp_path):
-    wide = replace(RECORDED, view=ViewSettings(people=10**6, most_mb=1))
-    with pytest.raises(SettingsError, match=r"view\.most_mb=1"):
-        trained(wide, tmp_path / "run")
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])

@@ -22,9 +22,8 @@ from epifalcon.evaluation.attacks.recurrence import (
     recurrence,
     recurrence_evidence,
 )
-from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.privacy.pseudo.generators import generate
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_generators import generate
+from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 from tests.evaluation.attacks import claims
 from tests.oracles import localisation_loop as plain
 from tests.oracles.recurrence_attack import recurrence_error

@@ -21,7 +21,7 @@ from epifalcon.evaluation.attacks.repeated_claims import (
 )
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.mobility.clock import Clock
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.studies.place_attacks import rehearse
 from tests.evaluation.attacks import claims
 from tests.evaluation.attacks.test_recurrence import error

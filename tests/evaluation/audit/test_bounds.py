@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtr, ndtri
 from scipy.stats import binomtest
 
-from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.audit.bounds import (
     Guesses,
     Rates,
-    clopper_pearson,
     guess_extremes,
     one_run_epsilon,
     one_run_p_value,
@@ -120,16 +118,6 @@ def test_calling_in_out_and_out_in_changes_no_bound(rates):
     assert rates_mu(mirrored) == pytest.approx(rates_mu(rates), abs=1e-9)
 
 
-@CALM
-@given(st.integers(1, 200), st.data())
-def test_limits_are_those_of_clopper_and_pearson(trials, data):
-    successes = data.draw(st.integers(0, trials))
-    expected = binomtest(successes, trials).proportion_ci(0.9, method="exact")
-    low, high = clopper_pearson(successes, trials, 0.05)
-    assert low == pytest.approx(expected.low, abs=1e-9)
-    assert high == pytest.approx(expected.high, abs=1e-9)
-
-
 def test_both_rates_have_half_of_the_error():
     hits, alarms = (binomtest(k, 100).proportion_ci(0.95) for k in (90, 20))
     rates = Rates(100, 90, 100, 20)
@@ -176,22 +164,3 @@ def test_the_highest_are_called_in_and_the_lowest_out():
     assert guess_extremes(scores, right, 0.8) == Guesses(5, 4, 4)
     assert guess_extremes(scores, ~right, 0.8) == Guesses(5, 4, 0)
     assert guess_extremes(scores, right, 0.01) == Guesses(5, 1, 1)
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(DataError, match="more guesses"):
-        Guesses(10, 11, 3)
-    with pytest.raises(DataError, match="more canaries called"):
-        Rates(3, 4, 3, 0)
-    with pytest.raises(DataError, match="calls about"):
-        Rates.of(np.ones(3, bool), np.ones(4, bool))
-    with pytest.raises(SettingsError, match="confidence"):
-        rates_mu(Rates(3, 3, 3, 0), 1.0)
-    with pytest.raises(SettingsError, match="delta"):
-        one_run_epsilon(Guesses(10, 10, 5), 1.0)
-    with pytest.raises(SettingsError, match="epsilon"):
-        one_run_p_value(Guesses(10, 10, 5), -1.0, 0.0)
-    with pytest.raises(DataError, match="scores of"):
-        guess_extremes(np.zeros(3), np.ones(4, bool), 0.5)
-    with pytest.raises(DataError, match="successes"):
-        clopper_pearson(4, 3, 0.05)

@@ -12,15 +12,13 @@ from epifalcon.evaluation.attacks.field_messages import (
     from_counts,
     from_messages,
 )
-from epifalcon.evaluation.audit.field_canaries import (
-    FieldAuditSettings,
-    audit_field_releases,
-)
+from epifalcon.evaluation.audit.field_canaries import audit_field_releases
+from epifalcon.evaluation.audit.releases import AuditSettings
 from epifalcon.federation.field import home
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.studies import town
 
-FEW = FieldAuditSettings(canaries=400, around=20)
+FEW = AuditSettings(canaries=400, around=20)
 MODES = pytest.mark.parametrize("mode", ["sums", "local"])
 
 

@@ -6,18 +6,17 @@ what the server saw and nothing else; only ``true_claims`` and
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import same_length, whole
+from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.evaluation.uncertainty import Interval
+from epifalcon.evaluation.uncertainty import LEVEL, Interval
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.record import PseudoTraces
+from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.types import UNKNOWN, Counts, Floats, Mask, RegionIds
 
 Guess = NDArray[np.float32]
@@ -26,7 +25,6 @@ one, 1/m for each of m that have equal scores. Rows add up to 1."""
 
 _PEOPLE_AT_ONCE = 512
 _TIE = 1e-9
-_DRAWS_AT_ONCE = 2_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,27 +52,8 @@ class Candidates:
     """(claims,)"""
 
     def __post_init__(self) -> None:
-        _require_windows(self.clock, self.window_slots)
-        whole(1, people=self.people, regions=self.regions)
-        start, region = self.start, self.region
-        rows = self.people * self.windows
-        if start.dtype != np.int64 or start.shape != (rows + 1,):
-            raise DataError(
-                f"start is {start.dtype} of shape {start.shape}, expected int64 of "
-                f"shape ({rows + 1},)"
-            )
-        if region.dtype != np.int32 or region.ndim != 1:
-            raise DataError(
-                f"region is {region.dtype} of {region.ndim} axes, expected int32 of 1"
-            )
-        if start[0] != 0 or start[-1] != len(region) or (np.diff(start) < 0).any():
-            raise DataError(f"start must rise from 0 to the {len(region)} claims")
-        _require_range("region", region, self.regions)
-        falls = np.flatnonzero(np.diff(region) <= 0) + 1
-        if not np.isin(falls, start).all():
-            raise DataError("the claims of a row must be different and in order")
-        start.setflags(write=False)
-        region.setflags(write=False)
+        self.start.setflags(write=False)
+        self.region.setflags(write=False)
 
     @classmethod
     def of_claims(
@@ -89,43 +68,52 @@ class Candidates:
         """Make candidates of flat claims in any order: person, and number of the place.
 
         ``key`` is window * regions + region, as in ``Incidence.edge_key``. A claim
-        made twice is refused. ``where`` finds the position of each flat claim.
+        made twice is refused.
         """
-        _require_windows(clock, window_slots)
         same_length(person=person, key=key)
-        places = clock.slots // window_slots * regions
-        _require_range("person", person, people)
-        _require_range("key", key, places)
-        flat = np.sort(person.astype(np.int64) * places + key)
-        if len(flat) and (np.diff(flat) == 0).any():
+        places = _windows(clock, window_slots) * regions
+        for name, values, count in (("person", person, people), ("key", key, places)):
+            if len(values) and not 0 <= values.min() <= values.max() < count:
+                raise DataError(
+                    f"{name} runs from {values.min()} to {values.max()}, "
+                    f"expected 0 to {count - 1}"
+                )
+        code = np.sort(person.astype(np.int64) * places + key)
+        if (np.diff(code) == 0).any():
             raise DataError("a person claims a place twice")
-        row = np.arange(people * (places // regions) + 1, dtype=np.int64)
-        start = np.searchsorted(flat, row * regions).astype(np.int64)
-        region = (flat % regions).astype(np.int32)
-        return cls(people, regions, clock, window_slots, start, region)
+        return cls._of_codes(code, people, regions, clock, window_slots)
 
     @classmethod
     def of_pseudo(cls, made: PseudoTraces, window_slots: int = 1) -> "Candidates":
         """Make the claims that everybody's devices would send, without a federation."""
-        true = made.true
-        _require_windows(true.clock, window_slots)
-        sizes, regions = [], []
+        true, codes = made.true, []
+        regions = len(true.regions)
+        places = _windows(true.clock, window_slots) * regions
         for first in range(0, true.people, _PEOPLE_AT_ONCE):
             part = slice(first, first + _PEOPLE_AT_ONCE)
             claims = np.concatenate(
                 [true.by_slot[None, :, part], made.pseudo[..., part]]
             )
-            by_person = np.moveaxis(claims, 0, -1).swapaxes(0, 1)
-            rows = np.sort(by_person.reshape(-1, window_slots * len(claims)), axis=1)
-            new = rows != UNKNOWN
-            new[:, 1:] &= rows[:, 1:] != rows[:, :-1]
-            sizes.append(new.sum(axis=1))
-            regions.append(rows[new])
-        start = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
-        region = np.concatenate(regions).astype(np.int32, copy=False)
-        return cls(
-            true.people, len(true.regions), true.clock, window_slots, start, region
-        )
+            copy, slot, person = np.nonzero(claims != UNKNOWN)
+            key = slot // window_slots * regions + claims[copy, slot, person]
+            codes.append(np.unique((first + person) * places + key))
+        code = np.concatenate(codes)
+        return cls._of_codes(code, true.people, regions, true.clock, window_slots)
+
+    @classmethod
+    def _of_codes(
+        cls,
+        code: NDArray[np.int64],
+        people: int,
+        regions: int,
+        clock: Clock,
+        window_slots: int,
+    ) -> "Candidates":
+        """Make candidates of (person * windows + window) * regions + region, sorted."""
+        row = np.arange(people * _windows(clock, window_slots) + 1)
+        start = np.searchsorted(code, row * regions).astype(np.int64)
+        region = (code % regions).astype(np.int32)
+        return cls(people, regions, clock, window_slots, start, region)
 
     @property
     def windows(self) -> int:
@@ -152,11 +140,6 @@ class Candidates:
         """Number of claims."""
         return len(self.region)
 
-    @cached_property
-    def size(self) -> Counts:
-        """Claims of each person in each window: (people, windows)."""
-        return np.diff(self.start).reshape(self.people, self.windows)
-
     @property
     def row(self) -> NDArray[np.int64]:
         """The row, person * windows + window, of each claim: (claims,)."""
@@ -178,23 +161,6 @@ class Candidates:
         return replace(
             self, people=count, start=start, region=self.region[: start[-1]].copy()
         )
-
-    def where(
-        self, person: NDArray[np.integer[Any]], key: NDArray[np.integer[Any]]
-    ) -> NDArray[np.int64]:
-        """Find the position of each flat claim; ``DataError`` if one is missing."""
-        same_length(person=person, key=key)
-        places = self.windows * self.regions
-        _require_range("person", person, self.people)
-        _require_range("key", key, places)
-        flat = self.row * self.regions + self.region
-        wanted = person.astype(np.int64) * places + key
-        found = np.searchsorted(flat, wanted)
-        missing = found == len(flat)
-        missing[~missing] = flat[found[~missing]] != wanted[~missing]
-        if missing.any():
-            raise DataError(f"{np.count_nonzero(missing)} places are not claimed")
-        return found
 
     def about_claims(self, name: str, values: NDArray[Any]) -> Floats:
         """Return ``values`` as float64, or raise ``DataError`` unless one per claim."""
@@ -251,9 +217,7 @@ class Verdict:
         """Error of a blind guess."""
         return float(self.blind.sum() / self.pairs.sum())
 
-    def interval(
-        self, rng: np.random.Generator, replicates: int = 1000, level: float = 0.95
-    ) -> Interval:
+    def interval(self, rng: np.random.Generator, replicates: int = 1000) -> Interval:
         """Return the error with its bootstrap interval over people.
 
         Slots of one person are far from independent, so people are the units. The
@@ -261,22 +225,14 @@ class Verdict:
         guess was wrong, the upper end is the largest share of people with a wrong
         guess that fits none among these (Clopper and Pearson).
         """
-        whole(2, replicates=replicates)
-        if not 0 < level < 1:
-            raise SettingsError(f"level={level} must lie between 0 and 1")
         counted = np.flatnonzero(self.pairs)
         wrong, pairs = self.wrong[counted], self.pairs[counted]
-        drawn: list[Floats] = []
-        rows = max(1, _DRAWS_AT_ONCE // len(counted))
-        for first in range(0, replicates, rows):
-            size = (min(rows, replicates - first), len(counted))
-            chosen = rng.integers(0, len(counted), size)
-            drawn.append(wrong[chosen].sum(axis=1) / pairs[chosen].sum(axis=1))
-        ends = [(1 - level) / 2, (1 + level) / 2]
-        low, high = np.quantile(np.concatenate(drawn), ends)
+        chosen = rng.integers(0, len(counted), (replicates, len(counted)))
+        drawn = wrong[chosen].sum(axis=1) / pairs[chosen].sum(axis=1)
+        low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         if not wrong.any():
-            high = 1 - ends[0] ** (1 / len(counted))
-        return Interval(self.error, float(low), float(high), level)
+            high = 1 - ((1 - LEVEL) / 2) ** (1 / len(counted))
+        return Interval(self.error, float(low), float(high))
 
 
 def name_best(
@@ -314,10 +270,11 @@ def true_claims(candidates: Candidates, traces: Traces) -> Mask:
             f"traces of (people, regions, slots) = {given}, claims of {wanted}"
         )
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
-    window = slot // candidates.window_slots
-    key = window * candidates.regions + traces.by_slot[slot, person]
-    made = np.zeros(candidates.claims, np.bool_)
-    made[candidates.where(person, key)] = True
+    row = person * candidates.windows + slot // candidates.window_slots
+    visited = np.unique(row * candidates.regions + traces.by_slot[slot, person])
+    made = np.isin(candidates.row * candidates.regions + candidates.region, visited)
+    if missing := len(visited) - np.count_nonzero(made):
+        raise DataError(f"{missing} places are not claimed")
     return made
 
 
@@ -350,19 +307,9 @@ def localisation_error(guess: Guess, candidates: Candidates, truth: Mask) -> Ver
     return Verdict(by_person(wrong), by_person(blind), pairs)
 
 
-def _require_windows(clock: Clock, window_slots: int) -> None:
-    whole(1, window_slots=window_slots)
+def _windows(clock: Clock, window_slots: int) -> int:
     if clock.slots % window_slots:
         raise SettingsError(
             f"window_slots={window_slots} must divide the trace of {clock.slots} slots"
         )
-
-
-def _require_range(name: str, values: NDArray[Any], count: int) -> None:
-    if values.ndim != 1 or not np.issubdtype(values.dtype, np.integer):
-        raise DataError(f"{name} must be a list of whole numbers")
-    if len(values) and (values.min() < 0 or values.max() >= count):
-        raise DataError(
-            f"{name} runs from {values.min()} to {values.max()}, "
-            f"expected 0 to {count - 1}"
-        )
+    return clock.slots // window_slots

@@ -26,15 +26,13 @@ from scipy import stats
 
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
-from epifalcon.evaluation.attacks.upload_notes import Notes
-from epifalcon.evaluation.curves import curve
-from epifalcon.evaluation.uncertainty import Interval, auc_interval
+from epifalcon.evaluation.attacks.upload_recorder import Notes
+from epifalcon.evaluation.metrics import curve
+from epifalcon.evaluation.uncertainty import LEVEL, Interval, auc_interval
 from epifalcon.models.micro import CELL_WIDTH
 from epifalcon.types import Floats, Mask
 
-_FIRST = "upload/0"
 _PART = 3
-_LEVEL = 0.95
 _LEAST_LENGTH = 1e-12
 _LEAST_NOISE = 1e-3
 _TRACY_WIDOM = 2.02
@@ -95,7 +93,7 @@ def from_gradients(notes: Notes) -> Diagnosis:
         by_sum = fit_mixture(head.along, head.most, (1.0, -1.0))
     else:
         usual = np.array([0.0, head.usual, -head.usual])
-        by_sum = _log_normal(head.along, usual, np.ones(3))
+        by_sum = np.asarray(stats.norm.logpdf(head.along[:, None], usual))
     by_energy = fit_mixture(*_energy(notes), sides=(1.0,))
     likely = np.column_stack([by_sum[:, 1:], by_sum[:, 0]])
     likely += np.column_stack([by_energy[:, 1], by_energy[:, 1], by_energy[:, 0]])
@@ -119,15 +117,14 @@ def from_rows(notes: Notes) -> Diagnosis:
     a positive. Weight decay moves every row too, but along itself; so only the part
     orthogonal to the early row counts, and a long drift either way indicates a test.
     """
-    if _FIRST not in notes.terms.channels:
-        raise DataError(f"the notes hold no rows of {_FIRST}")
-    kept = -(-notes.rounds // notes.row_every)
-    channel = notes.terms.channels.index(_FIRST)
-    rows, sure = notes.rows[channel, :kept], notes.certainty[channel, :kept]
-    part = kept // _PART
+    stored = notes.terms.stored_rows(notes.rounds)
+    part = stored // _PART
     if part < 1:
-        raise DataError(f"rows of {kept} rounds are too few to drift")
-    early, late = (_mean(rows[some], sure[some]) for some in _ends(part))
+        raise DataError(f"rows of {stored} rounds are too few to drift")
+    early, late = (
+        _mean(notes.rows[:, some], notes.certainty[:, some])
+        for some in (slice(0, part), slice(stored - part, stored))
+    )
     length = np.linalg.norm(early, axis=1, keepdims=True)
     own = early / np.maximum(length, _LEAST_LENGTH)
     across = late - (late * own).sum(axis=1, keepdims=True) * own
@@ -278,8 +275,12 @@ def fit_mixture(values: Floats, most: float, sides: Sequence[float]) -> Floats:
     share = np.full(len(signs), 0.5 / len(sides))
     share[0] = 0.5
     before = -np.inf
+
+    def log_densities() -> Floats:
+        return np.asarray(stats.norm.logpdf(values[:, None], centre, np.sqrt(variance)))
+
     for _ in range(_STEPS):
-        joint = _log_normal(values, centre, variance) + np.log(share)
+        joint = log_densities() + np.log(share)
         whole = np.logaddexp.reduce(joint, axis=1)
         total = float(whole.mean())
         if total - before < _STEADY * max(1.0, abs(total)):
@@ -296,13 +297,7 @@ def fit_mixture(values: Floats, most: float, sides: Sequence[float]) -> Floats:
         spread = float(away[1:].sum() / weight[1:].sum()) - noise
         variance = np.full(len(signs), noise + np.clip(spread, 0.0, most * most / 4))
         variance[0] = noise
-    return _log_normal(values, centre, variance)
-
-
-def _log_normal(values: Floats, centre: Floats, variance: Floats) -> Floats:
-    """Compute the log-density up to a constant: (people, kinds)."""
-    away = values[:, None] - centre
-    return np.asarray(-(away * away) / (2 * variance) - np.log(variance) / 2)
+    return log_densities()
 
 
 def _energy(notes: Notes) -> tuple[Floats, float]:
@@ -321,24 +316,20 @@ def _energy(notes: Notes) -> tuple[Floats, float]:
 def _auc(score: Floats, truth: NDArray[np.bool_]) -> Interval:
     """Return the AUC with DeLong's interval, or Clopper-Pearson's if it is perfect."""
     if not len(score):
-        return Interval(None, None, None, _LEVEL)
-    found = auc_interval(curve(score, truth), _LEVEL)
+        return Interval()
+    found = auc_interval(curve(score, truth))
     if found.estimate is None or found.low is not None:
         return found
     fewer = min(np.count_nonzero(truth), np.count_nonzero(~truth))
-    unseen = 1 - ((1 - _LEVEL) / 2) ** (1 / fewer)
+    unseen = 1 - ((1 - LEVEL) / 2) ** (1 / fewer)
     low, high = max(0.0, found.estimate - unseen), min(1.0, found.estimate + unseen)
-    return Interval(found.estimate, low, high, _LEVEL)
-
-
-def _ends(part: int) -> tuple[slice, slice]:
-    return slice(0, part), slice(-part, None)
+    return Interval(found.estimate, low, high)
 
 
 def _mean(rows: NDArray[np.float32], sure: NDArray[np.float32]) -> Floats:
     """Return the mean row of some rounds, weighted by certainty: (people, width)."""
-    total = sure.sum(axis=0, dtype=float)
-    mean = (rows * sure[..., None]).sum(axis=0, dtype=float)
+    total = sure.sum(axis=1, dtype=float)
+    mean = (rows * sure[..., None]).sum(axis=1, dtype=float)
     return np.asarray(mean / np.maximum(total, 1e-9)[:, None])
 
 
@@ -349,15 +340,13 @@ def _received_spread(notes: Notes) -> float:
         return float(1 / np.sqrt(terms.width))
     gain = max(1.0, 1 / terms.upload_clip)
     signal = (gain * terms.upload_clip) ** 2 / terms.width
-    told = ~np.isnan(notes.counts)
-    if not told.any():
+    counted = ~np.isnan(notes.counts)
+    if not counted.any():
         return float(np.sqrt(signal))
     # The noise of all who claim a place, over how many are taken to be there.
-    there = np.maximum(notes.counts[told], 1.0)
-    each = float(np.mean(notes.claimed[told] / there**2))
-    return float(
-        np.sqrt(signal + (gain * terms.upload_sigma) ** 2 * each / terms.windows)
-    )
+    there = np.maximum(notes.counts[counted], 1.0)
+    each = float(np.mean(notes.claimed[counted] / there**2)) / terms.windows
+    return float(np.sqrt(signal + (gain * terms.upload_sigma) ** 2 * each))
 
 
 def _noise_edge(shape: tuple[int, ...]) -> float:
@@ -371,9 +360,9 @@ def _clarity(notes: Notes) -> float:
     """Return the mean squared distance of both results per round, in noise units."""
     products = notes.gram[0] / max(notes.rounds, 1)
     apart = products[0, 0] + products[1, 1] - 2 * products[0, 1]
-    kept = -(-notes.rounds // notes.row_every)
-    certain = float(notes.certainty[0, :kept].mean()) if kept else 0.0
-    return float(certain * apart / _upload_noise(notes))
+    stored = notes.terms.stored_rows(notes.rounds)
+    certain = float(notes.certainty[:, :stored].mean()) if stored else 0.0
+    return float(certain * apart / notes.terms.assumed_sigma**2)
 
 
 def _weighed(notes: Notes, likely: Floats) -> Floats:
@@ -390,7 +379,7 @@ def _weighed(notes: Notes, likely: Floats) -> Floats:
     certain = np.bincount(notes.person, likely * likely, people)
     mask = float(notes.terms.mask_share or 0.0)
     products, hidden = notes.gram[0], (*notes.gram[1:], np.zeros_like(notes.gram[0]))
-    noise = _upload_noise(notes) * products
+    noise = notes.terms.assumed_sigma**2 * products
     ridge = _RIDGE * float(np.trace(noise)) * np.eye(len(noise))
     made = np.zeros((people, len(products)))
     seen = certain > 0
@@ -402,10 +391,3 @@ def _weighed(notes: Notes, likely: Floats) -> Floats:
         square = (away * np.linalg.solve(around, away[..., None])[..., 0]).sum(axis=1)
         made[seen, status] = -(square + size) / 2
     return made
-
-
-def _upload_noise(notes: Notes) -> float:
-    """Return sigma^2, or a small assumed value where there is no noise."""
-    clip = notes.terms.upload_clip
-    least = _LEAST_NOISE * (1.0 if clip is None else clip)
-    return float(max(notes.terms.upload_sigma, least) ** 2)

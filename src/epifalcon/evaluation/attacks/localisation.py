@@ -11,7 +11,9 @@ p(r, t -> r', t+1), distance term included, every later one. Shokri's profile is
 each person's own; the server has none, so the aggregate takes its place.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -28,8 +30,9 @@ from epifalcon.mobility.markov import (
 )
 from epifalcon.types import Floats, RegionIds
 
-_PEOPLE_AT_ONCE = 64
+_PEOPLE_AT_ONCE = 16
 _DEEPEST = -600.0
+_BITS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +42,19 @@ class Profile:
     moves: Transitions
     visits: Floats
     """(slots per day, regions) pi(r|t)."""
+
+    @cached_property
+    def reached(self) -> NDArray[np.uint64]:
+        """(rows of moves, words) has bit r' % 1024 where a move to r' is stored.
+
+        Six in seven pairs of claims have no stored move, and need no search.
+        """
+        first, there = self.moves.first, self.moves.there
+        made = np.zeros((len(first) - 1, _BITS // 64), np.uint64)
+        row = np.repeat(np.arange(len(made)), np.diff(first))
+        bit = np.uint64(1) << (there % 64).astype(np.uint64)
+        np.bitwise_or.at(made, (row, there % _BITS // 64), bit)
+        return made
 
     @classmethod
     def of(cls, model: MobilityModel) -> "Profile":
@@ -73,11 +89,13 @@ class Rows(NamedTuple):
     start: NDArray[np.int64]
     region: RegionIds
     evidence: Floats
-    """(claims,) log-likelihoods, or empty."""
+    """(claims,) log-likelihoods minus the maximum of their row, or empty."""
     opens: NDArray[np.int64]
     """(windows,) the slot at which each window begins."""
     visits: Floats
     moves: Transitions
+    reached: NDArray[np.uint64]
+    """``Profile.reached``"""
 
 
 def forward_backward(
@@ -98,56 +116,54 @@ def forward_backward(
 
     Evidence more than 600 below the best of its row counts as 600 below.
     """
-    rows = rows_of(candidates, profile, evidence)
-    made = np.empty(candidates.claims)
-    parts = -(-candidates.people // _PEOPLE_AT_ONCE)
-
-    def work(part: int) -> None:
-        first = part * _PEOPLE_AT_ONCE
-        past = min(first + _PEOPLE_AT_ONCE, candidates.people)
-        _locate_people(rows, first, past, made)
-
-    each_part(work, parts, 10 * candidates.claims)
-    return made
+    return each_person(_locate_people, candidates, profile, evidence)
 
 
-def rows_of(candidates: Candidates, profile: Profile, evidence: Floats | None) -> Rows:
-    """Check claims and evidence, and gather them for compiled code."""
+def each_person(
+    kernel: Callable[[Rows, int, int, Floats], None],
+    candidates: Candidates,
+    profile: Profile,
+    evidence: Floats | None,
+) -> Floats:
+    """Run ``kernel(rows, first person, past the last, result)`` on all people."""
     profile.require_match(candidates)
     given = np.empty(0)
     if evidence is not None:
         given = candidates.about_claims("evidence", evidence)
         if np.isnan(given).any() or (given == np.inf).any():
             raise DataError("evidence must be finite or -inf")
-        if np.isneginf(candidates.row_max(given)).any():
+        most = candidates.row_max(given)
+        if np.isneginf(most).any():
             raise DataError("evidence rules out every claim of a person in a window")
-    given.setflags(write=False)
-    return Rows(
+        given = given - candidates.per_claim(most)
+    rows = Rows(
         candidates.start,
         candidates.region,
         given,
         candidates.opens,
         profile.visits,
         profile.moves,
+        profile.reached,
     )
+    made = np.empty(candidates.claims)
+
+    def work(part: int) -> None:
+        first = part * _PEOPLE_AT_ONCE
+        past = min(first + _PEOPLE_AT_ONCE, candidates.people)
+        kernel(rows, first, past, made)
+
+    parts = -(-candidates.people // _PEOPLE_AT_ONCE)
+    each_part(work, parts, 10 * candidates.claims)
+    return made
 
 
 @compiled
-def scratch_size(
-    start: NDArray[np.int64], windows: int, first: int, past: int
-) -> tuple[int, int]:
-    """Return the most moves of a person, and the most claims of a row."""
-    moves, claims = 0, 1
-    for person in range(first, past):
-        total, last = 0, 0
-        for row in range(person * windows, (person + 1) * windows):
-            size = start[row + 1] - start[row]
-            claims = max(claims, size)
-            if size > 0:
-                total += last * size
-                last = size
-        moves = max(moves, total)
-    return moves, claims
+def most_claims(start: NDArray[np.int64], windows: int, first: int, past: int) -> int:
+    """Return the most claims of a row of people ``first`` to ``past``; at least 1."""
+    most = 1
+    for row in range(first * windows, past * windows):
+        most = max(most, start[row + 1] - start[row])
+    return most
 
 
 @compiled
@@ -160,67 +176,73 @@ def fill_moves(rows: Rows, before: int, after: int, opens: int, table: Floats) -
     start, region, moves = rows.start, rows.region, rows.moves
     first, there, weight = moves.first, moves.there, moves.weight
     base = (opens - 1) % len(rows.visits) * len(moves.point_km)
-    for one in range(start[before], start[before + 1]):
-        here = region[one]
+    early, later = start[before], start[after]
+    for one in range(start[before + 1] - early):
+        here = region[early + one]
         row = base + here
         share = 1.0 / moves.total[row] if moves.total[row] > 0 else 0.0
-        for other in range(start[after], start[after + 1]):
-            to = region[other]
+        low, past = first[row], first[row + 1]
+        for other in range(start[after + 1] - later):
+            to = region[later + other]
             value = 0.0
             if moves.epsilon > 0:
-                value = moves.epsilon * distance_weight(
-                    moves.point_km, moves.spherical, here, to
-                )
-            cell = find_move(first, there, row, to)
-            if cell >= 0:
-                value += weight[cell]
-            table[one - start[before], other - start[after]] = value * share
+                near = distance_weight(moves.point_km, moves.spherical, here, to)
+                value = moves.epsilon * near
+            if rows.reached[row, to % _BITS // 64] >> np.uint64(to % 64) & np.uint64(1):
+                # Claims are in ascending order: search only behind the one before.
+                low = find_move(there, low, past, to)
+                if low < past and there[low] == to:
+                    value += weight[low]
+            table[one, other] = value * share
 
 
 @compiled
 def _locate_people(rows: Rows, first: int, past: int, probability: Floats) -> None:
     """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
     start, windows = rows.start, len(rows.opens)
-    moves, claims = scratch_size(start, windows, first, past)
-    table = np.empty(moves)
-    block = np.empty(windows, np.int64)
+    claims = most_claims(start, windows, first, past)
+    table = np.empty((windows, claims, claims))
+    filled = np.empty(windows, np.int64)
     cut = np.empty(windows, np.bool_)
-    factor = np.empty((windows, claims))
+    factor = np.ones((windows, claims))
     ahead, behind = np.empty(claims), np.empty(claims)
     for person in range(first, past):
-        base, last, end = person * windows, -1, 0
+        steps = 0
         for window in range(windows):
-            row = base + window
+            row = person * windows + window
             here = probability[start[row] : start[row + 1]]
             if not len(here):
                 continue
-            _evidence_factor(rows, row, factor[window])
-            total = 0.0
-            if last >= 0:
-                early = probability[start[base + last] : start[base + last + 1]]
-                size = len(early) * len(here)
-                move = table[end : end + size].reshape((len(early), len(here)))
-                fill_moves(rows, base + last, row, rows.opens[window], move)
-                block[window] = end
-                end += size
-                total = _step_forward(early, move, factor[window], here)
-            cut[window] = not total > 0
-            if cut[window]:
-                total = _begin(rows, row, rows.opens[window], factor[window], here)
+            if len(rows.evidence):
+                for spot in range(len(here)):
+                    gap = rows.evidence[start[row] + spot]
+                    # What is only unlikely must not become impossible by underflow.
+                    least = _DEEPEST if gap != -np.inf else gap
+                    factor[steps, spot] = np.exp(max(gap, least))
+            filled[steps], total = row, 0.0
+            if steps > 0:
+                last = filled[steps - 1]
+                early = probability[start[last] : start[last + 1]]
+                fill_moves(rows, last, row, rows.opens[window], table[steps])
+                total = _step_forward(early, table[steps], factor[steps], here)
+            cut[steps] = not total > 0
+            if cut[steps]:
+                visits = rows.visits[rows.opens[window] % len(rows.visits)]
+                region = rows.region[start[row] : start[row + 1]]
+                total = _begin(visits, region, factor[steps], here)
             here /= total
-            last = window
+            steps += 1
         ahead[:] = 1.0
-        later = -1
-        for window in range(windows - 1, -1, -1):
-            row = base + window
+        for step in range(steps - 1, -1, -1):
+            row = filled[step]
             here = probability[start[row] : start[row + 1]]
-            if not len(here):
-                continue
-            if later >= 0:
-                size = start[base + later + 1] - start[base + later]
-                move = table[block[later] : block[later] + len(here) * size]
-                move = move.reshape((len(here), size))
-                _step_back(move, cut[later], factor[later], ahead, behind)
+            if step + 1 < steps:
+                later = filled[step + 1]
+                size = start[later + 1] - start[later]
+                ahead[:size] *= factor[step + 1, :size]
+                _step_back(
+                    table[step + 1, : len(here), :size], cut[step + 1], ahead, behind
+                )
                 ahead, behind = behind, ahead
             total = 0.0
             for spot in range(len(here)):
@@ -228,38 +250,16 @@ def _locate_people(rows: Rows, first: int, past: int, probability: Floats) -> No
             if total > 0:
                 for spot in range(len(here)):
                     here[spot] *= ahead[spot] / total
-            later = window
 
 
 @compiled
-def _evidence_factor(rows: Rows, row: int, factor: Floats) -> None:
-    """Write exp(evidence - maximum of the row); 1 without evidence."""
-    begin, end = rows.start[row], rows.start[row + 1]
-    factor[: end - begin] = 1.0
-    if len(rows.evidence) == 0:
-        return
-    most = np.max(rows.evidence[begin:end])
-    for claim in range(begin, end):
-        gap = rows.evidence[claim] - most
-        # What is only unlikely must not become impossible by underflow.
-        if gap != -np.inf and gap < _DEEPEST:
-            gap = _DEEPEST
-        factor[claim - begin] = np.exp(gap)
-
-
-@compiled
-def _begin(rows: Rows, row: int, opens: int, factor: Floats, here: Floats) -> float:
+def _begin(visits: Floats, region: RegionIds, factor: Floats, here: Floats) -> float:
     """Start at a row by visits and evidence, or by evidence alone."""
-    visits = rows.visits[opens % len(rows.visits)]
-    total = 0.0
     for spot in range(len(here)):
-        here[spot] = visits[rows.region[rows.start[row] + spot]] * factor[spot]
-        total += here[spot]
-    if not total > 0:
-        for spot in range(len(here)):
-            here[spot] = factor[spot]
-            total += factor[spot]
-    return total
+        here[spot] = visits[region[spot]] * factor[spot]
+    if not here.sum() > 0:
+        here[:] = factor[: len(here)]
+    return float(here.sum())
 
 
 @compiled
@@ -269,28 +269,22 @@ def _step_forward(early: Floats, move: Floats, factor: Floats, here: Floats) -> 
     for one in range(len(early)):
         for spot in range(len(here)):
             here[spot] += early[one] * move[one, spot]
-    total = 0.0
-    for spot in range(len(here)):
-        here[spot] *= factor[spot]
-        total += here[spot]
-    return total
+    here *= factor[: len(here)]
+    return float(here.sum())
 
 
 @compiled
-def _step_back(
-    move: Floats, cut: bool, factor: Floats, ahead: Floats, behind: Floats
-) -> None:
+def _step_back(move: Floats, cut: bool, ahead: Floats, behind: Floats) -> None:
     """Write the backward weights of the earlier window to ``behind``."""
     many, size = move.shape
     behind[:many] = 1.0
     if cut:
         return
-    total = 0.0
     for spot in range(many):
         value = 0.0
         for later in range(size):
-            value += move[spot, later] * factor[later] * ahead[later]
+            value += move[spot, later] * ahead[later]
         behind[spot] = value
-        total += value
+    total = behind[:many].sum()
     for spot in range(many):
         behind[spot] = behind[spot] / total if total > 0 else 1.0

@@ -25,8 +25,7 @@ from scipy.special import logit
 from scipy.stats import norm
 
 from epifalcon.errors import DataError
-from epifalcon.evaluation.curves import curve, need_both, roc
-from epifalcon.evaluation.metrics import auc
+from epifalcon.evaluation.metrics import auc, curve, need_both
 from epifalcon.evaluation.uncertainty import Summary, over_seeds
 from epifalcon.types import Floats, Mask, Probabilities
 
@@ -170,9 +169,8 @@ def judge(score: Floats, truth: Mask) -> Judged:
     """
     ranked = curve(score, truth)
     need_both(ranked, "the people attacked")
-    points = roc(ranked)
-    allowed = points.false_positive_rate <= MOST_FALSE + 1e-12
-    return Judged(auc(ranked), float(points.recall[allowed].max()))
+    allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy
+    return Judged(auc(ranked), float(ranked.recall[allowed].max(initial=0.0)))
 
 
 def infer(runs: Shadows, infected: Mask) -> Inference:

@@ -16,6 +16,7 @@ before: moves identify a life on one day, recurrence carries that over to the ot
 Each pass puts its evidence into the forward-backward algorithm.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from epifalcon._numba import compiled, each_part
 from epifalcon.checks import whole
 from epifalcon.errors import DataError
 from epifalcon.evaluation.attacks.claims import (
@@ -41,7 +41,7 @@ SCALES = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5)
 """Factors of the evidence tried on the rehearsal: neighbouring slots carry much the
 same evidence, and added up in full they would count several times."""
 
-_PEOPLE_AT_ONCE = 256
+_PEOPLE_AT_ONCE = 32
 _SELDOM = 0.01
 _RIDGE = 1e-3
 
@@ -110,20 +110,45 @@ def recurrence(candidates: Candidates, weight: Floats | None = None) -> Recurren
     given = candidates.about_claims("weight", weight)
     if given.size and not (given.min() >= 0 and given.max() <= 1 + 1e-9):
         raise DataError("weights must lie between 0 and 1")
-    same, any_hour = (np.empty(candidates.claims, np.float32) for _ in range(2))
     windows, day = candidates.windows, candidates.windows_per_day
-    parts = -(-candidates.people // _PEOPLE_AT_ONCE)
-
-    def work(part: int) -> None:
-        first = part * _PEOPLE_AT_ONCE
+    same, any_hour = (np.empty(candidates.claims, np.float32) for _ in range(2))
+    for first in range(0, candidates.people, _PEOPLE_AT_ONCE):
         past = min(first + _PEOPLE_AT_ONCE, candidates.people)
-        total = np.zeros((2, candidates.regions))
-        for person in range(first, past):
-            rows = candidates.start[person * windows : (person + 1) * windows + 1]
-            _count_person(rows, candidates.region, given, day, total, same, any_hour)
-
-    each_part(work, parts, candidates.claims)
+        start = candidates.start[first * windows : past * windows + 1]
+        mine = slice(start[0], start[-1])
+        size = np.diff(start).reshape(past - first, -1, day)
+        person, date, hour = np.repeat(
+            np.indices(size.shape).reshape(3, -1), size.ravel(), axis=1
+        )
+        region, own = candidates.region[mine], given[mine]
+        by_hour, by_date = (
+            _sums(person, hour, region, own),
+            _sums(person, date, region, own),
+        )
+        seen = size > 0
+        other_hours = seen.sum(axis=1)[person, hour] - 1
+        other_dates = (seen.sum(axis=(1, 2))[:, None] - seen.sum(axis=2))[person, date]
+        back = by_hour[person, hour, region] - own
+        same[mine] = np.maximum(back, 0) / np.maximum(other_hours, 1)
+        back = by_date.sum(axis=1)[person, region] - by_date[person, date, region]
+        any_hour[mine] = np.maximum(back, 0) / np.maximum(other_dates, 1)
     return Recurrence(same, any_hour)
+
+
+def _sums(
+    person: NDArray[np.int64],
+    part: NDArray[np.int64],
+    region: RegionIds,
+    weight: Floats,
+) -> Floats:
+    """Add up weights by person, part of the time and region."""
+    shape = (
+        person.max(initial=0) + 1,
+        part.max(initial=0) + 1,
+        region.max(initial=0) + 1,
+    )
+    code = np.ravel_multi_index((person, part, region), shape)
+    return np.bincount(code, weight, math.prod(shape)).reshape(shape)
 
 
 def recurrence_evidence(
@@ -231,50 +256,3 @@ def _conditional_logit(
 
     done = minimize(loss, np.zeros(table.shape[1]), jac=True, method="L-BFGS-B")
     return RecurrenceWeights(*(done.x / spread).tolist())
-
-
-@compiled
-def _count_person(
-    start: NDArray[np.int64],
-    region: RegionIds,
-    weight: Floats,
-    day: int,
-    total: Floats,
-    same_hour: NDArray[np.float32],
-    any_hour: NDArray[np.float32],
-) -> None:
-    """Count the claims of one person; ``total`` (2, regions) is 0 before and after."""
-    windows = len(start) - 1
-    everything, part = total[0], total[1]
-    for hour in range(day):
-        others = -1
-        for row in range(hour, windows, day):
-            others += start[row + 1] > start[row]
-            for claim in range(start[row], start[row + 1]):
-                part[region[claim]] += weight[claim]
-        for row in range(hour, windows, day):
-            for claim in range(start[row], start[row + 1]):
-                back = max(0.0, part[region[claim]] - weight[claim])
-                same_hour[claim] = back / others if others > 0 else 0.0
-        for row in range(hour, windows, day):
-            for claim in range(start[row], start[row + 1]):
-                part[region[claim]] = 0.0
-    seen = 0
-    for row in range(windows):
-        seen += start[row + 1] > start[row]
-    for claim in range(start[0], start[windows]):
-        everything[region[claim]] += weight[claim]
-    for first in range(0, windows, day):
-        others = seen
-        for row in range(first, first + day):
-            others -= start[row + 1] > start[row]
-        span = range(start[first], start[first + day])
-        for claim in span:
-            part[region[claim]] += weight[claim]
-        for claim in span:
-            back = max(0.0, everything[region[claim]] - part[region[claim]])
-            any_hour[claim] = back / others if others > 0 else 0.0
-        for claim in span:
-            part[region[claim]] = 0.0
-    for claim in range(start[0], start[windows]):
-        everything[region[claim]] = 0.0

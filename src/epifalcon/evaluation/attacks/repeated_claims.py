@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import compiled, each_part
+from epifalcon._numba import compiled
 from epifalcon.evaluation.attacks.claims import (
     Candidates,
     localisation_error,
@@ -32,19 +32,18 @@ from epifalcon.evaluation.attacks.claims import (
 from epifalcon.evaluation.attacks.localisation import (
     Profile,
     Rows,
+    each_person,
     fill_moves,
-    rows_of,
-    scratch_size,
+    most_claims,
 )
 from epifalcon.evaluation.attacks.recurrence import Rehearsal
-from epifalcon.types import Counts, Floats, RegionIds
+from epifalcon.types import Counts, Floats
 
 HONESTY = tuple(0.5**step for step in range(8))
 """Powers tried on a rehearsal, from probabilities as they are to nearly uniform."""
 CROWD = (0.0, 1.0, 2.0, 3.0, 5.0)
 """Weights of the number of claimants tried there."""
 
-_PEOPLE_AT_ONCE = 16
 _HINT = 0.01
 """Squared distance of true and pseudo claims in the evidence of a rehearsal."""
 _SWEEPS, _UNDAMPED_SWEEPS, _STEADY = 40, 4, 1e-7
@@ -87,16 +86,12 @@ def by_sets(
     if claimed is not None and belief.crowd:
         many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
         given = (0.0 if given is None else given) - belief.crowd * many
-    rows = rows_of(candidates, profile, given)
-    made = np.empty(candidates.claims)
-    parts = -(-candidates.people // _PEOPLE_AT_ONCE)
+    sets = _number_sets(candidates).of_row
 
-    def work(part: int) -> None:
-        first = part * _PEOPLE_AT_ONCE
-        past = min(first + _PEOPLE_AT_ONCE, candidates.people)
-        _assign_people(rows, first, past, made)
+    def kernel(rows: Rows, first: int, past: int, made: Floats) -> None:
+        _assign_people(rows, sets, first, past, made)
 
-    each_part(work, parts, 100 * candidates.claims)
+    made = each_person(kernel, candidates, profile, given)
     if belief.honest == 1:
         return made
     made = np.maximum(made, _LEAST) ** belief.honest
@@ -109,9 +104,33 @@ def slots_of_set(candidates: Candidates) -> NDArray[np.int64]:
     Evidence that is the same in all windows of a set, such as exact counts of the
     same people, must be divided by it.
     """
-    made = np.empty(candidates.claims, np.int64)
-    _count_windows(candidates.start, candidates.region, candidates.windows, made)
-    return made
+    sets = _number_sets(candidates)
+    return np.repeat(sets.times[sets.of_row], np.diff(candidates.start))
+
+
+class _Sets(NamedTuple):
+    """The distinct claim sets of all people, in order of first appearance."""
+
+    of_row: NDArray[np.int64]
+    """(rows,) number of the set; any number where there are no claims."""
+    times: NDArray[np.int64]
+    """(sets,) windows that have the set."""
+
+
+def _number_sets(candidates: Candidates) -> _Sets:
+    size = np.diff(candidates.start)
+    table = np.full((len(size), 1 + size.max(initial=0)), -1, np.int64)
+    table[:, 0] = np.arange(len(size)) // candidates.windows
+    place = np.arange(candidates.claims) - np.repeat(candidates.start[:-1], size)
+    table[candidates.row, 1 + place] = candidates.region
+    # Empty windows have a number far behind those of the person's sets.
+    table[size == 0, 0] = candidates.people
+    _, first, found, times = np.unique(
+        table, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.argsort(np.where(size[first] > 0, first, len(size)))
+    rank = np.argsort(order)
+    return _Sets(rank[found.ravel()], times[order])
 
 
 def learn_sets(rehearsal: Rehearsal, rng: np.random.Generator) -> SetBelief:
@@ -141,10 +160,6 @@ def learn_sets(rehearsal: Rehearsal, rng: np.random.Generator) -> SetBelief:
 class _Graph(NamedTuple):
     """The sets of one person, with room for those of any of several people."""
 
-    set_of: NDArray[np.int64]
-    """(windows,) number of the window's set, -1 without claims."""
-    row: NDArray[np.int64]
-    """(sets,) a row that has these claims."""
     state: NDArray[np.int64]
     """(sets + 1,) where the states of each set begin."""
     pair: NDArray[np.int64]
@@ -160,14 +175,14 @@ class _Graph(NamedTuple):
 
 
 @compiled
-def _assign_people(rows: Rows, first: int, past: int, probability: Floats) -> None:
+def _assign_people(
+    rows: Rows, sets: NDArray[np.int64], first: int, past: int, probability: Floats
+) -> None:
     """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
     start, windows = rows.start, len(rows.opens)
-    claims = scratch_size(start, windows, first, past)[1]
+    claims = most_claims(start, windows, first, past)
     graph = _Graph(
-        np.empty(windows, np.int64),
-        np.empty(windows, np.int64),
-        np.empty(windows + 1, np.int64),
+        np.zeros(windows + 1, np.int64),
         np.empty((windows, windows), np.int64),
         np.empty(windows * claims),
         np.empty((windows, claims, claims)),
@@ -175,124 +190,67 @@ def _assign_people(rows: Rows, first: int, past: int, probability: Floats) -> No
         np.empty(windows * claims),
     )
     for person in range(first, past):
-        sets = _find_sets(rows, person, graph)
-        _weigh(rows, person, sets, graph)
-        _propagate(sets, graph)
-        for window in range(windows):
-            here = graph.set_of[window]
-            if here >= 0:
-                row = person * windows + window
+        base = person * windows
+        lowest = sets[base : base + windows].min()
+        _propagate(_weigh(rows, base, sets, lowest, graph), graph)
+        for row in range(base, base + windows):
+            if start[row + 1] > start[row]:
+                state = graph.state[sets[row] - lowest :]
                 probability[start[row] : start[row + 1]] = graph.belief[
-                    graph.state[here] : graph.state[here + 1]
+                    state[0] : state[1]
                 ]
 
 
 @compiled
-def _same(
-    start: NDArray[np.int64], region: RegionIds, row: int, other_row: int
-) -> bool:
-    here, there = start[row], start[other_row]
-    size = start[row + 1] - here
-    if start[other_row + 1] - there != size:
-        return False
-    spot = 0
-    while spot < size and region[here + spot] == region[there + spot]:
-        spot += 1
-    return bool(spot == size)
-
-
-@compiled
-def _count_windows(
-    start: NDArray[np.int64], region: RegionIds, windows: int, made: NDArray[np.int64]
-) -> None:
-    for row in range(len(start) - 1):
-        if start[row + 1] > start[row]:
-            first, alike = row // windows * windows, 0
-            for other in range(first, first + windows):
-                alike += _same(start, region, row, other)
-            made[start[row] : start[row + 1]] = alike
-
-
-@compiled
-def _find_sets(rows: Rows, person: int, graph: _Graph) -> int:
-    """Number the distinct claim sets in order of appearance; return how many."""
-    windows, sets = len(rows.opens), 0
-    graph.state[0] = 0
-    for window in range(windows):
-        row = person * windows + window
-        size = rows.start[row + 1] - rows.start[row]
-        graph.set_of[window] = -1
+def _weigh(
+    rows: Rows, base: int, sets: NDArray[np.int64], lowest: int, graph: _Graph
+) -> int:
+    """Fill ``alone`` and ``joint``, set messages to 0; return the number of sets."""
+    claims = graph.joint.shape[1]
+    move = np.empty((claims, claims))
+    graph.alone[:] = 0.0
+    graph.pair[:] = -1
+    count, pairs, last = 0, 0, -1
+    for window in range(len(rows.opens)):
+        row = base + window
+        begin = rows.start[row]
+        size = rows.start[row + 1] - begin
         if size == 0:
             continue
-        found = 0
-        while found < sets and not _same(
-            rows.start, rows.region, row, graph.row[found]
-        ):
-            found += 1
-        if found == sets:
-            graph.row[sets] = row
-            graph.state[sets + 1] = graph.state[sets] + size
-            sets += 1
-        graph.set_of[window] = found
-    return sets
-
-
-@compiled
-def _weigh(rows: Rows, person: int, sets: int, graph: _Graph) -> None:
-    """Fill ``alone`` and ``joint``, and set all messages to 0."""
-    windows, claims = len(rows.opens), graph.joint.shape[1]
-    move = np.empty((claims, claims))
-    graph.alone[: graph.state[sets]] = 0.0
-    graph.pair[:sets, :sets] = -1
-    pairs, last = 0, -1
-    for window in range(windows):
-        here, row = graph.set_of[window], person * windows + window
-        if here < 0:
-            continue
-        begin, state = rows.start[row], graph.state[here]
-        size = rows.start[row + 1] - begin
+        here = sets[row] - lowest
+        if here == count:
+            graph.state[here + 1] = graph.state[here] + size
+            count += 1
+        alone = graph.alone[graph.state[here] : graph.state[here + 1]]
         if last < 0:
             visits = rows.visits[rows.opens[window] % len(rows.visits)]
             for spot in range(size):
-                share = max(visits[rows.region[begin + spot]], _LEAST)
-                graph.alone[state + spot] += np.log(share)
+                alone[spot] += np.log(max(visits[rows.region[begin + spot]], _LEAST))
         if len(rows.evidence) > 0:
-            most = np.max(rows.evidence[begin : begin + size])
             for spot in range(size):
                 # Claims that every window of a set rules out must leave numbers.
-                gap = max(rows.evidence[begin + spot] - most, _DEEPEST)
-                graph.alone[state + spot] += gap
+                alone[spot] += max(rows.evidence[begin + spot], _DEEPEST)
         if last >= 0:
-            was = graph.set_of[last]
-            before = person * windows + last
-            fill_moves(rows, before, row, rows.opens[window], move)
+            was = sets[last] - lowest
+            fill_moves(rows, last, row, rows.opens[window], move)
             if was != here and graph.pair[was, here] < 0:
                 graph.pair[was, here] = graph.pair[here, was] = pairs
                 graph.joint[pairs] = 0.0
                 graph.message[pairs] = 0.0
                 pairs += 1
-            _add_moves(was, here, move, graph)
-        last = window
-
-
-@compiled
-def _add_moves(was: int, here: int, move: Floats, graph: _Graph) -> None:
-    """Add the log moves from one set to the next."""
-    before = graph.state[was + 1] - graph.state[was]
-    after = graph.state[here + 1] - graph.state[here]
-    for spot in range(before):
-        if was == here:
-            graph.alone[graph.state[here] + spot] += np.log(
-                max(move[spot, spot], _LEAST)
-            )
-            continue
-        pair = graph.pair[was, here]
-        for later in range(after):
-            value = np.log(max(move[spot, later], _LEAST))
-            if was < here:
-                graph.joint[pair, spot, later] += value
-            else:
-                graph.joint[pair, later, spot] += value
+            for spot in range(rows.start[last + 1] - rows.start[last]):
+                if was == here:
+                    alone[spot] += np.log(max(move[spot, spot], _LEAST))
+                    continue
+                joint = graph.joint[graph.pair[was, here]]
+                for later in range(size):
+                    value = np.log(max(move[spot, later], _LEAST))
+                    if was < here:
+                        joint[spot, later] += value
+                    else:
+                        joint[later, spot] += value
+        last = row
+    return count
 
 
 @compiled
@@ -315,12 +273,15 @@ def _propagate(sets: int, graph: _Graph) -> None:
         if change < _STEADY:
             break
     for one in range(sets):
-        _normalise(graph.belief[graph.state[one] : graph.state[one + 1]])
+        weight = graph.belief[graph.state[one] : graph.state[one + 1]]
+        weight -= np.max(weight)
+        weight[:] = np.exp(weight)
+        weight /= np.sum(weight)
 
 
 @compiled
 def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
-    """Renew one message, if the sets are a pair; return by how much it changed."""
+    """Update one message, if the sets are a pair; return by how much it changed."""
     pair = graph.pair[giver, taker]
     if pair < 0:
         return 0.0
@@ -344,13 +305,3 @@ def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
         change = max(change, abs(new - mine[later]))
         mine[later] = new
     return change
-
-
-@compiled
-def _normalise(weight: Floats) -> None:
-    """Turn log weights into probabilities."""
-    most, total = np.max(weight), 0.0
-    for spot in range(len(weight)):
-        weight[spot] = np.exp(weight[spot] - most)
-        total += weight[spot]
-    weight /= total

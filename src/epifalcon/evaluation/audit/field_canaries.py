@@ -20,31 +20,28 @@ from functools import cached_property
 
 import numpy as np
 
-from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.field_messages import Overheard
-from epifalcon.evaluation.audit.bounds import (
-    CONFIDENCE,
-    Rates,
-    guess_extremes,
-    one_run_epsilon,
-    rates_mu,
-    shared_confidence,
-)
+from epifalcon.evaluation.audit.bounds import Rates, rates_mu, shared_confidence
 from epifalcon.evaluation.audit.canaries import coins
 from epifalcon.evaluation.audit.noise_checks import (
     NOTHING_FOUND,
     NoiseFound,
     look_at_noise,
 )
-from epifalcon.evaluation.audit.releases import ROUNDING, AuditRow, Strength
+from epifalcon.evaluation.audit.releases import (
+    ROUNDING,
+    AuditRow,
+    AuditSettings,
+    Scores,
+    Strength,
+    audit_row,
+)
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.accounting import epsilon_of
-from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, Mask
@@ -53,30 +50,12 @@ ALL = "all cells"
 _BARE_EPSILON = 1e12
 _BARE_DRAWS, _LEAST_DRAWS = 2, 20
 _MOST_PLACES = 200
-_GUESSED = 0.25
-
-
-@dataclass(frozen=True, kw_only=True)
-class FieldAuditSettings:
-    """How many canaries, how many people around them, how sure."""
-
-    canaries: int = 4000
-    """At each strength; in each draw one for each place."""
-    around: int = 60
-    """People of the run at the canaries' site; none under ``local``."""
-    test_epsilon: float = 2.0
-    confidence: float = CONFIDENCE
-    strengths: tuple[Strength, ...] = ("run", "test", "bare")
-
-    def __post_init__(self) -> None:
-        whole(2, canaries=self.canaries)
-        whole(0, around=self.around)
 
 
 def audit_field_releases(
     heard: Overheard,
     seed: int,
-    settings: FieldAuditSettings | None = None,
+    settings: AuditSettings | None = None,
     progress: Progress = silent,
 ) -> tuple[AuditRow, ...]:
     """A row for each channel, and for all cells, at each strength.
@@ -84,7 +63,7 @@ def audit_field_releases(
     Empty for ``off``, which promises nothing. With probability
     ``settings.confidence`` a plan that keeps its claims passes.
     """
-    settings = settings or FieldAuditSettings()
+    settings = settings or AuditSettings()
     if not heard.task.private:
         return ()
     rows: list[AuditRow] = []
@@ -112,7 +91,7 @@ class _AuditRun:
     """All draws at one strength."""
 
     heard: Overheard
-    settings: FieldAuditSettings
+    settings: AuditSettings
     strength: Strength
     seed: int
 
@@ -278,34 +257,29 @@ class _AuditRun:
         return float((lengths / np.array(allowed)).max())
 
     def _row(self, seen: _Scored, ledger: Ledger) -> AuditRow:
-        spent, delta = ledger.spent(), self.plan.budget.delta
-        whole_run = seen.channel == ALL
+        spent, whole_run = ledger.spent(), seen.channel == ALL
         claimed = spent.total if whole_run else spent.channels[seen.channel]
         tests = len(self.settings.strengths) * (len(self._channels) + 2)
         level = shared_confidence(self.settings.confidence, tests)
-        told = guess_extremes(seen.scores, seen.included, _GUESSED)
-        bare = self.strength == "bare"
         mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
-        return AuditRow(
+        row = audit_row(
+            self.settings,
+            tests,
+            ledger,
+            Scores(seen.scores, seen.included, mu),
             channel=seen.channel,
             unit="person",
             way="each upload" if self._local else "sums of a site",
             strength=self.strength,
             sigma=1.0,
             rounds=_rounds(seen.channel, len(self.heard.told)),
-            delta=delta,
             claimed=claimed["person"].epsilon,
-            lower_bound=epsilon_of(math.inf if seen.noise.repeated else mu, delta),
-            one_run_bound=0.0 if bare else one_run_epsilon(told, delta, level),
-            confidence=self.settings.confidence,
-            canaries=told.canaries,
-            guesses=told.made,
-            correct=told.correct,
             noise=seen.noise,
-            without_receipt=_without_receipt(seen.channel, self.heard, ledger),
             longest=seen.longest,
-            allowed=1 + ROUNDING if bare else math.inf,
+            allowed=1 + ROUNDING if self.strength == "bare" else math.inf,
         )
+        # All cells together are no channel with receipts of its own.
+        return replace(row, without_receipt=0) if whole_run else row
 
 
 def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:
@@ -320,15 +294,3 @@ def _receipts(plan: FieldPlan) -> Ledger:
     for number in range(1, 1 + plan.settings.sweeps):
         ledger.record(*plan.exchange(number))
     return ledger
-
-
-def _without_receipt(channel: str, heard: Overheard, ledger: Ledger) -> int:
-    """Exchanges in which something left that the ledger does not know."""
-    if channel == ALL:
-        return 0
-    known = {
-        one.terms.round
-        for one in ledger.releases
-        if isinstance(one, GaussianRelease) and one.terms.channel == channel
-    }
-    return len(set(_rounds(channel, len(heard.told))) - known)

@@ -47,6 +47,7 @@ from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
+from epifalcon.types import Floats, Mask
 
 Strength = Literal["run", "test", "bare"]
 
@@ -131,6 +132,8 @@ class AuditSettings:
     """Visits, each in or out by a fair coin."""
     canary_people: int = 2000
     """The same for gradients, of which a person sends one."""
+    around: int = 60
+    """People of the run at the canaries' site; none under ``local`` (Falcon Field)."""
     rounds: int = 6
     """Of the run's, at most; an even number lets noise used in two of them cancel."""
     confidence: float = CONFIDENCE
@@ -145,6 +148,7 @@ class AuditSettings:
     def __post_init__(self) -> None:
         whole(2, canaries=self.canaries, canary_people=self.canary_people)
         whole(1, rounds=self.rounds)
+        whole(0, around=self.around)
         positive(test_epsilon=self.test_epsilon, guess_share=self.guess_share)
         unit_interval(confidence=self.confidence, guess_share=self.guess_share)
         if not self.strengths or len(set(self.strengths)) < len(self.strengths):
@@ -319,39 +323,24 @@ class _AuditRun:
         return 0.0 if mechanism is None else mechanism.sigma
 
     def _row(self, seen: Seen, noise: NoiseFound, ledger: Ledger) -> AuditRow:
-        settings, delta = self.settings, self.plan.budget.delta
         spent = ledger.spent().channels.get(seen.channel)
-        receipts = {
-            one.terms.round
-            for one in ledger.releases
-            if isinstance(one, GaussianRelease) and one.terms.channel == seen.channel
-        }
-        guesses = guess_extremes(
-            seen.scores.sum(axis=0), seen.included, settings.guess_share
-        )
-        mu = math.inf if noise.repeated else self._mu(seen)
-        level = shared_confidence(settings.confidence, self.rows)
         allowed = math.inf
         if self.strength == "bare":
             spread = math.sqrt(seen.noises) * (math.sqrt(seen.size) + TOO_FAR)
             allowed = 1 + _BARE * spread + ROUNDING
-        return AuditRow(
+        return audit_row(
+            self.settings,
+            self.rows,
+            ledger,
+            Scores(seen.scores.sum(axis=0), seen.included, self._mu(seen)),
             channel=seen.channel,
             unit=seen.unit,
             way=seen.way,
             strength=self.strength,
             sigma=self._sigma(seen.channel),
             rounds=seen.rounds,
-            delta=delta,
             claimed=0.0 if spent is None else spent[seen.unit].epsilon,
-            lower_bound=epsilon_of(mu, delta),
-            one_run_bound=one_run_epsilon(guesses, delta, level),
-            confidence=settings.confidence,
-            canaries=guesses.canaries,
-            guesses=guesses.made,
-            correct=guesses.correct,
             noise=noise,
-            without_receipt=len(set(seen.rounds) - receipts),
             longest=float(seen.lengths.max()),
             allowed=allowed,
         )
@@ -370,6 +359,67 @@ class _AuditRun:
             rates_mu(Rates.of(score > threshold, seen.included), level)
             for score, threshold in tests
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the auditor guesses by."""
+
+    total: Floats
+    """(canaries,) higher for those that are in."""
+    included: Mask
+    """(canaries,) the coins."""
+    mu: float
+    """Lower bound on mu from thresholds fixed before."""
+
+
+def audit_row(
+    settings: AuditSettings,
+    tests: int,
+    ledger: Ledger,
+    seen: Scores,
+    *,
+    channel: str,
+    unit: Unit,
+    way: Way,
+    strength: Strength,
+    sigma: float,
+    rounds: tuple[int, ...],
+    claimed: float,
+    noise: NoiseFound,
+    longest: float,
+    allowed: float,
+) -> AuditRow:
+    """Compare what guesses show with the claim; ``tests`` share the confidence."""
+    delta = ledger.budget.delta
+    level = shared_confidence(settings.confidence, tests)
+    guesses = guess_extremes(seen.total, seen.included, settings.guess_share)
+    receipts = {
+        one.terms.round
+        for one in ledger.releases
+        if isinstance(one, GaussianRelease) and one.terms.channel == channel
+    }
+    mu = math.inf if noise.repeated else seen.mu
+    return AuditRow(
+        channel=channel,
+        unit=unit,
+        way=way,
+        strength=strength,
+        sigma=sigma,
+        rounds=rounds,
+        claimed=claimed,
+        noise=noise,
+        longest=longest,
+        allowed=allowed,
+        delta=delta,
+        lower_bound=epsilon_of(mu, delta),
+        one_run_bound=one_run_epsilon(guesses, delta, level),
+        confidence=settings.confidence,
+        canaries=guesses.canaries,
+        guesses=guesses.made,
+        correct=guesses.correct,
+        without_receipt=len(set(rounds) - receipts),
+    )
 
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:

@@ -8,15 +8,33 @@ from typing import Literal, get_args
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import one_of, positive, unit_interval, whole
+from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.domains import DomainSettings
 from epifalcon.types import UNKNOWN, RegionIds
 
 Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
 
 _KIND = "pseudo-traces"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainSettings:
+    """How regions are put together into epidemic domains."""
+
+    count: int = 5
+    """Domains wished for; small ones are dissolved, so there may be fewer. More of
+    them keep pseudo places closer to the true ones' cases, and make pseudo
+    traces easier to tell: see docs/explanation-pseudo-traces.md."""
+    gamma: float = 1.0
+    """Weight of the place against the cases: 0 is cases alone."""
+    least_regions: int = 20
+    """A domain has at least so many regions, or is the only one. Whoever knows
+    the domains cannot narrow a place further down than this by them."""
+
+    def __post_init__(self) -> None:
+        whole(1, count=self.count, least_regions=self.least_regions)
+        non_negative(gamma=self.gamma)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The distributions that pseudo places are drawn from."""
+"""Epidemic domains, and the distributions that pseudo places are drawn from."""
 
 from dataclasses import replace
 
@@ -9,25 +9,25 @@ from hypothesis import strategies as st
 from numba import njit
 from scipy import stats
 
+from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.synthetic import CitySettings, build_city
-from epifalcon.privacy.pseudo import sampling
-from epifalcon.privacy.pseudo.domains import (
-    Domains,
-    DomainSettings,
+from epifalcon.privacy import pseudo_generators as sampling
+from epifalcon.privacy.pseudo_generators import (
+    GENERATORS,
     epidemic_domains,
+    features,
+    generate,
 )
-from epifalcon.privacy.pseudo.generators import GENERATORS, generate
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 from tests.oracles.cities import cities
 from tests.oracles.markov_loop import transition
 from tests.oracles.pseudo_loop import next_shares, place_shares
 from tests.oracles.recurrence_attack import recurrence_error
-from tests.privacy.pseudo.goodness import p_value
-from tests.privacy.pseudo.worlds import twins, wish, world_of
+from tests.privacy.pseudo_worlds import p_value, twins, wish, world_of
 
 CASES = settings(max_examples=40, deadline=None, derandomize=True)
 
-DOMAINS = Domains(np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2], dtype=np.int32))
+DOMAINS = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2], dtype=np.int32)
 WALKED = {0: -1, 1: 0, 2: 1, 4: 2, 5: 4, 6: 5, 7: 6}
 """Each observed slot of the twins and the observed one before it."""
 
@@ -61,7 +61,7 @@ def test_each_step_is_the_aggregate_model_within_the_domain(epsilon):
 
     def shares(condition):
         slot, last, other = condition
-        free = free_regions(DOMAINS.of_region, true[slot], other)
+        free = free_regions(DOMAINS, true[slot], other)
         return next_shares(world.model, slot, last, free)
 
     assert p_value(np.concatenate(conditions), np.concatenate(drawn), shares) > 1e-3
@@ -72,13 +72,12 @@ def test_every_pseudo_place_lies_in_the_domain_of_the_true_one():
     made = walks(DOMAINS, world, 3)
     seen = made.pseudo >= 0
     true = np.broadcast_to(world.traces.by_slot, made.pseudo.shape)
-    domain = DOMAINS.of_region
-    assert (domain[made.pseudo[seen]] == domain[true[seen]]).all()
+    assert (DOMAINS[made.pseudo[seen]] == DOMAINS[true[seen]]).all()
 
 
 def test_a_domain_without_a_free_region_leaves_a_copy_out():
     world = twins(1e-3, people=50)
-    pairs = Domains((np.arange(11, dtype=np.int32) // 2).astype(np.int32))
+    pairs = np.arange(11, dtype=np.int32) // 2
     made = walks(pairs, world, 2)
     true = world.traces.by_slot
     # Every domain but the last has two regions: the true one and one other.
@@ -111,7 +110,7 @@ def lives_in(world, copies=2, seed=0, least=60):
 
 
 def lives_of_twins(world, candidates):
-    everywhere = Domains.single(len(world.traces.regions))
+    everywhere = np.zeros(len(world.traces.regions), np.int32)
     rng = np.random.default_rng(9)
     recurring = replace(GENERATORS["recurring"], option=candidates)
     made = recurring.within(everywhere, world.traces, world.model, 1, rng)
@@ -139,9 +138,7 @@ def test_a_pseudo_life_meets_the_epidemic_domains_of_the_true_one(village):
     made = lives_in(village, seed=5)
     rng = np.random.default_rng(5)
     chosen = DomainSettings(count=4, least_regions=60)
-    domain = epidemic_domains(
-        village.traces.regions, village.cases, chosen, rng
-    ).of_region
+    domain = epidemic_domains(village.traces.regions, village.cases, chosen, rng)
     assert len(np.unique(domain)) > 1
     for pseudo in made.pseudo:
         np.testing.assert_array_equal(domain[pseudo], domain[village.traces.by_slot])
@@ -250,33 +247,20 @@ def fit(world, pseudo, shares):
     return p_value(np.concatenate(conditions), np.concatenate(drawn), shares_of)
 
 
-def test_uniform_draws_every_free_region_alike_and_anew():
+RIVALS = {
+    "uniform": lambda _model, _slot, _last, free: free / free.sum(),
+    "aggregate": lambda model, slot, _last, free: place_shares(
+        model.visits[slot % len(model.visits)], free
+    ),
+    "walk": next_shares,
+}
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_rivals_draw_from_all_free_regions(method):
     world = twins(1e-3)
-    pseudo = drawn_by("uniform", world)
-    p = fit(world, pseudo, lambda _slot, _last, free: free / free.sum())
-    assert p > 1e-3
-
-
-def test_aggregate_draws_by_the_visits_of_the_slot_and_anew():
-    world = twins(1e-3)
-    visits = world.model.visits
-    pseudo = drawn_by("aggregate", world)
-    p = fit(
-        world,
-        pseudo,
-        lambda slot, _last, free: place_shares(visits[slot % len(visits)], free),
-    )
-    assert p > 1e-3
-
-
-def test_walk_steps_by_the_aggregate_model_over_all_regions():
-    world = twins(1e-3)
-    pseudo = drawn_by("walk", world)
-    p = fit(
-        world,
-        pseudo,
-        lambda slot, last, free: next_shares(world.model, slot, last, free),
-    )
+    pseudo = drawn_by(method, world)
+    p = fit(world, pseudo, lambda *where: RIVALS[method](world.model, *where))
     assert p > 1e-3
 
 
@@ -296,7 +280,7 @@ def test_free_regions_of_little_weight_are_drawn_by_it_too(alike):
     weight[:, 4] = 1e6
     if alike:
         weight[:, [0, 1, 2, 3]] = 0
-    domains = Domains((np.arange(11) > 4).astype(np.int32))
+    domains = (np.arange(11) > 4).astype(np.int32)
     tables = sampling.make_tables(model, domains, weight)
     taken = np.isin(np.arange(11), [1, 4])
     made = np.empty(4000, np.int64)
@@ -306,3 +290,81 @@ def test_free_regions_of_little_weight_are_drawn_by_it_too(alike):
     seen = np.bincount(made, minlength=11)
     assert seen[~free].sum() == 0
     assert stats.chisquare(seen[free], shares * 4000).pvalue > 1e-3
+
+
+def cluster(regions, cases, seed=0, count=2, gamma=1.0, least=1):
+    chosen = DomainSettings(count=count, gamma=gamma, least_regions=least)
+    return epidemic_domains(regions, cases, chosen, np.random.default_rng(seed))
+
+
+def four_groups(seed=0):
+    """Two towns far apart, each with quiet and burning regions."""
+    rng = np.random.default_rng(seed)
+    east, hot = np.repeat([0, 0, 1, 1], 25), np.tile(np.repeat([0, 1], 25), 2)
+    centre = rng.normal(0, 1, (100, 2)) + 40 * east[:, None]
+    cases = rng.poisson(np.where(hot, 30, 0.1)[:, None], (100, 6)).astype(float)
+    return Regions("area", centre), cases, east, hot
+
+
+def same_split(one, other):
+    pairs = {*zip(one.tolist(), other.tolist(), strict=True)}
+    return len(pairs) == len(np.unique(one)) == len(np.unique(other))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gamma_weighs_the_place_against_the_cases(seed):
+    regions, cases, east, hot = four_groups(seed)
+    assert same_split(cluster(regions, cases, seed, gamma=0.0), hot)
+    assert same_split(cluster(regions, cases, seed, gamma=100.0), east)
+    both = cluster(regions, cases, seed, count=4)
+    assert same_split(both, 2 * east + hot)
+
+
+def test_the_two_terms_weigh_the_same_at_gamma_one():
+    rng = np.random.default_rng(0)
+    regions = Regions("area", rng.normal(50, 1e3, (80, 2)))
+    points = features(regions, rng.poisson(0.01, (80, 9)).astype(float), 1.0)
+    history, ground = points[:, :9], points[:, 9:]
+    assert (history**2).sum(axis=1).mean() == pytest.approx(1)
+    assert (ground**2).sum(axis=1).mean() == pytest.approx(1)
+
+
+@CASES
+@given(
+    st.integers(1, 40),
+    st.integers(1, 12),
+    st.integers(1, 15),
+    st.sampled_from([0.0, 1.0]),
+    st.integers(0, 99),
+)
+def test_no_domain_is_small_unless_it_is_the_only_one(size, count, least, gamma, seed):
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=(size, 2))
+    centre[rng.random(size) < 0.2] = np.nan
+    cases = rng.poisson(0.5, (size, 3)).astype(float)
+    made = cluster(Regions("area", centre), cases, seed, count, gamma, least)
+    assert made.shape == (size,)
+    sizes = np.bincount(made)
+    assert len(sizes) <= count
+    assert len(sizes) == 1 or sizes.min() >= least
+    again = cluster(Regions("area", centre), cases, seed, count, gamma, least)
+    np.testing.assert_array_equal(made, again)
+
+
+def test_a_small_cluster_joins_the_nearest():
+    centre = np.array([[0.0, 0]] * 9 + [[10.0, 0]] * 9 + [[8.0, 0]])
+    made = cluster(Regions("area", centre), np.zeros((19, 1)), count=3, least=2)
+    assert sorted(np.bincount(made).tolist()) == [9, 10]
+    assert made[18] == made[10]
+
+
+def test_without_cases_and_places_there_is_one_domain():
+    nowhere = Regions("area", np.full((7, 2), np.nan))
+    assert not cluster(nowhere, np.zeros((7, 3)), count=5).any()
+
+
+def test_equal_regions_share_a_domain():
+    regions, cases, _, _ = four_groups()
+    twice = Regions("area", np.vstack([regions.centre_km, regions.centre_km]))
+    label = cluster(twice, np.vstack([cases, cases]), count=9)
+    np.testing.assert_array_equal(label[:100], label[100:])

@@ -1,18 +1,41 @@
-"""Compiled sampling of pseudo places within the epidemic domain of each slot.
+"""Generators of pseudo traces: the paper's, a recurring variant and three rivals.
+
+- ``plausible`` (paper, "Transforming Traces into Epidemic Domain" and "Sampling Trace
+  from the Epidemic Domain"; algorithm 2, PseudoLocGenerate): the true trace becomes a
+  trace of epidemic domains, and a pseudo trace is a walk by the aggregate mobility
+  model that is in the same domain at every slot. It meets an epidemic like the true
+  one.
+- ``recurring``: the walk has no memory, so its traces seldom return to a place on
+  another day, while people do. Here each true region of the person has one pseudo
+  region in the same domain, visited whenever the true one is: a pseudo life has a home
+  and a place of work at the same hours as the true one. A pseudo region is drawn when
+  its true region is first met: among some steps of the walk one by the probability of
+  all moves between it and the pseudo regions drawn before. While the domain has
+  regions left, it is none of the person's true regions and no two true regions share
+  one.
+- ``uniform``, ``aggregate``, ``walk`` (paper, "Evaluation of Privacy and Utility"):
+  independent draws, all regions alike or by visits; a walk over all regions. They do
+  not read the cases.
 
 Every (copy, person) has a random stream of its own, so results depend neither on
 threads nor on blocks of people. All draws are exact: from the named distribution
 given that the region is free, that is not claimed by the person already.
 """
 
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numba import get_num_threads
 from numpy.typing import NDArray
+from sklearn.cluster import KMeans
 
 from epifalcon._numba import compiled
 from epifalcon._random import State, start, uniform
+from epifalcon.errors import DataError
 from epifalcon.mobility.markov import (
     MobilityModel,
     Transitions,
@@ -20,12 +43,194 @@ from epifalcon.mobility.markov import (
     distance_weight,
     find_move,
 )
-from epifalcon.privacy.pseudo.domains import Domains
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.pseudo_traces import (
+    DomainSettings,
+    Method,
+    PseudoSettings,
+    PseudoTraces,
+)
+from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, Floats, Mask, RegionIds
 
+_BLOCK_PEOPLE = 256
 _TRIES = 12
 _NOT_MET = -2
 _LEAST_CHANCE = 1e-30
+
+Domains = NDArray[np.int32]
+"""(regions,) the epidemic domain of each region, numbered from 0 without gaps."""
+
+Generator = Callable[
+    [Traces, MobilityModel, Floats, PseudoSettings, np.random.Generator, Progress],
+    PseudoTraces,
+]
+"""Interface of all generators; the third argument are the reported cases.
+
+Equal arguments and an equal state of the random generator give the same result, and
+more copies begin with the fewer ones. Pseudo traces must be drawn once and stored: two
+draws for one person have only the true places in common.
+"""
+
+
+@dataclass(frozen=True)
+class SampledTraces:
+    """A generator that samples person by person with a compiled function."""
+
+    fill: Callable[..., None]
+    """``fill_walks`` or ``fill_recurring``."""
+    option: int
+    """Last argument of ``fill``: whether walks have a memory, or the number of
+    candidates for a recurring place."""
+    by_domain: bool = False
+    """Whether places stay within the epidemic domain of the true one."""
+    by_visits: bool = True
+    """Whether places without a past are drawn by visits; otherwise all alike."""
+
+    def __call__(
+        self,
+        traces: Traces,
+        model: MobilityModel,
+        cases: Floats,
+        settings: PseudoSettings,
+        rng: np.random.Generator,
+        progress: Progress = silent,
+    ) -> PseudoTraces:
+        """Make pseudo traces for everybody (see ``Generator``)."""
+        _require_match(traces, model)
+        domains = np.zeros(len(traces.regions), np.int32)
+        if self.by_domain:
+            domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
+        return self.within(
+            domains, traces, model, settings.pseudo_copies, rng, progress
+        )
+
+    def within(
+        self,
+        domains: Domains,
+        traces: Traces,
+        model: MobilityModel,
+        copies: int,
+        rng: np.random.Generator,
+        progress: Progress = silent,
+    ) -> PseudoTraces:
+        """Make pseudo traces within given domains.
+
+        One seed per copy is drawn from ``rng``, so that more copies begin with the
+        fewer ones.
+        """
+        weight = model.visits if self.by_visits else np.ones(model.visits.shape)
+        tables = make_tables(model, domains, weight)
+        seeds = rng.integers(0, 2**63, size=copies, dtype=np.uint64)
+        made = np.empty((copies, *traces.by_slot.shape), np.int32)
+
+        def run(first: int) -> int:
+            last = min(first + _BLOCK_PEOPLE, traces.people)
+            # The compiled part reads and writes one person at a time.
+            true = np.ascontiguousarray(traces.by_slot[:, first:last].T)
+            rows = np.full((copies, *true.shape), UNKNOWN, np.int32)
+            self.fill(tables, true, rows, first, seeds, self.option)
+            made[:, :, first:last] = rows.transpose(0, 2, 1)
+            return last
+
+        with ThreadPoolExecutor(get_num_threads()) as pool:
+            for last in pool.map(run, range(0, traces.people, _BLOCK_PEOPLE)):
+                progress("pseudo traces", last, traces.people)
+        return PseudoTraces(traces, made)
+
+
+def generate(
+    traces: Traces,
+    model: MobilityModel,
+    cases: Floats,
+    settings: PseudoSettings,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> PseudoTraces:
+    """Make pseudo traces for everybody by the generator that ``settings`` names.
+
+    ``cases`` (regions, days) are reported cases; see ``Generator``. Algorithm 2 of
+    the paper, PseudoLocGenerate.
+    """
+    chosen = GENERATORS[settings.method]
+    return chosen(traces, model, cases, settings, rng, progress)
+
+
+def _require_match(traces: Traces, model: MobilityModel) -> None:
+    pairs = {
+        "regions": (len(model.regions), len(traces.regions)),
+        "slots per day": (model.slots_per_day, traces.clock.slots_per_day),
+    }
+    for name, (of_model, of_traces) in pairs.items():
+        if of_model != of_traces:
+            raise DataError(
+                f"the mobility model has {of_model} {name}, the traces {of_traces}"
+            )
+
+
+def epidemic_domains(
+    regions: Regions,
+    cases: Floats,
+    settings: DomainSettings,
+    rng: np.random.Generator,
+) -> Domains:
+    """Cluster the regions by their reported cases (regions, days) and their place.
+
+    Paper, "Epidemic Clustering", where the likeness of two regions is
+
+        sim(r, r') = sum_t (x_t - x'_t) + gamma d(r, r')^-2
+
+    with x_t the new cases. As written the first term is signed, so that it changes
+    with the order of the pair and grows with the difference. Here both terms are minus
+    a squared distance, each over its mean square in the city:
+
+        sim(r, r') = - sum_t (sqrt x_t - sqrt x'_t)^2 - gamma |r - r'|^2.
+
+    This likeness is Euclidean, so k-means (scikit-learn) finds the clusters without a
+    table of all pairs. Square roots give counts of any size the same spread. The paper
+    adds up all days, so a region has one domain for the whole time.
+
+    Clusters smaller than ``least_regions`` are dissolved, smallest first, into the
+    nearest others. A region without a known place counts as in the middle of the city.
+    """
+    if cases.ndim != 2 or len(cases) != len(regions) or cases.shape[1] == 0:
+        raise DataError(
+            f"cases have shape {cases.shape}, expected ({len(regions)}, days) by region"
+        )
+    if not (np.isfinite(cases).all() and (cases >= 0).all()):
+        raise DataError("cases must be numbers of 0 or more")
+    points = features(regions, cases, settings.gamma)
+    count = min(settings.count, len(np.unique(points, axis=0)))
+    seed = int(rng.integers(2**32))
+    found = KMeans(count, n_init=1, random_state=seed).fit(points)
+    label, apart = found.labels_.copy(), found.transform(points)
+    while len(left := np.unique(label)) > 1:
+        size = np.bincount(label, minlength=count)
+        gone = left[size[left].argmin()]
+        if size[gone] >= settings.least_regions:
+            break
+        apart[:, gone] = np.inf
+        moved = label == gone
+        label[moved] = apart[moved].argmin(axis=1)
+    return np.unique(label, return_inverse=True)[1].astype(np.int32)
+
+
+def features(regions: Regions, cases: Floats, gamma: float) -> Floats:
+    """Return points (regions, days + 2); minus their squared distance is sim."""
+    place = regions.centre_km
+    known = np.isfinite(place[:, 0]) & np.isfinite(place[:, 1])
+    middle = place[known].mean(axis=0) if known.any() else np.zeros(2)
+    ground = _unit_spread(np.where(known[:, None], place, middle))
+    history = _unit_spread(np.sqrt(cases.astype(np.float64)))
+    return np.hstack([history, np.sqrt(gamma) * ground])
+
+
+def _unit_spread(columns: Floats) -> Floats:
+    """Centre columns and scale rows to a mean square of 1, or 0 if all are equal."""
+    around = columns - columns.mean(axis=0)
+    spread = np.sqrt(np.mean((around * around).sum(axis=1)))
+    return np.asarray(around / spread if spread > 0 else np.zeros(around.shape))
 
 
 class Tables(NamedTuple):
@@ -48,19 +253,19 @@ class Tables(NamedTuple):
 
 def make_tables(model: MobilityModel, domains: Domains, weight: Floats) -> Tables:
     """Arrange ``weight`` (slots per day, regions) and the model's moves by domain."""
-    domain, moves = domains.of_region, model.transitions
-    member = np.argsort(domain, kind="stable").astype(np.int32)
-    begins = np.concatenate([[0], np.cumsum(domains.sizes)])
+    moves = model.transitions
+    member = np.argsort(domains, kind="stable").astype(np.int32)
+    begins = np.concatenate([[0], np.cumsum(np.bincount(domains))])
     visits = np.ascontiguousarray(weight[:, member])
     running = np.empty(visits.shape)
     for low, past in pairwise(begins.tolist()):
         running[:, low:past] = np.cumsum(visits[:, low:past], axis=1)
-    nearness = np.zeros((len(domain), len(domains)))
+    nearness = np.zeros((len(domains), len(begins) - 1))
     if model.epsilon > 0:
-        group = domain.astype(np.int64)
+        group = domains.astype(np.int64)
         add_distance_weights(moves.point_km, moves.spherical, group, nearness)
     nearness *= model.epsilon
-    return Tables(domain, member, begins, visits, running, nearness, moves)
+    return Tables(domains, member, begins, visits, running, nearness, moves)
 
 
 @compiled
@@ -197,8 +402,9 @@ def _log_move(tables: Tables, slot: int, here: int, there: int) -> float:
     value = moves.epsilon * distance_weight(
         moves.point_km, moves.spherical, here, there
     )
-    cell = find_move(moves.first, moves.there, row, there)
-    if cell >= 0:
+    past = moves.first[row + 1]
+    cell = find_move(moves.there, moves.first[row], past, there)
+    if cell < past and moves.there[cell] == there:
         value += moves.weight[cell]
     total = moves.total[row]
     share = value / total if total > 0 else 0.0
@@ -288,3 +494,12 @@ def _mark(taken: Mask, region: int, others: RegionIds, value: bool) -> None:
     for other in others:
         if other != UNKNOWN:
             taken[other] = value
+
+
+GENERATORS: Mapping[Method, Generator] = {
+    "plausible": SampledTraces(fill_walks, 1, by_domain=True),
+    "recurring": SampledTraces(fill_recurring, 8, by_domain=True),
+    "uniform": SampledTraces(fill_walks, 0, by_visits=False),
+    "aggregate": SampledTraces(fill_walks, 0),
+    "walk": SampledTraces(fill_walks, 1),
+}

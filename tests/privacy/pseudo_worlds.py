@@ -1,8 +1,10 @@
-"""Small worlds for the tests of pseudo traces."""
+"""Small worlds and a goodness-of-fit test for pseudo traces."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.markov import (
@@ -10,8 +12,7 @@ from epifalcon.mobility.markov import (
     mobility_model,
 )
 from epifalcon.mobility.traces import Traces
-from epifalcon.privacy.pseudo.domains import DomainSettings
-from epifalcon.privacy.pseudo.record import PseudoSettings
+from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 from tests.oracles.cities import random_traces
 
 
@@ -45,3 +46,29 @@ def twins(epsilon: float, people: int = 6000, regions: int = 11) -> World:
 def wish(method: str, copies: int = 2, count: int = 3) -> PseudoSettings:
     domains = DomainSettings(count=count, least_regions=copies + 1)
     return PseudoSettings(method=method, pseudo_copies=copies, domains=domains)
+
+
+def p_value(
+    conditions: np.ndarray, drawn: np.ndarray, shares: Callable[..., np.ndarray]
+) -> float:
+    """How well ``drawn`` (draws,) fits ``shares(condition)`` of its own row.
+
+    Cells that expect fewer than five are put together within their group.
+    """
+    total, freedom = 0.0, 0
+    keys, group = np.unique(conditions, axis=0, return_inverse=True)
+    for number, key in enumerate(keys):
+        mine = drawn[group.ravel() == number]
+        expected = shares(tuple(key.tolist())) * mine.size
+        seen = np.bincount(mine, minlength=expected.size)
+        assert not seen[expected == 0].any(), "an impossible region was drawn"
+        small = expected < 5
+        seen = np.append(seen[~small], seen[small].sum())
+        expected = np.append(expected[~small], expected[small].sum())
+        if expected[-1] < 5:
+            seen, expected = seen[:-1], expected[:-1]
+        if expected.size > 1:
+            total += ((seen - expected) ** 2 / expected).sum()
+            freedom += expected.size - 1
+    assert freedom > 10
+    return float(stats.chi2.sf(total, freedom))

@@ -1,1 +1,0 @@
-"""Pseudo traces: made-up places among which the true ones hide."""
