@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
+from epifalcon.evaluation.attacks import claims as claims_module
 from epifalcon.evaluation.attacks.claims import (
     Candidates,
     Verdict,
@@ -24,7 +25,9 @@ def made(seed=0, copies=2, **town):
 @settings(deadline=None, derandomize=True, max_examples=20)
 def test_both_ways_to_build_agree_with_the_edges_of_all_traces(seed, width):
     some = made(seed)
-    found = Candidates.of_pseudo(some, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "_PEOPLE_AT_ONCE", 4)
+        found = Candidates.of_pseudo(some, width)
     window = HypergraphSettings(window_slots=width)
     person, key = [], []
     for traces in (some.true, *(some.copy(number) for number in range(2))):
