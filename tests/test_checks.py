@@ -1,4 +1,5 @@
 import inspect
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,35 +10,22 @@ from epifalcon.errors import DataError, EpifalconError, SettingsError
 NO_NUMBERS = [float("nan"), float("inf"), -float("inf"), "3", None, True, [1]]
 
 
-def refused(check, *values) -> None:
-    for value in values:
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (checks.positive, [1, 1e-300, np.float32(2), 10**400], [0, -1]),
+        (checks.non_negative, [0, np.int64(3)], [-1e-300]),
+        (checks.unit_interval, [0, 1, 0.5], [-1e-9, 1 + 1e-9]),
+        (partial(checks.at_least, 2), [2, 2.5], [1.999]),
+        (partial(checks.whole, 1), [1, np.int32(7)], [0, 1.0, 2.5]),
+    ],
+)
+def test_numbers(check, good, bad):
+    for value in good:
+        check(clip=value)
+    for value in (*bad, *NO_NUMBERS):
         with pytest.raises(SettingsError, match=r"clip="):
             check(clip=value)
-
-
-def test_positive():
-    checks.positive(clip=1, sigma=1e-300, other=np.float32(2), huge=10**400)
-    refused(checks.positive, 0, -1, *NO_NUMBERS)
-
-
-def test_non_negative():
-    checks.non_negative(clip=0, sigma=np.int64(3))
-    refused(checks.non_negative, -1e-300, *NO_NUMBERS)
-
-
-def test_unit_interval():
-    checks.unit_interval(clip=0, sigma=1, other=0.5)
-    refused(checks.unit_interval, -1e-9, 1 + 1e-9, *NO_NUMBERS)
-
-
-def test_at_least():
-    checks.at_least(2, clip=2, sigma=2.5)
-    refused(lambda **values: checks.at_least(2, **values), 1.999, *NO_NUMBERS)
-
-
-def test_whole():
-    checks.whole(1, clip=1, sigma=np.int32(7))
-    refused(lambda **values: checks.whole(1, **values), 0, 1.0, 2.5, *NO_NUMBERS)
 
 
 def test_one_of():

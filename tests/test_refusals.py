@@ -1,4 +1,4 @@
-"""Values that the settings of cities, outbreaks, tests and imports must refuse."""
+"""Values that settings must refuse."""
 
 from functools import partial
 
@@ -10,10 +10,17 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings
 from epifalcon.errors import SettingsError
+from epifalcon.hypergraph.incidence import HypergraphSettings
+from epifalcon.methods.hbp import HbpSettings, MeanFieldSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest import ImportSettings, ReadSettings
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
+from epifalcon.models.settings import (
+    DcrnnSettings,
+    FalconSettings,
+    TrainingSettings,
+)
 from epifalcon.settings import build
 
 NAN, INF = float("nan"), float("inf")
@@ -105,6 +112,36 @@ TABLE = [
         },
     ),
     (ImportSettings, {"kind": ["pongs"]}),
+    (HypergraphSettings, {"window_slots": [0, 1.5], "keep_alone": ["no"]}),
+    (DcrnnSettings, {"hidden_width": [0, 1.5], "diffusion_steps": [-1]}),
+    (HbpSettings, {"sweeps": [0], "folds": [-1], "start_share": [1.5]}),
+    (MeanFieldSettings, {"sweeps": [0]}),
+    (
+        FalconSettings,
+        {
+            "width": [0],
+            "layers": [1.5],
+            "dropout": [1.0],
+            "input_dropout": [-0.1],
+            "learning_rate": [NAN],
+            "mask_share": [0],
+            "input": ["trace"],
+            "gradient_path": ["all"],
+            "precision": ["half"],
+        },
+    ),
+    (
+        TrainingSettings,
+        {
+            "steps": [0],
+            "learning_rate": [NAN],
+            "gradient_clip": [-1.0],
+            "horizon": [0],
+            "validation_share": [0.0, 1.5],
+            "patience": [0],
+            "origins_per_step": [0],
+        },
+    ),
     (
         partial(ImportSettings, kind="pings"),
         {
@@ -158,6 +195,7 @@ def test_an_impossible_value_is_refused_by_name(make, name, value):
             "add up to less than 1",
         ),
         (LabelSettings, {"test_days": [1]}, "test_days"),
+        (FalconSettings, {"class_weights": [1.0, 0.0]}, "class_weight_1=0"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(cls, values, message):

@@ -76,7 +76,7 @@ def in_the_town(name):
 @EVERY
 def test_entry_and_class_agree(name):
     cls, listed = method_class(name), entry(name)
-    assert (cls.name, cls.title, cls.kind) == (listed.name, listed.title, listed.kind)
+    assert (cls.name, cls.sees_truth) == (name, listed.is_ceiling)
     assert cls.__doc__
     # Settings survive the way through plain values, as in a file.
     plain = as_plain(settings_of(name))

@@ -16,7 +16,7 @@ from epifalcon.epidemic.outbreak import (
 )
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.store import Origin
 from tests.epidemic.worlds import FAST, mixing_city, rules
 
@@ -129,9 +129,6 @@ def test_saved_and_loaded(rule, tmp_path):
         np.testing.assert_array_equal(array, read[name])
     with pytest.raises(ValueError, match="read-only"):
         again.infection_slot[0] = 3
-    (tmp_path / "o" / "seeds.npy").unlink()
-    with pytest.raises(CorruptFileError, match=r"seeds.npy: is missing"):
-        Outbreak.load(tmp_path / "o")
 
 
 def saved_otherwise(outbreak, folder, without, arrays=()):

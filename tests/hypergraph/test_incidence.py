@@ -80,14 +80,6 @@ def test_a_window_must_divide_the_trace():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"window_slots": 0}, {"window_slots": 1.5}, {"keep_alone": "no"}]
-)
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        HypergraphSettings(**wrong)
-
-
-@pytest.mark.parametrize(
     ("people", "message"),
     [
         ([], "at least one"),

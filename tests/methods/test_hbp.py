@@ -106,20 +106,6 @@ def test_the_sweeps_converge_and_the_risks_are_calibrated(preset):
     assert found.log_loss < uninformed
 
 
-@pytest.mark.parametrize(
-    ("settings", "wrong"),
-    [
-        (HbpSettings, {"sweeps": 0}),
-        (HbpSettings, {"folds": -1}),
-        (HbpSettings, {"start_share": 1.5}),
-        (MeanFieldSettings, {"sweeps": 0}),
-    ],
-)
-def test_wrong_settings_are_refused(settings, wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        settings(**wrong)
-
-
 # Mean field
 
 FORWARD = MeanFieldSettings(folds=0)
@@ -240,8 +226,6 @@ def test_of_the_truth_it_reads_the_factors_alone():
 
 def test_it_is_no_method():
     traces, truth, labels = varied()
-    assert HbpTrueFactors.kind == "ceiling"
-    assert "no method" in HbpTrueFactors.title
     with pytest.raises(SettingsError, match="give the context the ground truth"):
         risk_of(HbpTrueFactors, traces, labels.known)
     few = dataclasses.replace(truth, variation=Variation(np.ones(3)))

@@ -138,15 +138,11 @@ def stopped(folder):
 def test_a_damaged_checkpoint_is_refused_with_its_remedy(name, tmp_path):
     place = stopped(tmp_path) / name
     whole = place.read_bytes()
-    for at in range(0, len(whole), max(len(whole) // 9, 1)):
-        changed = bytearray(whole)
-        changed[at] ^= 4
-        for damaged in (bytes(changed), whole[:at]):
-            place.write_bytes(damaged)
-            with pytest.raises(
-                (CorruptFileError, DataError), match=r"delete .*training"
-            ):
-                trained(folder=tmp_path)
+    half = len(whole) // 2
+    for damaged in (whole[:half] + b"?" + whole[half + 1 :], whole[:half]):
+        place.write_bytes(damaged)
+        with pytest.raises(CorruptFileError, match=r"delete .*training"):
+            trained(folder=tmp_path)
     place.unlink()
     with pytest.raises(CorruptFileError, match=r"delete .*training to begin"):
         trained(folder=tmp_path)

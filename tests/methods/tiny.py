@@ -36,7 +36,7 @@ class _Sum(nn.Module):
 class Tiny(NetworkMethod):
     """One linear layer."""
 
-    name, title, kind = "tiny", "Tiny", "own"
+    name, title = "tiny", "Tiny"
 
     def network(self, graphs, channels):
         return _Sum(graphs.contacts, channels)

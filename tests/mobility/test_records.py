@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility import clock as clock_module
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import (
@@ -232,15 +232,3 @@ def test_all_parts_survive_the_disk(tmp_path):
     Traces(GOOD.copy(), CLOCK, PLACES).save(tmp_path / "bare", Origin())
     bare = Traces.load(tmp_path / "bare")
     assert bare.names is bare.regions.names is bare.regions.lonlat is None
-
-
-def test_a_damaged_city_is_refused(tmp_path):
-    Traces(GOOD.copy(), CLOCK, PLACES).save(tmp_path / "city", Origin())
-    path = tmp_path / "city" / "by_slot.npy"
-    content = bytearray(path.read_bytes())
-    content[-4] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(CorruptFileError, match="by_slot"):
-        Traces.load(tmp_path / "city")
-    with pytest.raises(DataError, match="no such folder"):
-        Traces.load(tmp_path / "village")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.models.dcrnn import (
     Dcrnn,
     DiffusionConv,
@@ -177,11 +177,3 @@ def test_the_decoder_continues_from_its_own_forecast():
         simple = network.mixture[0] * value + network.mixture[1] * mean
         value = simple + state @ network.readout + network.offset
         torch.testing.assert_close(three[:, day : day + 1], value)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"hidden_width": 0}, {"diffusion_steps": -1}, {"hidden_width": 1.5}]
-)
-def test_impossible_sizes_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        DcrnnSettings(**wrong)

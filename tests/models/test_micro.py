@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.models import micro
@@ -283,23 +283,3 @@ def test_region_states_of_another_city_are_refused():
         micro.state_of_people(good, by_hand(2, [[0, 1]] * 4), clock)
     with pytest.raises(DataError, match="NaN"):
         micro.state_of_people(good * torch.nan, inc, clock)
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"width": 0}, "width=0"),
-        ({"layers": 1.5}, "layers=1.5"),
-        ({"dropout": 1.0}, "dropout=1"),
-        ({"input_dropout": -0.1}, "input_dropout=-0.1"),
-        ({"learning_rate": float("nan")}, "learning_rate=nan"),
-        ({"mask_share": 0}, "mask_share=0"),
-        ({"input": "trace"}, "input='trace'"),
-        ({"gradient_path": "all"}, "gradient_path='all'"),
-        ({"precision": "half"}, "precision='half'"),
-        ({"class_weights": (1.0, 0.0)}, "class_weight_1=0"),
-    ],
-)
-def test_impossible_settings_are_named(change, told):
-    with pytest.raises(SettingsError, match=told):
-        FalconSettings(**change)

@@ -290,24 +290,6 @@ def test_a_learning_rate_that_blows_up_is_named():
         train(network(), lesson_of(training), seeded(), silent)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"steps": 0},
-        {"learning_rate": np.nan},
-        {"gradient_clip": -1.0},
-        {"horizon": 0},
-        {"validation_share": 0.0},
-        {"validation_share": 1.5},
-        {"patience": 0},
-        {"origins_per_step": 0},
-    ],
-)
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        TrainingSettings(**wrong)
-
-
 # Storage
 
 
@@ -369,24 +351,8 @@ def test_another_city_and_an_unfitted_model_are_refused(folder, model):
     assert not (folder / "new").exists()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(st.data())
-def test_any_flipped_bit_is_noticed(tmp_path_factory, model, data):
-    folder = tmp_path_factory.mktemp("flip") / "model"
-    model.save(folder, regions_of(), store.Origin())
-    file = data.draw(st.sampled_from(sorted(folder.iterdir())))
-    content = bytearray(file.read_bytes())
-    place = data.draw(st.integers(0, len(content) - 1))
-    content[place] ^= 1 << data.draw(st.integers(0, 7))
-    file.write_bytes(content)
-    with pytest.raises((CorruptFileError, DataError)) as caught:
-        DcrnnRegionModel.load(folder, regions_of())
-    if file.name != store.MANIFEST:
-        assert caught.value.exit_code == 5
-
-
 @pytest.mark.parametrize("left", [0, 7, -1])
-def test_truncation_is_noticed(folder, left):
+def test_damaged_parameters_are_noticed(folder, left):
     file = folder / "parameters.safetensors"
     file.write_bytes(file.read_bytes()[:left])
     with pytest.raises(CorruptFileError, match="bytes, expected"):
@@ -394,8 +360,6 @@ def test_truncation_is_noticed(folder, left):
     with pytest.raises(CorruptFileError, match="not a safetensors file"):
         DcrnnRegionModel.load(rewritten(folder), regions_of())
     file.unlink()
-    with pytest.raises(CorruptFileError, match="is missing"):
-        DcrnnRegionModel.load(folder, regions_of())
     with pytest.raises(CorruptFileError, match="cannot be read"):
         DcrnnRegionModel.load(rewritten(folder), regions_of())
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -25,10 +25,6 @@ from epifalcon.progress import Progress, silent
 from epifalcon.settings import build
 from epifalcon.store import Origin
 from epifalcon.types import PersonIds, Probabilities
-
-Kind = Literal["paper", "reference", "ceiling", "own"]
-"""In the paper's tables, one of our references, a ceiling that sees the ground truth,
-or a method registered by a user."""
 
 INTERVAL_WIDTH = "interval_width"
 LEARNING_RATE = "learning_rate"
@@ -100,8 +96,8 @@ class Cost:
 class Method(ABC):
     """An estimator of who is probably infected.
 
-    A subclass defines ``name``, ``title`` and ``score``. Inside ``score``,
-    ``self.settings``, ``self.seed`` and ``self.context`` are available.
+    A subclass defines ``name`` and ``score``, and ``title`` if a user registers it.
+    ``score`` reads ``self.settings``, ``self.seed`` and ``self.context``.
 
     Parameters
     ----------
@@ -115,8 +111,9 @@ class Method(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    kind: ClassVar[Kind] = "own"
     settings_type: ClassVar[type] = NoSettings
+    sees_truth: ClassVar[bool] = False
+    """Whether it is a ceiling, which is given the true outbreak."""
     sees_true_traces: ClassVar[bool] = False
     """Whether a ceiling is given the true traces instead of the reported ones."""
 
@@ -153,7 +150,7 @@ class Method(ABC):
     def fit(self, traces: Traces, tests: Known, context: Context | None = None) -> Self:
         """Estimate everybody's risk from ``traces`` and ``tests``."""
         context = Context() if context is None else context
-        if context.ground_truth is not None and self.kind != "ceiling":
+        if context.ground_truth is not None and not self.sees_truth:
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
         if tests.people != traces.people:
             raise DataError(

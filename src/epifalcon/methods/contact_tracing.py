@@ -20,7 +20,7 @@ from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagate import edge_to_node, sum_to_edges
 from epifalcon.logistic import fit_logistic
-from epifalcon.methods.base import Kind, Method, Scores, require_both
+from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Counts, Floats, Mask, Probabilities, Slots
@@ -78,8 +78,6 @@ class Dct(Method):
     """
 
     name = "dct"
-    title = "DCT"
-    kind: ClassVar[Kind] = "paper"
     settings_type = DctSettings
     settings: DctSettings
 
@@ -115,8 +113,6 @@ class SoftDct(Method):
     """
 
     name: ClassVar[str] = "soft-dct"
-    title: ClassVar[str] = "Soft DCT, count"
-    kind: ClassVar[Kind] = "reference"
     settings_type = TracingSettings
     settings: TracingSettings
 
@@ -137,7 +133,6 @@ class DurationDct(SoftDct):
     """
 
     name: ClassVar[str] = "duration-dct"
-    title: ClassVar[str] = "DCT by duration"
 
     def _exposure(self, found: "Encounters") -> Counts:
         return found.slots
@@ -150,8 +145,6 @@ class SoftDctRatio(Method):
     """
 
     name = "soft-dct-ratio"
-    title = "Soft DCT, ratio"
-    kind: ClassVar[Kind] = "reference"
 
     def score(self, traces: Traces, known: Known) -> Scores:
         """Return everybody's risk."""

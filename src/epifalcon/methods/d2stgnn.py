@@ -8,7 +8,7 @@ days, width) throughout.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -63,7 +63,6 @@ class D2stgnn(NetworkMethod):
     """
 
     name = "d2stgnn"
-    title = "D2STGNN"
     settings_type = D2stgnnSettings
     settings: D2stgnnSettings
 
@@ -123,13 +122,6 @@ class D2stgnnNetwork(nn.Module):
         return odds[:, 0]
 
 
-class Graph(Protocol):
-    """Transition matrices, each power without its diagonal."""
-
-    def powers(self, x: Tensor) -> Sequence[Tensor]:
-        """Return P x and P^2 x without the diagonals, for x (people, width)."""
-
-
 @dataclass(frozen=True, eq=False)
 class SparseGraph:
     """A transition matrix on given edges, none of them a loop."""
@@ -179,6 +171,9 @@ class LowRankGraph:
             own = (left * self.right).sum(dim=1, keepdim=True)
             made.append(torch.addcmul(left @ inward, own, x, value=-1))
         return made[0], made[1]
+
+
+Graph = SparseGraph | LowRankGraph
 
 
 class DynamicGraph(nn.Module):

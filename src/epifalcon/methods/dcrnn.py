@@ -32,7 +32,6 @@ class DcrnnOfPeople(NetworkMethod):
     """A diffusion-convolutional recurrent network on each day's contacts."""
 
     name = "dcrnn"
-    title = "DCRNN"
     settings_type = DcrnnOfPeopleSettings
     settings: DcrnnOfPeopleSettings
 

@@ -99,7 +99,6 @@ class Dstagnn(NetworkMethod):
     """
 
     name = "dstagnn"
-    title = "DSTAGNN"
     settings_type = DstagnnSettings
     settings: DstagnnSettings
     _made: "tuple[ContactGraphs, AwareGraph] | None" = None

@@ -38,24 +38,17 @@ class Epignn(NetworkMethod):
     which each known person was susceptible and infected, scaled to [0, 1] over the
     known people, and zeros for everybody else. Differences from the paper:
 
-    - One layer instead of three, because each further average over contacts loses
-      information here (over-smoothing): AUC .686 with three layers and .700 with one.
-      ``layers=3`` is the paper's network. A skip connection as in ``gcn`` would be
-      useless: the input of a person without a test is zero.
-    - States come from tests, so a day counts only if a test implies the state on it
-      (``days_in_state``).
-    - The network is trained on one outbreak instead of 80 simulated ones, and the
-      people in the loss have no state in the input, by the folds of all networks.
+    - One layer instead of three: each further average over contacts loses information
+      here, AUC .686 with ``layers=3`` and .700 with one (``epifalcon compare --preset
+      larger-sars --methods epignn --seeds 1``).
+    - A day counts only if a test implies the state on it (``days_in_state``).
+    - One outbreak instead of 80 simulated ones; the people in the loss have no state in
+      the input, by the folds of all networks.
     - The graph is weighted by slots together, as in ``gcn``.
-    - The loss takes log odds; the authors' program applies a softmax before a loss
-      that contains one.
-
-    Measured by ``epifalcon compare --preset larger-sars --methods epignn --seeds
-    1``, with and without ``--set rivals.epignn.layers=3``.
+    - The loss takes log odds; the authors' program has two softmaxes.
     """
 
     name = "epignn"
-    title = "EPIGNN"
     settings_type: ClassVar[type] = EpignnSettings
     settings: EpignnSettings
     reads_results = True

@@ -7,7 +7,7 @@ of its results. Their predictions choose the hyperparameter and are the masked r
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from epifalcon.checks import non_negative, positive, unit_interval, whole
 from epifalcon.epidemic.known import Known, blind_folds, without
 from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
-from epifalcon.methods.base import Kind, Method, Scores, require_both
+from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.contact_tracing import CHANNELS, daily_exposure
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
@@ -57,8 +57,6 @@ class Fold:
 
 class ExposureMethod(Method):
     """A learner whose hyperparameter is chosen by out-of-fold log loss."""
-
-    kind: ClassVar[Kind] = "reference"
 
     @abstractmethod
     def inputs(self, exposure: NDArray[np.float32]) -> Floats:
@@ -132,7 +130,6 @@ class ExposureLogistic(ExposureMethod):
     """
 
     name = "exposure-logistic"
-    title = "Exposure, logistic"
     settings_type = ExposureLogisticSettings
     settings: ExposureLogisticSettings
 
@@ -192,7 +189,6 @@ class ExposureBoosting(ExposureMethod):
     """
 
     name = "exposure-boosting"
-    title = "Exposure, boosting"
     settings_type = ExposureBoostingSettings
     settings: ExposureBoostingSettings
 

@@ -14,7 +14,7 @@ from epifalcon.federation.training import (
     require_possible,
     validation_people,
 )
-from epifalcon.methods.base import STEP_LIMIT, Context, Kind, Method, Scores
+from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats
 
@@ -35,8 +35,6 @@ class Falcon(Method):
     """The paper's method whole, on the in-process engine."""
 
     name: ClassVar[str] = "falcon"
-    title: ClassVar[str] = "Falcon"
-    kind: ClassVar[Kind] = "paper"
     settings_type: ClassVar[type] = PredictionSettings
     settings: PredictionSettings
 
@@ -103,7 +101,6 @@ class Hgnn(Falcon):
     """The person model in one place: no region model, no privacy."""
 
     name: ClassVar[str] = "hgnn"
-    title: ClassVar[str] = "HGNN"
 
     def _settings(self) -> PredictionSettings:
         return self.settings.central()

@@ -101,8 +101,6 @@ class FalconField(Method):
     """
 
     name = METHOD
-    title = "Falcon Field"
-    kind = "reference"
     settings_type: ClassVar[type] = FieldWishes
     settings: FieldWishes
     _course: Course | None = None

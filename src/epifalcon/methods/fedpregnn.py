@@ -14,32 +14,29 @@ no gradient crosses between devices)::
 
 where u is the person's own embedding, which never leaves the device.
 
-*Graph expansion* ("privacy-preserving graph expansion"): devices share a key that
-neither the helper nor the server has. A device sends the keyed hash of each of its
-items, a token, and one embedding. Equal items have equal tokens, so the helper can
-return the embeddings of others who share an item, without names. The helper must not
-collude with the server or with a device: whoever has the key can try every item. And it
-sees the embeddings themselves.
+*Graph expansion*: devices share a key that neither the helper nor the server has. A
+device sends the keyed hash of each of its items, a token, and one embedding. Equal
+items have equal tokens, so the helper can return the embeddings of others who share an
+item, without names. The helper must not collude with the server or with a device:
+whoever has the key can try every item. And it sees the embeddings themselves.
 
-*Model update* ("privacy-preserving model update"): pseudo items, which the person never
-visited, get gradients drawn like those of the true ones. The whole upload, weights,
-true and pseudo rows together, is clipped to a norm, and every number of it gets Laplace
-noise. The authors claim epsilon = 2 clip / scale, 1 with their settings. That would
-hold if ``clip`` bounded the L1 norm, and for one upload; but they clip the largest of
-many thousand numbers, and upload many times. ``privacy_spent`` returns what holds.
+*Model update*: pseudo items, which the person never visited, get gradients drawn like
+those of the true ones. The whole upload is clipped to a norm, and every number of it
+gets Laplace noise. The authors claim epsilon = 2 clip / scale, 1 with their settings.
+That would hold if ``clip`` bounded the L1 norm, and for one upload; but they clip the
+largest of many thousand numbers, and upload many times: see ``privacy_spent``.
 
-Adapted: there, people rate items; here an item is a region, or a region on a day, and
+Adapted: people rate items there; here an item is a region, or a region on a day, and
 the target is a person's infection, so the target item is gone and time spent weighs
-items; the authors' program adds partners up without the softmax; the paper signs item
-ids with a key pair. With ``input="exposure"`` the embedding that a device sends the
-helper is its test result (positive, negative, none), and the vector that it learns
-stays on the device: the input of a tested person never contains its own result, not
-even by way of others. ``input="embedding"`` is the published way: the learnt vector is
-sent, results enter by the loss alone. Log odds are recalibrated on the validation
-people, because clipping each client's gradient gives the rarer result less weight.
+items. With ``input="exposure"`` a device sends the helper its test result (positive,
+negative, none), and the vector that it learns stays on the device: the input of a
+tested person never contains its own result, not even by way of others.
+``input="embedding"`` is the published way: the learnt vector is sent, results enter by
+the loss alone. Log odds are recalibrated on the validation people, because clipping
+each client's gradient gives the rarer result less weight.
 
-Reduced: 200 pseudo items instead of 1,000, five for each true one, drawn once for each
-client instead of for every upload; width 32; no dropout.
+Reduced: 200 pseudo items instead of 1,000, drawn once for each client instead of for
+every upload; width 32; no dropout.
 """
 
 import hashlib
@@ -159,8 +156,6 @@ class FedPreGnn(Method):
     """
 
     name = "fedpregnn"
-    title = "FedPreGNN"
-    kind = "paper"
     settings_type: ClassVar[type] = FedPreGnnSettings
     settings: FedPreGnnSettings
 
@@ -397,10 +392,7 @@ class Federation:
         pseudo = settings.pseudo_items if settings.private else 0
         self.covers = {
             person: cover_of(
-                visits[[person]].indices.astype(np.int64),
-                items,
-                pseudo,
-                rng,
+                visits[[person]].indices.astype(np.int64), items, pseudo, rng
             )
             for person in self.clients.tolist()
         }

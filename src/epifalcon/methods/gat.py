@@ -53,19 +53,12 @@ class Gat(NetworkMethod):
     - The days of the input are concatenated, and a linear head follows the second
       layer.
     - A linear map of the person's own input is added to the log odds
-      (``networks.Skip``). Without it the network is worse than logistic regression
-      on the same input: AUC .682 without and .706 with the skip connection, logistic
-      regression .710. ``skip=False`` is the paper's network. With
-      ``input="embedding"`` the differences have both signs (-.009 to +.017 on four
-      seeds of ``hamlet``), so one form is used for both inputs.
-
-    Measured by ``epifalcon compare --preset larger-sars --methods
-    gat,exposure-logistic --seeds 1``, with and without ``--set
-    rivals.gat.skip=false``.
+      (``networks.Skip``); ``skip=False`` is the paper's network. AUC .682 without and
+      .706 with it, logistic regression on the same input .710 (``epifalcon compare
+      --preset larger-sars --methods gat,exposure-logistic --seeds 1``).
     """
 
     name = "gat"
-    title = "GAT"
     settings_type: ClassVar[type] = GatSettings
     settings: GatSettings
 

@@ -38,19 +38,12 @@ class Gcn(NetworkMethod):
       negligible beside some thousand slots of company.
     - A linear head follows the second layer, and dropout follows each layer.
     - A linear map of the person's own input is added to the log odds
-      (``networks.Skip``). Without it the network is worse than logistic regression
-      on the same input: AUC .694 without and .708 with the skip connection, logistic
-      regression .710. ``skip=False`` is the paper's network. With
-      ``input="embedding"`` the differences have both signs (-.003 to +.007 on four
-      seeds of ``hamlet``), so one form is used for both inputs.
-
-    Measured by ``epifalcon compare --preset larger-sars --methods
-    gcn,exposure-logistic --seeds 1``, with and without ``--set
-    rivals.gcn.skip=false``.
+      (``networks.Skip``); ``skip=False`` is the paper's network. AUC .694 without and
+      .708 with it, logistic regression on the same input .710 (``epifalcon compare
+      --preset larger-sars --methods gcn,exposure-logistic --seeds 1``).
     """
 
     name = "gcn"
-    title = "GCN"
     settings_type: ClassVar[type] = GcnSettings
     settings: GcnSettings
 

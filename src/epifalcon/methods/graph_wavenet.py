@@ -55,7 +55,6 @@ class GraphWaveNet(NetworkMethod):
     """Graph WaveNet on the contacts of all days and a learnt adjacency."""
 
     name = "graph-wavenet"
-    title = "GraphWaveNet"
     settings_type = GraphWaveNetSettings
     settings: GraphWaveNetSettings
 

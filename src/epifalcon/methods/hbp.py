@@ -33,7 +33,7 @@ from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.course import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
-from epifalcon.methods.base import Kind, Method, Scores
+from epifalcon.methods.base import Method, Scores
 from epifalcon.mobility.traces import Traces
 
 _PATHOGENS_RATE = TransmissionSettings(law="one", choosing_sweeps=10)
@@ -70,8 +70,6 @@ class Hbp(Method):
     """
 
     name = "hbp"
-    title = "HBP"
-    kind: ClassVar[Kind] = "reference"
     settings_type: ClassVar[type] = HbpSettings
     settings: HbpSettings
 
@@ -118,8 +116,7 @@ class HbpTrueFactors(Hbp):
     """
 
     name = "hbp-true-factors"
-    title = "HBP, true factors (no method)"
-    kind: ClassVar[Kind] = "ceiling"
+    sees_truth = True
 
     def factor(self, traces: Traces) -> Factor:
         """Return the true factors."""
@@ -152,7 +149,6 @@ class MeanField(Hbp):
     """
 
     name = "mean-field"
-    title = "Mean field"
     settings_type: ClassVar[type] = MeanFieldSettings
     evidence_step = 0.0
 

@@ -177,7 +177,6 @@ class Batches:
 class NetworkMethod(Method):
     """A method that trains a network; a subclass defines ``network`` and settings."""
 
-    kind = "paper"
     settings_type: ClassVar[type] = NetworkSettings
     settings: NetworkSettings
     reads_results: ClassVar[bool] = False

@@ -26,8 +26,7 @@ class Oracle(Method):
     """
 
     name = "oracle"
-    title = "Oracle (no method)"
-    kind = "ceiling"
+    sees_truth = True
     sees_true_traces = True
 
     def score(self, traces: Traces, known: Known) -> Probabilities:

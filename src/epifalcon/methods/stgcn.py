@@ -40,7 +40,6 @@ class Stgcn(NetworkMethod):
     """Spatio-temporal graph convolutions on the contacts of all days."""
 
     name = "stgcn"
-    title = "STGCN"
     settings_type = StgcnSettings
     settings: StgcnSettings
 

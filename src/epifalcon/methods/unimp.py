@@ -60,7 +60,6 @@ class Unimp(NetworkMethod):
     """
 
     name = "unimp"
-    title = "UniMP"
     settings_type: ClassVar[type] = UnimpSettings
     settings: UnimpSettings
     reads_results = True
@@ -76,7 +75,6 @@ class UnimpBare(Unimp):
     """UniMP as in the authors' program: a free embedding as input, no results."""
 
     name = "unimp-bare"
-    title = "UniMP, bare"
     settings_type: ClassVar[type] = UnimpBareSettings
     settings: UnimpBareSettings
     reads_results = False

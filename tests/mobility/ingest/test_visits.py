@@ -17,7 +17,7 @@ from epifalcon.mobility.ingest import (
     tables,
 )
 from epifalcon.mobility.ingest import visits as visits_module
-from epifalcon.mobility.ingest.visits import dominant, fill_gaps, read_day_visits
+from epifalcon.mobility.ingest.visits import fill_gaps, read_day_visits
 from epifalcon.mobility.regions import Regions
 
 CHECKINS = "person,time,place\n"
@@ -280,21 +280,6 @@ def test_points_are_asked_for_where_there_are_none(tmp_path):
     refused(tmp_path, text, "no column 'place'")
     refused(tmp_path, text, "no column 'lat'", kind="pings")
     refused(tmp_path, "person,time,lat\na,2020-03-01,1\n", "no column 'lon'")
-
-
-def test_dominance_does_not_depend_on_the_order():
-    rng = np.random.default_rng(4)
-    cells = np.unique(rng.integers(0, (4, 6, 5), (400, 3)), axis=0)
-    seen = pl.DataFrame(cells, schema=["person", "slot", "region"]).with_columns(
-        weight=rng.integers(0, 2, len(cells)), first=rng.integers(0, 3, len(cells))
-    )
-    expected = np.full((7, 4), -1)
-    for (person, slot), group in seen.group_by("person", "slot"):
-        best = min(group.iter_rows(), key=lambda row: (-row[3], row[4], row[2]))
-        expected[slot, person] = best[2]
-    for seed in range(3):
-        mixed = seen.sample(fraction=1, shuffle=True, seed=seed)
-        np.testing.assert_array_equal(dominant(mixed, 7, 4), expected)
 
 
 @pytest.mark.parametrize("longest", [0, 1, 3, 100])

@@ -115,21 +115,12 @@ def import_visits(
 
     Bad rows are rejected and counted by reason; other problems raise ``DataError``
     naming file, row, column and what was expected. People and regions are numbered
-    in the order of their names, so the order of rows does not matter.
+    in the order of their names, so the order of rows does not matter. Each (person,
+    slot) gets the region of most time (stays) or most rows (all other kinds); equal
+    ones go to the region seen first in that slot.
     """
     if settings.kind == "matrix":
         return read_matrix(path, settings, progress)
-    return read_visits(path, settings, progress)
-
-
-def read_visits(
-    path: Path, settings: ImportSettings, progress: Progress = silent
-) -> Imported:
-    """Make traces from a table of pings, stays, check-ins or cell events.
-
-    Each (person, slot) gets the region of most time (stays) or most rows (all
-    other kinds); equal ones go to the region seen first in that slot.
-    """
     table = open_table(path, settings.read.delimiter)
     places = read_places(settings)
     wanted = _wanted(table, settings, places)
