@@ -170,10 +170,7 @@ def test_risk_is_a_logistic_curve_over_the_score():
 
 @pytest.mark.parametrize(
     ("score", "results", "expected"),
-    [
-        ([1, 0, 1, 0], (0, 1, 0, 1), 1 / 2),
-        ([2, 2, 2, 2], (1, 0, 0, -1), 1 / 3),
-    ],
+    [([1, 0, 1, 0], (0, 1, 0, 1), 1 / 2), ([2, 2, 2, 2], (1, 0, 0, -1), 1 / 3)],
     ids=["falling", "equal"],
 )
 def test_without_a_rising_risk_everybody_gets_the_share(score, results, expected):

@@ -2,10 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.methods.dcrnn import (
-    DcrnnNetwork,
-    DcrnnOfPeopleSettings,
-)
+from epifalcon.methods.dcrnn import DcrnnNetwork, DcrnnOfPeopleSettings
 from epifalcon.methods.networks import ContactGraphs
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop

@@ -300,9 +300,7 @@ def test_every_pseudo_item_is_as_probable():
 
 
 numbers = hnp.arrays(
-    np.float32,
-    st.integers(0, 40),
-    elements=st.floats(-(2.0**60), 2.0**60, width=32),
+    np.float32, st.integers(0, 40), elements=st.floats(-(2.0**60), 2.0**60, width=32)
 )
 
 

@@ -289,8 +289,7 @@ def test_seeds_that_were_named_are_forgotten():
 
 
 @pytest.mark.parametrize(
-    ("method", "settings"),
-    [(Hbp, HbpSettings()), (MeanField, MeanFieldSettings())],
+    ("method", "settings"), [(Hbp, HbpSettings()), (MeanField, MeanFieldSettings())]
 )
 def test_risks_from_the_last_days_come_out_right(method, settings):
     """Judged by tested people, whose risks are told without their own fold."""

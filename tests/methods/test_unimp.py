@@ -4,10 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.methods.networks import ContactGraphs
-from epifalcon.methods.unimp import (
-    GraphTransformer,
-    Results,
-)
+from epifalcon.methods.unimp import GraphTransformer, Results
 from tests.oracles import pyg
 from tests.oracles.cities import cities
 

@@ -148,16 +148,7 @@ def strongest(contacts: Contacts, most: int) -> Partners:
     def work(part: int) -> None:
         begin, end = int(bound[part]), int(bound[part + 1])
         _choose(
-            rows.start,
-            rows.index,
-            worth,
-            start,
-            own,
-            begin,
-            end,
-            found,
-            slots,
-            count,
+            rows.start, rows.index, worth, start, own, begin, end, found, slots, count
         )
 
     each_part(work, _PARTS, int((groups.size**2).sum()))

@@ -94,10 +94,7 @@ class DcrnnNetwork(nn.Module):
     """Recurrent cells over the days; log odds from the last state."""
 
     def __init__(
-        self,
-        channels: int,
-        daily: Sequence[Contacts],
-        settings: DcrnnOfPeopleSettings,
+        self, channels: int, daily: Sequence[Contacts], settings: DcrnnOfPeopleSettings
     ) -> None:
         super().__init__()
         self._daily, self._steps = tuple(daily), settings.diffusion_steps

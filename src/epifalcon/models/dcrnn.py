@@ -214,10 +214,7 @@ class Dcrnn(nn.Module):
         self.mixture = nn.Parameter(torch.full((2, 1), 0.5))
 
     def encode(
-        self,
-        inputs: Tensor,
-        graphs: Sequence[FlowGraph],
-        state: Tensor | None = None,
+        self, inputs: Tensor, graphs: Sequence[FlowGraph], state: Tensor | None = None
     ) -> list[Tensor]:
         """Return the state after each day, (regions, width) each.
 
