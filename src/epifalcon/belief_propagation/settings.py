@@ -37,8 +37,8 @@ class TransmissionSettings:
     """Estimated after this sweep and each later one."""
     choosing_sweeps: int = 10
     """Sweeps of the common solutions from which candidate models and folds start. With
-    6, regional models were too far from convergence to be selected in one of five
-    cities whose regions differ."""
+    6 the regional models were too far from convergence to be selected in one of five
+    cities whose regions differ; with 12 too few sweeps are left for the final runs."""
 
     def __post_init__(self) -> None:
         one_of(("auto", *LAWS), law=self.law)
@@ -77,7 +77,7 @@ class WindowSettings:
 class FieldSettings:
     """Number of sweeps, damping, transmission, folds and calibration."""
 
-    sweeps: int = 17
+    sweeps: int = 15
     """Sweeps of a run: each is one upload of everybody and the reply."""
     evidence_bound: float = 16.0
     """Evidence messages are clipped to [-1, this]."""
