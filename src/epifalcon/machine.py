@@ -73,11 +73,9 @@ def peak_rss_mb() -> float:
 def pages_reused() -> Iterator[Callable[[], None]]:
     """Yield a function to call after a first step: later steps reuse its memory.
 
-    Large arrays come as fresh pages from the system, and each page is cleared and
-    mapped at the first touch: half of the processor time of a network over forty
-    days. After the call, freed memory stays with the process, if at least twice the
-    peak of memory until then is still free; at the end it is returned. Without glibc
-    nothing happens.
+    Clearing and mapping fresh pages takes half of the processor time of a network over
+    forty days. After the call, freed memory stays with the process until the end, if at
+    least twice the peak of memory is still free. Without glibc nothing happens.
     """
     library = _glibc()
     kept = False

@@ -66,11 +66,6 @@ def test_days_are_their_own_and_add_up(traces):
     )
 
 
-def test_a_day_that_is_not_there_is_refused():
-    with pytest.raises(SettingsError, match="day=3"):
-        contacts_of(crowded(), 3)
-
-
 def test_whole_numbers_in_a_crowd_come_out_whole():
     traces = crowded()
     contacts = contacts_of(traces)

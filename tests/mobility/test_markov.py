@@ -138,16 +138,6 @@ def test_flows_and_visitors_equal_the_loop(traces):
     np.testing.assert_array_equal(counted.visitors, markov_loop.visitors(traces))
 
 
-def test_a_move_over_midnight_belongs_to_the_day_of_arrival():
-    ids = np.array([[0], [0], [1], [1]], dtype=np.int32)
-    traces = Traces(ids, Clock(12, 2), Regions("poi", np.zeros((2, 2))))
-    counted = count_flows(traces)
-    assert counted.moves(0).sum() == 0
-    assert counted.moves(1)[0, 1] == 1
-    assert counted.stays.tolist() == [[1, 0], [0, 1]]
-    assert (counted.days, counted.regions) == (2, 2)
-
-
 def test_blocks_of_people_do_not_change_visitors(monkeypatch):
     traces = random_traces(3, 50, 6, Clock(4, 2))
     whole = count_flows(traces)

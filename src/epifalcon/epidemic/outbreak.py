@@ -96,12 +96,9 @@ class Outbreak:
         return self.infection_slot >= 0
 
     def state_at(self, slot: int) -> NDArray[np.int8]:
-        """Return the state of each person at the end of ``slot``: (people,).
+        """Return each person's number in ``STATES`` at the end of ``slot``: (people,).
 
-        ``STATES`` names the states.
-
-        Infections of the slot are included. The SIR model has no exposed
-        state: a person is infectious as soon as the slot of infection is over.
+        Infections of the slot are included. The SIR model has no exposed state.
         """
         slots = self.clock.slots
         if not -slots <= slot < slots:

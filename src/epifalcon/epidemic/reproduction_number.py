@@ -139,11 +139,9 @@ def counted_r0(
 ) -> CountedR0:
     """Count whom one case would infect where nobody else is infected.
 
-    For each of ``index_people`` people drawn at random, infectious from a random
-    slot until recovery, the expected number of others it infects. The traces are
-    repeated from their start when the infectious time outlasts them. The result is
-    below the hazard R0 because the same people are met again. Where regions or
-    people differ, they are drawn again for every index person.
+    For each of ``index_people`` random people, infectious from a random slot until
+    recovery, the expected number of others infected; traces that are too short are
+    repeated. Where regions or people differ, they are drawn again for each of them.
     """
     at_least(1, index_people=index_people)
     clock, kappa = traces.clock, resolve_kappa(traces, pathogen, settings)

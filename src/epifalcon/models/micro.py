@@ -253,10 +253,8 @@ def state_of_people(states: Tensor, inc: Incidence, clock: Clock) -> Tensor:
 
     ``states`` (regions, days, width) come from the region model; an edge has the state
     of the day in which its window begins. The paper concatenates it to each edge's row
-    before people average over their edges ("Cooperative Coupling", algorithm 2). The
-    mean of concatenated rows is the concatenation of the means, and the state does not
-    change while the person model trains: so it is averaged once, on the person's own
-    device. People without edges get zeros.
+    before people average over their edges ("Cooperative Coupling", algorithm 2), which
+    is the same. People without edges get zeros.
     """
     if states.ndim != 3 or states.shape[:2] != (inc.regions, clock.days):
         raise DataError(
