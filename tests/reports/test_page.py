@@ -67,7 +67,6 @@ def test_a_page_looks_as_stored(picture, stored_page):
 def test_a_table_as_text():
     table = Table("T", ["a", "b"], [["x|y\nz", "1,5"]])
     assert table.to_markdown() == "## T\n\n| a | b |\n| --- | --- |\n| x\\|y z | 1,5 |"
-    assert table.to_csv() == 'a,b\n"x|y\nz","1,5"\n'
 
 
 def test_numbers_as_they_are_shown():

@@ -172,8 +172,7 @@ def test_canaries_have_a_line_for_each_channel_and_contradictions_are_named():
 def test_tables_of_channels_leave_nothing_out():
     bare = [*SPENT["unprotected"], {"channel": "upload/0", "what": "rows", "rounds": 1}]
     held = guarantee(unprotected=bare)
-    assert [one[0] for one in held.noised_rows()] == ["all noised channels"]
-    assert held.bare_rows() == [
+    assert held.channel_rows() == [
         ["places", "none: places in clear", *["no bound"] * 3],
         ["upload/0", "none: rows", "0.4", "1.9", "7"],
         [
@@ -181,8 +180,10 @@ def test_tables_of_channels_leave_nothing_out():
             "none: the places requested are those claimed",
             *["no bound"] * 3,
         ],
+        ["all noised channels", "delta 1e-06", "0.5", "2", "8"],
     ]
+    assert guarantee().channel_rows()[0] == ["upload/0", "noise", "0.4", "1.9", "7"]
     field = replace(held, trained=False)
     assert list(dict(field.unprotected)) == ["places", "upload/0"]
     both = guarantee(relation="replace and zero-out", adversary="each-upload and sums")
-    assert "only sums over people" in dict(both.epsilon_table().rows)["from"]
+    assert "only sums over people" in dict(both.tables()[0].rows)["from"]

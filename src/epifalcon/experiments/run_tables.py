@@ -142,8 +142,7 @@ def privacy_table(outcomes: Sequence[Outcome]) -> Table:
     rows: list[list[str]] = []
     for outcome in outcomes:
         if (held := guarantee(outcome)) is not None:
-            rows += [*held.noised_rows()[:-1], *held.bare_rows()]
-            rows += held.noised_rows()[-1:]
+            rows += held.channel_rows()
     return channel_table("What left people's devices, and the true epsilon of it", rows)
 
 

@@ -7,7 +7,7 @@ with the claim.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,6 +47,8 @@ _LIMITS = {
     "floating point": "attacks on the last bits of the noise are not ruled out",
 }
 """Of every guarantee here."""
+_SPENT = ("mode", "epsilon", "delta", "relation", "adversary", "channels")
+"""Keys of ``spent_figures`` that are also keys of a card."""
 _VAGUE_WIDTH = 0.3
 """Width of an interval beyond which an attack's error says nothing."""
 
@@ -142,8 +144,8 @@ class Guarantee:
             f"{bound}: {odds_text(epsilon)}."
         )
 
-    def epsilon_table(self) -> Table:
-        """Return the epsilons of all noised channels, and what they mean."""
+    def tables(self) -> list[Table]:
+        """Return the epsilons and what they mean, and all channels."""
         spent = self.spent
         rows = {
             f"one {unit}": formats.epsilon(spent["epsilon"][unit]) for unit in UNITS
@@ -159,41 +161,38 @@ class Guarantee:
             "rounds": f"{self.rounds:,}",
         }
         caption = "The guarantee: epsilon of all noised channels"
-        return _two_columns(caption, "of", "is", rows.items())
-
-    def unprotected_table(self) -> Table:
-        """Return what leaves without any bound."""
-        return _two_columns("Not protected", "channel", "what leaves", self.unprotected)
-
-    def noised_rows(self) -> list[list[str]]:
-        """Return each noised channel with its epsilons, and all together."""
-        spent, bare = self.spent, dict(self.unprotected)
-        rows = [
-            [channel, "noise", *_by_unit(units)]
-            for channel, units in spent["channels"].items()
-            if channel not in bare
-        ]
-        if spent["channels"]:
-            delta = f"delta {spent['delta']:g}"
-            rows.append(["all noised channels", delta, *_by_unit(spent["epsilon"])])
-        return rows
-
-    def bare_rows(self) -> list[list[str]]:
-        """Return each channel without a bound; epsilons where a part was noised."""
-        channels, none = self.spent["channels"], dict.fromkeys(UNITS)
         return [
-            [channel, f"none: {what}", *_by_unit(channels.get(channel, none))]
-            for channel, what in self.unprotected
+            _two_columns(caption, "of", "is", rows),
+            channel_table("What leaves, and its epsilon by unit", self.channel_rows()),
+        ]
+
+    def channel_rows(self) -> list[list[str]]:
+        """Return each channel with its protection and epsilons, and all together.
+
+        A channel without a bound has epsilons where a part of it was noised.
+        """
+        channels, bare = self.spent["channels"], dict(self.unprotected)
+        none = dict.fromkeys(UNITS)
+        rows = [(one, "noise", channels[one]) for one in channels if one not in bare]
+        rows += [
+            (one, f"none: {what}", channels.get(one, none))
+            for one, what in self.unprotected
+        ]
+        if channels:
+            delta = f"delta {self.spent['delta']:g}"
+            rows.append(("all noised channels", delta, self.spent["epsilon"]))
+        return [
+            [one, how, *(formats.epsilon(epsilons[unit]) for unit in UNITS)]
+            for one, how, epsilons in rows
         ]
 
     def parts(self, title: str, audit_command: str) -> list[Part]:
         """Return the section of a run's report, before any attack was tried."""
-        limits = [one for one in self.limits.items() if one[0] != "canaries"]
+        limits = self.limits
+        del limits["canaries"]
         return [
             Text([f"{title}: {self.sentence()}"], "findings"),
-            self.epsilon_table(),
-            channel_table("Noised channels: epsilon by unit", self.noised_rows()),
-            self.unprotected_table(),
+            *self.tables(),
             _two_columns("Limits", "of", "note", limits),
             Text([f"No attack was tried here. To try them: {audit_command}."]),
         ]
@@ -320,8 +319,7 @@ class PrivacyCard:
             "epsilon_replace": other.replace if math.isfinite(other.replace) else None,
             "odds": odds_factor(claimed),
             "unit": "person",
-            **{key: spent[key] for key in ("mode", "epsilon", "delta", "relation")},
-            **{key: spent[key] for key in ("adversary", "channels")},
+            **{key: spent[key] for key in _SPENT},
             "unprotected": [
                 f"{channel}: {what}" for channel, what in self.guarantee.unprotected
             ],
@@ -350,14 +348,14 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """Return guarantee, what is outside it, attacks, canaries and caveats."""
-        tables = [self.guarantee.epsilon_table(), self.guarantee.unprotected_table()]
+        tables = self.guarantee.tables()
         if self.attacks:
             caption = f"Attacks on {self.people:,} people: how often they were wrong"
             columns = ["attack", "wrong", "95 %", "blind guess", "what it uses"]
             tables.append(Table(caption, columns, [one.cells for one in self.attacks]))
         if self.releases:
             tables.append(_canary_table(self.releases))
-        return [*tables, _two_columns("Limits", "of", "note", self.limits.items())]
+        return [*tables, _two_columns("Limits", "of", "note", self.limits)]
 
     def page(self, made_by: str) -> Page:
         """Return the card as one HTML page."""
@@ -409,13 +407,9 @@ def odds_text(epsilon: float | None) -> str:
 
 
 def _two_columns(
-    caption: str, first: str, second: str, rows: Iterable[tuple[str, str]]
+    caption: str, first: str, second: str, rows: Mapping[str, str]
 ) -> Table:
-    return Table(caption, [first, second], [list(one) for one in rows])
-
-
-def _by_unit(epsilons: Mapping[str, float | None]) -> list[str]:
-    return [formats.epsilon(epsilons[unit]) for unit in UNITS]
+    return Table(caption, [first, second], [list(one) for one in rows.items()])
 
 
 def _joined(names: str, texts: Mapping[str, str]) -> str:

@@ -27,10 +27,6 @@ class Table:
 
     kind = "table"
 
-    def to_csv(self) -> str:
-        """Return the cells as CSV, without the caption."""
-        return csv_text(self.columns, self.rows)
-
     def to_markdown(self) -> str:
         """Return a Markdown table under its caption as heading."""
         lines = [self.columns, ["---"] * len(self.columns), *self.rows]

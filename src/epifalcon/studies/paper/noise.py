@@ -43,21 +43,21 @@ def table_6(
     """Return Falcon with the noise of each column of table 6, audited."""
     return [
         town.cell(
-            f"σ {row.upload_sigma:g}",
+            f"σ {sigma:g}",
             ("falcon",),
             (
                 *overrides,
-                f"privacy.upload_sigma={row.upload_sigma}",
+                f"privacy.upload_sigma={sigma}",
                 f"pseudo.pseudo_copies={PSEUDO}",
                 f"view.people={people}",
             ),
-            facts={"upload_sigma": row.upload_sigma},
+            facts={"upload_sigma": sigma},
             against=(Against("σ 0", "σ 0"),),
             published={"falcon": row.figures},
             then="audit",
             group=group,
         )
-        for row in NOISE
+        for sigma, row in NOISE.items()
     ]
 
 
