@@ -72,6 +72,8 @@ class RunResults:
 
     begun: Begun
     outcomes: Sequence[Outcome]
+    evaluations: Sequence[Evaluation]
+    """How each method does on hidden people; empty if nobody is hidden."""
     pictures: Mapping[str, Picture]
     """By the stem of their files."""
     summary: Mapping[str, Any]
@@ -79,16 +81,6 @@ class RunResults:
     """Of one person, if a method can explain risks and nobody is real."""
     failed: Mapping[str, str]
     """Methods beside the run's own that ended with an error, and the error."""
-
-    @property
-    def evaluations(self) -> list[Evaluation]:
-        """How each method does on hidden people; empty if nobody is hidden."""
-        return _evaluations(self.outcomes)
-
-    @property
-    def explaining(self) -> str | None:
-        """The method whose risks can be explained, if it was run."""
-        return _explaining(self.outcomes)
 
     def drawn(self, *names: str) -> list[Part]:
         """Return those of the named plots that exist."""
@@ -118,7 +110,8 @@ def keep_results(
         if failed:
             summary["failed"] = dict(failed)
         write_summary(begun.folder, begun.prepared.experiment, summary)
-        evaluations = _evaluations(outcomes)
+        found = (one.evaluation for one in outcomes)
+        evaluations = [one for one in found if one is not None]
         folder, name = begun.folder / "figures", begun.prepared.name
         folder.mkdir(parents=True, exist_ok=True)
         traces = begun.prepared.traces
@@ -137,6 +130,7 @@ def keep_results(
         results = RunResults(
             begun=begun,
             outcomes=outcomes,
+            evaluations=evaluations,
             pictures={one.path.stem: one for one in drawn if one is not None},
             explained=explained,
             summary=summary,
@@ -211,24 +205,20 @@ def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
 
     None if people are real: others than the person read a report.
     """
-    if (method := _explaining(outcomes)) is None or not nobody_real(begun):
+    if (outcome := _explaining(outcomes)) is None or not nobody_real(begun):
         return None
-    place = begun.method_folder(method) / PREDICTION
+    place = begun.method_folder(outcome.method) / PREDICTION
     if not (place / FIELD_FOLDER).is_dir():
         return None
     known = begun.tests
-    risk = next(one.probability for one in outcomes if one.method == method)
-    risk = np.where(known.tested & ~known.tested.all(), -1, risk)
+    eligible = ~known.tested | known.tested.all()
+    risk = np.where(eligible, outcome.probability, -1)
     return explain_person(place, begun.reported, known, int(np.argmax(risk)))
 
 
-def _evaluations(outcomes: Sequence[Outcome]) -> list[Evaluation]:
-    return [one.evaluation for one in outcomes if one.evaluation is not None]
-
-
-def _explaining(outcomes: Sequence[Outcome]) -> str | None:
-    found = (one.method for one in outcomes if entry(one.method).stores_state)
-    return next(found, None)
+def _explaining(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """Return the outcome of the method whose risks can be explained, if it was run."""
+    return next((one for one in outcomes if entry(one.method).stores_state), None)
 
 
 def _write_tables(folder: Path, results: RunResults) -> None:
@@ -439,8 +429,9 @@ def _where(results: RunResults) -> list[Part]:
 
 
 def _explanation(results: RunResults) -> list[Part]:
-    if (method := results.explaining) is None:
+    if (outcome := _explaining(results.outcomes)) is None:
         return []
+    method = outcome.method
     command = f"epifalcon explain {results.begun.folder.name} PERSON"
     # Without --method the command takes the run's own method.
     if results.outcomes[0].method != method:

@@ -6,7 +6,7 @@ rank: by its name in the registry of methods, or by its kind.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from textwrap import fill
 from typing import Any, Final
@@ -83,6 +83,8 @@ _PROTOCOLS = {
     "truth of others": (INK, "^", "a ceiling, not a method"),
 }
 """Colour, mark and label by protocol."""
+_STATE_COLOURS = (YELLOW, SKY, ORANGE, GREEN, BLUE)
+"""Of one state after the other; susceptible people last."""
 _LABEL = 30
 """Letters per line of a row's name."""
 _ROOM = 0.1
@@ -175,14 +177,12 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
     handles: dict[str, Any] = {}
     for place, panel in enumerate(panels):
         axes = style_axes(figure.add_subplot(grid[place]))
-        offset = _offsets(panel)
         for name, listed in panel.series.items():
             own = name.removesuffix(f", {_PAPER}")
             if own not in by_name:
                 by_name[own] = next(styles)
             colour, mark = by_name[own]
-            moved = [replace(one, x=one.x + offset[name]) for one in listed]
-            _line(axes, moved, colour, name in panel.dashed, marker=mark, label=name)
+            _line(axes, listed, colour, name in panel.dashed, marker=mark, label=name)
         _scale(axes, panel)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         axes.set_title(panel.title, **TITLE)
@@ -210,23 +210,24 @@ def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | 
     ]
     names = [fill(name, _LABEL) for name in names]
     down = sum(0.36 + 0.1 * name.count("\n") for name in names)
-    figure = Figure((2.2 + 2.27 * len(metrics), 1.5 + down), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(metrics), sharey=True))
+    size = (2.2 + 2.27 * len(metrics), 1.5 + down)
+    figure, panels = _row_panels(names, len(metrics), size)
     for axes, metric in zip(panels, metrics, strict=True):
-        style_axes(axes)
         printed = [(row["published"] or {}).get(metric) for row in rows]
-        for place, row in enumerate(rows):
-            _dot(axes, place, row, metric)
-            if printed[place] is not None:
-                axes.plot(printed[place], place, "D", color=INK, mfc="none", ms=6)
+        for place, (row, paper) in enumerate(zip(rows, printed, strict=True)):
+            colour, mark, _ = _PROTOCOLS[row["protocol"]]
+            found = row["metrics"][metric]
+            low, high = _clipped(found, METRICS[metric].bounded)
+            if found["mean"] is not None:
+                _dot(axes, place, found | {"low": low, "high": high}, colour, mark)
+            if paper is not None:
+                axes.plot(paper, place, "D", color=INK, mfc="none", ms=6)
         axes.set_xlabel(METRICS[metric].title)
         axes.grid(alpha=0.25)
         drawn = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
         known = [one for one in drawn if one is not None]
         axes.set_xlim(_around_means(known, axes.get_xlim()))
         few_ticks(axes.xaxis)
-    panels[0].set_yticks(range(len(rows)), names)
-    panels[0].set_ylim(len(rows) - 0.4, -0.6)
     figure.suptitle(title, **FIGURE_TITLE)
     legend_below(figure, _protocol_handles(panels[0], rows))
     return figure
@@ -247,20 +248,17 @@ def epidemic_curve(
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.3))
     days = np.arange(1, new_cases.shape[1] + 1)
     several = len(new_cases) > 1
-    for (name, values), (colour, mark) in zip(
-        counts.items(), _STATE_STYLES, strict=False
+    style: dict[str, Any] = {"markersize": 5, "markevery": max(1, len(days) // 14)}
+    for (name, values), colour, mark in zip(
+        counts.items(), _STATE_COLOURS, MARKS, strict=False
     ):
-        style = {"color": colour, "marker": mark, "markersize": 5, "lw": 2}
-        every = max(1, len(days) // 14)
-        above.plot(
-            days, np.median(values, axis=0), label=name, markevery=every, **style
-        )
+        low, median, high = np.quantile(values, [0.1, 0.5, 0.9], axis=0)
+        above.plot(days, median, label=name, color=colour, marker=mark, lw=2, **style)
         if several:
-            low, high = np.quantile(values, [0.1, 0.9], axis=0)
             above.fill_between(days, low, high, color=colour, alpha=0.18, lw=0)
-    below.bar(days, np.median(new_cases, axis=0), color="#8b959d", width=0.8)
+    low, median, high = np.quantile(new_cases, [0.1, 0.5, 0.9], axis=0)
+    below.bar(days, median, color="#8b959d", width=0.8)
     if several:
-        low, high = np.quantile(new_cases, [0.1, 0.9], axis=0)
         below.vlines(days, low, high, color=INK, lw=1)
     above.set(ylabel="people at the end of the day", xlim=(0.4, days[-1] + 0.6))
     note = f"   (median of {len(new_cases)} outbreaks, middle 80 %)" if several else ""
@@ -278,12 +276,6 @@ def epidemic_curve(
         place = above.get_xaxis_transform()
         above.text(day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **words)
     return figure
-
-
-_STATE_STYLES: Final = (
-    *zip((COLOURS[3], COLOURS[5], ORANGE, COLOURS[2], BLUE), MARKS, strict=False),
-)
-"""Colour and mark of one state after the other; susceptible people last."""
 
 
 def _clipped(interval: Plain, share: bool = True) -> tuple[float | None, float | None]:
@@ -324,24 +316,33 @@ def _line(
         across = _arms((one.x, one.x_low, one.x_high) for one in listed)
     axes.errorbar(x, y, up, across, color=colour, markersize=5, linewidth=1.5, **style)
     for one in listed:
-        axes.annotate(
-            one.label,
-            (one.x, one.mean),
-            xytext=(5, 5),
-            textcoords="offset points",
-            color=colour,
-        )
+        place: dict[str, Any] = {"xytext": (5, 5), "textcoords": "offset points"}
+        axes.annotate(one.label, (one.x, one.mean), color=colour, **place)
 
 
-def _dot(axes: Axes, place: int, row: Plain, metric: str) -> None:
-    interval = row["metrics"][metric]
-    colour, mark, _ = _PROTOCOLS[row["protocol"]]
-    if interval["mean"] is None:
-        return
-    low, high = _clipped(interval, METRICS[metric].bounded)
-    if low is not None and high is not None:
-        axes.plot([low, high], [place] * 2, color=colour, lw=1.8)
-    axes.plot(interval["mean"], place, mark, color=colour, ms=6)
+def _row_panels(
+    names: Sequence[str], count: int, size: tuple[float, float]
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``count`` panels side by side with a line for each name."""
+    figure = Figure(size, layout="constrained")
+    panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].set_ylim(len(names) - 0.4, -0.6)
+    return figure, [style_axes(axes) for axes in panels]
+
+
+def _dot(
+    axes: Axes,
+    place: int,
+    interval: Plain,
+    colour: str,
+    mark: str = "o",
+    filling: str | None = None,
+) -> None:
+    if interval["low"] is not None:
+        ends = [interval["low"], interval["high"]]
+        axes.plot(ends, [place] * 2, color=colour, lw=1.8)
+    axes.plot(interval["mean"], place, mark, color=colour, mfc=filling or colour, ms=6)
 
 
 def _protocol_handles(axes: Axes, rows: Sequence[Plain]) -> dict[str, Any]:
@@ -372,17 +373,6 @@ def _scale(axes: Axes, panel: Panel) -> None:
         plain_ticks(axes.yaxis)
     else:
         axes.set_ylim(_around_means([one.mean for one in drawn], axes.get_ylim()))
-
-
-def _offsets(panel: Panel) -> dict[str, float]:
-    """Return how far each line is moved, so that intervals do not hide others."""
-    drawn = [one for listed in panel.series.values() for one in listed]
-    places, count = [one.x for one in drawn], len(panel.series)
-    if panel.log_x or not any(one.low != one.high for one in drawn):
-        return dict.fromkeys(panel.series, 0.0)
-    step = min(0.012, 0.06 / count) * (max(places) - min(places))
-    first = -step * (count - 1) / 2
-    return {name: first + step * n for n, name in enumerate(panel.series)}
 
 
 def _around_means(
@@ -494,14 +484,12 @@ def differences(rows: Sequence[Plain], note: str) -> Figure | None:
     if not references:
         return None
     size = (2.6 + 3.2 * len(references), 1.5 + 0.3 * len(rows))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(references), sharey=True))
+    names = [row["title"] for row in rows]
+    figure, panels = _row_panels(names, len(references), size)
     for axes, reference in zip(panels, references, strict=True):
-        _forest(style_axes(axes), rows, reference)
+        _forest(axes, rows, reference)
         title = next(row["title"] for row in rows if row["method"] == reference)
         axes.set_title(f"AUC minus that of {title}", **TITLE)
-    panels[0].set_yticks(range(len(rows)), [row["title"] for row in rows])
-    panels[0].set_ylim(len(rows) - 0.4, -0.6)
     figure.supxlabel(note, fontsize=SMALL, color=INK)
     return figure
 
@@ -559,10 +547,8 @@ def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
         if gap is None:
             continue
         colour = DARK_GREY if own is None else own[0]
-        if gap["low"] is not None:
-            axes.plot([gap["low"], gap["high"]], [place] * 2, color=colour, lw=1.8)
-        filling = "white" if row["kind"] == "ceiling" else colour
-        axes.plot(gap["mean"], place, "o", color=colour, mfc=filling, markersize=6)
+        filling = "white" if row["kind"] == "ceiling" else None
+        _dot(axes, place, gap, colour, filling=filling)
         axes.annotate(
             f"{gap['mean']:+.3f}",
             (1.0, place),
