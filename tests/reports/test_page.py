@@ -5,7 +5,6 @@ import math
 import pytest
 
 from epifalcon.reports import formats
-from epifalcon.reports.metrics import METRICS, STUDY_METRICS, glossary
 from epifalcon.reports.page import Link, Page, Picture, Section, Text, table_sections
 from epifalcon.reports.tables import Table
 
@@ -84,12 +83,3 @@ def test_numbers_as_they_are_shown():
     interval = {"mean": 0.5, "low": 0.4, "high": 0.6}
     assert formats.mean_and_half_width(interval) == "0.500 ± 0.100"
     assert formats.mean_and_half_width({**interval, "high": None}) == "0.500"
-
-
-def test_metrics_are_ordered_and_explained():
-    lower = {name for name, one in METRICS.items() if one.lower_is_better}
-    assert lower == {"brier", "log_loss", "ece", "ece_mass"}
-    assert {name for name, one in METRICS.items() if not one.bounded} == {"log_loss"}
-    assert set(STUDY_METRICS) == METRICS.keys() - {"ece_mass"}
-    words = glossary(["method", "epsilon of a person", "AUC"])
-    assert list(words) == ["AUC", "epsilon"]

@@ -12,7 +12,7 @@ from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import predicting
 from epifalcon.experiments.predicting import Newcomers, require_inductive, score
-from epifalcon.experiments.run_folder import FinishedRun, begin
+from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import (
     Household,
@@ -26,7 +26,6 @@ from epifalcon.federation.training import (
     best_model,
     surrounding,
 )
-from epifalcon.methods.contact_tracing import positive_share
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
@@ -34,7 +33,6 @@ from tests.oracles.dense_hypergraph import dense_layer
 from tests.studies.finished_runs import (
     again,
     chosen_people,
-    finish_run,
     make_run,
     one_flipped,
     some,
@@ -114,50 +112,6 @@ def test_the_order_of_people_does_not_matter(opened, method):
     np.testing.assert_allclose(
         mixed.probability, whole.probability[order], atol=1e-6, rtol=0
     )
-
-
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory):
-    """A run of half of a larger town, and the other half of its people."""
-    folder = tmp_path_factory.mktemp("halves")
-    town = ("city.people=600", "city.regions=60", "outbreak.seed_count=40")
-    words = (*town, "model.rounds=80", "labels.label_share=0.6", "method=hgnn")
-    begun = make_run(folder / "run", *words, whole=False)
-    traces, known = begun.reported, begun.known
-    first, second = np.arange(0, 600, 2), np.arange(1, 600, 2)
-    half = chosen_people(traces, known, first)
-    begun = replace(begun, folder=folder / "half", reported=half[0], known=half[1])
-    begun = replace(begun, epidemic=None)
-    begun = replace(begun, prepared=replace(begun.prepared, traces=half[0]))
-    begin(begun)
-    finish_run(begun)
-    return FinishedRun.open(folder / "half"), Newcomers(
-        *chosen_people(traces, known, second)
-    )
-
-
-def test_whom_one_has_met_decides(halves):
-    run, people = halves
-    found = score(run, people).risks.probability
-    met = positive_share(hypergraph(people.traces, run.settings), people.known.status)
-    untested = ~people.known.tested
-    assert np.corrcoef(found[untested], met[untested])[0, 1] > 0.5
-    told = Newcomers.of(people.traces, None, run.traces)
-    nothing_known = score(run, told).risks.probability
-    assert np.ptp(nothing_known) < 0.5 * np.ptp(found)
-
-
-def test_tests_of_the_people_met_raise_and_lower_a_risk(halves):
-    run, people = halves
-    known = people.known
-    high, low = (
-        score(run, replace(people, known=replace(known, positive=results))).risks
-        for results in (np.ones_like(known.positive), np.zeros_like(known.positive))
-    )
-    met = positive_share(hypergraph(people.traces, run.settings), high.status) > 0.2
-    untested = met & ~known.tested
-    assert untested.sum() > 50
-    assert (high.probability > low.probability)[untested].all()
 
 
 def test_a_test_does_not_come_back_by_way_of_the_region(opened):

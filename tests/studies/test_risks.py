@@ -63,16 +63,6 @@ def test_what_is_written_is_read_back(tmp_path, suffix):
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 
 
-def test_a_file_is_replaced_only_if_asked(tmp_path):
-    path = tmp_path / "risks.csv"
-    path.write_text("mine")
-    with pytest.raises(WriteError, match="exists; choose another file or add --over"):
-        risks_of([0.5]).write(path)
-    assert path.read_text() == "mine"
-    risks_of([0.5]).write(path, overwrite=True)
-    assert path.read_text().startswith("person")
-
-
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "risks.csv"
     risks_of([0.5]).write(path)

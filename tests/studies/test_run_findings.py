@@ -71,10 +71,8 @@ ROUGH, RANK = "take them as rough probabilities", "use them to rank"
     ("people", "change", "words"),
     [
         (200, lambda c: c, ROUGH),
-        (20_000, lambda c: c, ROUGH),
         (20_000, lambda c: 0.3 + 0.8 * (c - 0.3), ROUGH),
         (2000, lambda c: 0.3 + 0.05 * (c - 0.3), RANK),
-        (2000, lambda c: c + 0.15, RANK),
         (2000, lambda c: np.maximum(c - 0.15, 0.01), RANK),
         (2000, lambda c: 0.6 - 0.2 * c, "nor is it shown that they rank people"),
     ],

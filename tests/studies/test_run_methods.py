@@ -1,12 +1,10 @@
 """Methods in a run's folder: read again, resumed, refused, and what they may see."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from epifalcon import store
 from epifalcon.epidemic.hidden import Hidden, Truth
@@ -26,9 +24,7 @@ from epifalcon.experiments.run_methods import (
     run_guest,
     run_method,
     traces_of,
-    training_log,
 )
-from epifalcon.federation.early_stopping import Look
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.mobility.reporting import keep_last_days
@@ -184,17 +180,12 @@ def test_a_damaged_record_is_noticed(tmp_path):
         run_method(begun, "soft-dct", LISTENERS)
 
 
-def test_people_hidden_are_evaluated_as_far_as_possible(tmp_path):
+def test_nothing_is_evaluated_where_nobody_is_hidden(tmp_path):
     begun = town.begun(tmp_path)
     scores = Outcome(method="hgnn", probability=np.linspace(0, 1, 80), seconds=0)
     assert Evaluation.of(replace(begun, epidemic=None), scores) is None
     nobody = with_hidden(begun, np.zeros(0, np.bool_), person=np.zeros(0, np.int32))
     assert Evaluation.of(nobody, scores) is None
-    for infected in (True, False):
-        found = Evaluation.of(with_hidden(begun, np.full(48, infected)), scores).metrics
-        assert found.auc is None
-        assert found.prevalence == infected
-        assert found.brier is not None
 
 
 def test_the_figures_of_a_method_are_strict_json(tmp_path):
@@ -302,27 +293,6 @@ def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
     with pytest.raises(type(stop)):
         run_guest(begun, "hbp", LISTENERS)
     assert Failed.load(begun.method_folder("hbp")) is None
-
-
-def write(folder, *looks):
-    with training_log(folder) as watch:
-        for look in looks:
-            watch(look)
-
-
-def test_tensorboard_reads_each_round_once(tmp_path):
-    write(tmp_path, *(Look(n, 0.1 * n, 0.5, math.inf, 0.7) for n in (1, 2, 3)))
-    write(tmp_path, *(Look(n, 0.2 * n, 0.25 * n, 1.5, 0.7) for n in (2, 3)))
-    log = EventAccumulator(str(tmp_path))
-    log.Reload()
-    assert {
-        name: [(event.step, round(event.value, 5)) for event in log.Scalars(name)]
-        for name in log.Tags()["scalars"]
-    } == {
-        "loss": [(1, 0.1), (2, 0.4), (3, 0.6)],
-        "validation/auc": [(1, 0.5), (2, 0.5), (3, 0.75)],
-        "privacy/epsilon-person": [(2, 1.5), (3, 1.5)],
-    }
 
 
 def test_a_log_is_written_on_request(tmp_path, monkeypatch):
