@@ -1,8 +1,7 @@
-"""What one method earned in one run of a comparison, as its process leaves it.
+"""Results of one method in one run of a comparison, in the method's folder.
 
-A process that ends well leaves the record ``measured`` in the method's folder,
-one that fails leaves ``failed.json``. Both are all that tables and figures of a
-comparison read. Free of torch.
+``measured`` of a process that succeeded, ``failed.json`` of one that failed. Tables
+and figures of a comparison read nothing else. Free of torch.
 """
 
 import hashlib

@@ -1,11 +1,8 @@
-"""The risks of people and days that a run has never seen.
+"""Risks of people and days that a run has not seen.
 
-The run's own people have the scores that its training ended with
-(``FinishedRun.risks``). New people, and new days, need a forward pass of the
-trained model over their places. Their tests are its input, so the model must
-read the known status (``model.input``), not an embedding that only people of
-the training have. With privacy that pass is a release: its receipts stand in
-the run's ledger before anything leaves.
+A forward pass of the trained model over their places and tests; the model must read
+the known status (``model.input``), not an embedding of each person. With privacy that
+pass is a release: its receipts are in the run's ledger before anything leaves.
 """
 
 import hashlib
@@ -89,10 +86,9 @@ class Newcomers:
 
     @classmethod
     def read(cls, city: Path, known: Path | None, like: Traces) -> "Newcomers":
-        """The people of a folder made by city, import or run, and their tests.
+        """Read the people of a city, an import or a run (its reported traces).
 
-        Of a run's folder the reported traces are taken, which is what a method
-        sees. ``known`` is a folder of tests, or a folder with one in it.
+        ``known`` is a folder of tests, or a folder with one in it.
         """
         reported = city / REPORTED
         place = reported if reported.is_dir() else city_folder(city)
@@ -125,8 +121,7 @@ class Newcomers:
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
         """(people,) the fold of each tested person, -1 for everybody else.
 
-        Drawn by the person's own trace: neither the order of people, nor who
-        else is among them, nor any test moves a person to another fold.
+        A hash of the person's own trace, so independent of all others and of tests.
         """
         start = Streams(seed).seed_for("folds of new people")
         found = np.full(self.traces.people, start ^ _OFFSET, np.uint64)
@@ -153,15 +148,12 @@ class Scored:
 def score(
     run: FinishedRun, newcomers: Newcomers, progress: Progress = silent
 ) -> Scored:
-    """The risks of people and days that the run has not seen.
+    """Predict the risks of people and days that the run has not seen.
 
-    A forward pass with the parameters of the best round. Every test in
-    ``newcomers.known`` is shown to it, so a tested person's risk also says what
-    its own test said; the region state is cross-fitted as in training, so that
-    no test comes back to its person by way of the region's cases. Without
-    privacy the same people always get the same risks, in whichever order they
-    stand. With it each call is a release with fresh noise, recorded first, and
-    a ``BudgetExceededError`` where the budget does not hold it.
+    A forward pass with the parameters of the best round. All tests of the newcomers
+    are its input, so a tested person's risk includes the own test; region states are
+    cross-fitted as in training. With privacy each call is a release with fresh noise,
+    recorded first; ``BudgetExceededError`` if it exceeds the budget.
     """
     require_inductive(run)
     if entry(run.method).stores_state:
@@ -181,11 +173,9 @@ def score(
 
 
 def _score_at_home(run: FinishedRun, newcomers: Newcomers) -> Scored:
-    """Everybody's risk of the newcomers, each as the only one who is new.
+    """Predict the risk of each newcomer from what the run's places publish.
 
-    Nothing leaves: it is made from what the places of the run told everybody, the
-    newcomer's trace and, for the risk now with tests, its own tests. The newcomer
-    was in no sum, and makes each place fuller by one.
+    Nothing leaves. Each is the only newcomer, in no sum, and adds one to each place.
     """
     field = load_field(run.place / PREDICTION)
     _require_days(newcomers.traces.clock, run.traces.clock)
@@ -252,9 +242,9 @@ def require_inductive(run: FinishedRun) -> None:
 def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:
     """Return the new people as they enter a forward pass.
 
-    Mobility model, cases and scaling are those of the run: nothing is made from the
-    new people alone, and the same traces always get the same pseudo places. Region
-    states come from the run's region model on the new people's flows and cases.
+    Mobility model and scaling are those of the run, and the same traces always get the
+    same pseudo places. Region states are computed from the new people's flows and
+    cases.
     """
     settings, traces = run.settings, newcomers.traces
     task = Task(run.traces, run.known, settings, run.seed)

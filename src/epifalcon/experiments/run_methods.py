@@ -13,7 +13,6 @@ import torch
 
 from epifalcon import store
 from epifalcon.epidemic.cases import all_cases
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import (
     CorruptFileError,
     SettingsError,
@@ -263,21 +262,6 @@ def _fit(
     return scores, record.meta["seconds"]
 
 
-def rule_of(begun: Begun) -> OutbreakSettings:
-    """Return the assumed transmission rule, with as many seeds as traces show.
-
-    Where only the latest days are reported, these are all who were infected by then,
-    estimated from all tests together.
-    """
-    experiment = begun.prepared.experiment
-    rule = experiment.believed_rule
-    if not begun.dropped_slots:
-        return rule
-    pathogen = experiment.believed_pathogen
-    share = share_infected(rule, pathogen, begun.known, begun.dropped_slots)
-    return begun_by(rule, share)
-
-
 def traces_of(begun: Begun, name: str) -> Traces:
     """Return the traces for ``name``: the reported ones, except for the oracle."""
     true = method_class(name).sees_true_traces
@@ -295,20 +279,20 @@ def context_of(
     Only a ceiling gets the ground truth; two settings that reproduce the authors'
     program, ``macro_cases="all"`` and ``selected_on="test"``, get a part of it.
     """
-    experiment, epidemic, listed = (
-        begun.prepared.experiment,
-        begun.epidemic,
-        entry(name),
-    )
-    listeners = listeners or Listeners()
+    experiment, epidemic = begun.prepared.experiment, begun.epidemic
+    listed, listeners = entry(name), listeners or Listeners()
     if listed.is_ceiling and epidemic is None:
         raise SettingsError(
             f"{name} needs a simulated outbreak: of these people only the tests are "
             "known"
         )
+    rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
+    if dropped := begun.dropped_slots:
+        # Seeds are all who were infected by then, estimated from all tests together.
+        rule = begun_by(rule, share_infected(rule, pathogen, begun.known, dropped))
     context = Context(
-        pathogen=experiment.believed_pathogen,
-        rule=rule_of(begun),
+        pathogen=pathogen,
+        rule=rule,
         test_errors=experiment.labels.test_errors,
         progress=listeners.progress,
         folder=begun.method_folder(name),
