@@ -186,4 +186,4 @@ def test_tables_of_channels_leave_nothing_out():
     field = replace(held, trained=False)
     assert list(dict(field.unprotected)) == ["places", "upload/0"]
     both = guarantee(relation="replace and zero-out", adversary="each-upload and sums")
-    assert "only sums over people" in dict(both.tables()[0].rows)["from"]
+    assert "only sums over people" in dict(both.epsilon_table().rows)["from"]

@@ -144,8 +144,8 @@ class Guarantee:
             f"{bound}: {odds_text(epsilon)}."
         )
 
-    def tables(self) -> list[Table]:
-        """Return the epsilons and what they mean, and all channels."""
+    def epsilon_table(self) -> Table:
+        """Return the epsilons of all noised channels, and what they mean."""
         spent = self.spent
         rows = {
             f"one {unit}": formats.epsilon(spent["epsilon"][unit]) for unit in UNITS
@@ -161,10 +161,7 @@ class Guarantee:
             "rounds": f"{self.rounds:,}",
         }
         caption = "The guarantee: epsilon of all noised channels"
-        return [
-            _two_columns(caption, "of", "is", rows),
-            channel_table("What leaves, and its epsilon by unit", self.channel_rows()),
-        ]
+        return _two_columns(caption, "of", "is", rows)
 
     def channel_rows(self) -> list[list[str]]:
         """Return each channel with its protection and epsilons, and all together.
@@ -192,7 +189,8 @@ class Guarantee:
         del limits["canaries"]
         return [
             Text([f"{title}: {self.sentence()}"], "findings"),
-            *self.tables(),
+            self.epsilon_table(),
+            channel_table("What leaves, and its epsilon by unit", self.channel_rows()),
             _two_columns("Limits", "of", "note", limits),
             Text([f"No attack was tried here. To try them: {audit_command}."]),
         ]
@@ -348,7 +346,11 @@ class PrivacyCard:
 
     def tables(self) -> list[Table]:
         """Return guarantee, what is outside it, attacks, canaries and caveats."""
-        tables = self.guarantee.tables()
+        bare = self.guarantee.unprotected
+        tables = [
+            self.guarantee.epsilon_table(),
+            Table("Not protected", ["channel", "what leaves"], bare),
+        ]
         if self.attacks:
             caption = f"Attacks on {self.people:,} people: how often they were wrong"
             columns = ["attack", "wrong", "95 %", "blind guess", "what it uses"]
