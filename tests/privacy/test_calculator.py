@@ -36,13 +36,6 @@ def test_the_cost_is_what_a_ledger_of_such_a_run_says(relation):
         assert getattr(cost, unit) == pytest.approx(spent[unit], rel=1e-9)
 
 
-def test_the_published_table_of_one_layer():
-    cost = Uploads(layers=1).cost(0.2)
-    assert cost.visit == pytest.approx(114.81, abs=0.01)
-    assert cost.person == pytest.approx(11188, abs=0.5)
-    assert cost.paper_formula == pytest.approx(944.1, abs=0.05)
-
-
 @quick
 @given(
     epsilon=st.floats(0.05, 500),

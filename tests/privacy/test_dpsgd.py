@@ -6,7 +6,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 from scipy import stats
 from torch import nn
 
@@ -22,7 +21,6 @@ from epifalcon.privacy.dpsgd import (
 from epifalcon.privacy.events import ONE_VECTOR, Terms
 
 SURE = 1e-6
-quick = settings(max_examples=30, deadline=None, derandomize=True)
 
 
 def terms(turn=0, relation="zero-out"):

@@ -14,7 +14,6 @@ from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_generators import GENERATORS, generate
 from epifalcon.privacy.pseudo_traces import Method, PseudoTraces
-from epifalcon.store import Origin
 from tests.oracles.cities import cities, random_traces
 from tests.privacy.pseudo_worlds import World, wish, world_of
 
@@ -147,13 +146,3 @@ def test_a_good_record_is_read_only_and_counts_what_is_missing():
 def test_a_record_that_breaks_its_promise_is_refused(copies, told):
     with pytest.raises(DataError, match=told):
         beside(*copies)
-
-
-def test_what_is_saved_is_read_back(tmp_path):
-    made = beside([[1, 2], [3, -1]])
-    made.save(tmp_path / "pseudo", Origin())
-    again = PseudoTraces.load(tmp_path / "pseudo", TRUE)
-    np.testing.assert_array_equal(again.pseudo, made.pseudo)
-    other = Traces(np.array([[1, 1], [2, -1]], np.int32), TRUE.clock, TRUE.regions)
-    with pytest.raises(DataError, match="true place"):
-        PseudoTraces.load(tmp_path / "pseudo", other)

@@ -143,14 +143,13 @@ def auc_interval(ranked: Curve) -> Interval:
     auc = float((ranked.positives * wins).sum() / infected)
     if min(infected, healthy) < 2 or not 0 < auc < 1:
         return Interval(auc)
-    variance = float(np.cov(wins, fweights=ranked.positives) / infected)
-    variance += float(np.cov(losses, fweights=ranked.negatives) / healthy)
+    variance = np.cov(wins, fweights=ranked.positives) / infected
+    variance += np.cov(losses, fweights=ranked.negatives) / healthy
     if variance <= _NO_VARIANCE:
         return Interval(auc)
     half = _Z * math.sqrt(variance) / (auc * (1 - auc))
-    return Interval(
-        auc, float(expit(logit(auc) - half)), float(expit(logit(auc) + half))
-    )
+    low, high = expit(logit(auc) + np.array([-half, half])).tolist()
+    return Interval(auc, low, high)
 
 
 def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Interval:
@@ -160,11 +159,8 @@ def auc_difference(ours: ArrayLike, theirs: ArrayLike, truth: ArrayLike) -> Inte
     alike cancels out. No interval where one kind has fewer than two people or the
     two rank alike; other outbreaks may differ by more than it says.
     """
-    mine, other, infected = (
-        np.asarray(ours),
-        np.asarray(theirs),
-        np.asarray(truth, bool),
-    )
+    mine, other = np.asarray(ours), np.asarray(theirs)
+    infected = np.asarray(truth, bool)
     same_length(ours=mine, theirs=other, truth=infected)
     sick, healthy = int(infected.sum()), int((~infected).sum())
     if not (sick and healthy):

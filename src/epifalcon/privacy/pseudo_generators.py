@@ -5,14 +5,12 @@
   trace of epidemic domains, and a pseudo trace is a walk by the aggregate mobility
   model that is in the same domain at every slot. It meets an epidemic like the true
   one.
-- ``recurring``: the walk has no memory, so its traces seldom return to a place on
-  another day, while people do. Here each true region of the person has one pseudo
-  region in the same domain, visited whenever the true one is: a pseudo life has a home
-  and a place of work at the same hours as the true one. A pseudo region is drawn when
-  its true region is first met: among some steps of the walk one by the probability of
-  all moves between it and the pseudo regions drawn before. While the domain has
-  regions left, it is none of the person's true regions and no two true regions share
-  one.
+- ``recurring``: walks seldom return to a place on another day, while people do. Here
+  each true region of the person has one pseudo region in the same domain, visited
+  whenever the true one is. It is drawn when the true region is first met: among some
+  steps of the walk one by the probability of all moves between it and the pseudo
+  regions drawn before. While the domain has regions left, it is none of the person's
+  true regions and no two true regions share one.
 - ``uniform``, ``aggregate``, ``walk`` (paper, "Evaluation of Privacy and Utility"):
   independent draws, all regions alike or by visits; a walk over all regions. They do
   not read the cases.

@@ -2,20 +2,16 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from epifalcon import store
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, RegionIds
 
 Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
-
-_KIND = "pseudo-traces"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,20 +117,6 @@ class PseudoTraces:
             raise DataError(f"copy {number} must lie between 0 and {self.copies - 1}")
         true = self.true
         return Traces(self.pseudo[number], true.clock, true.regions, true.names)
-
-    def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the pseudo traces into ``folder``; the true ones are not written."""
-        meta = {"copies": self.copies, "people": self.true.people}
-        store.write(folder, _KIND, {"pseudo": self.pseudo}, meta=meta, origin=origin)
-
-    @classmethod
-    def load(cls, folder: Path, true: Traces) -> "PseudoTraces":
-        """Read what ``save`` wrote; ``true`` must be the traces it was made for."""
-        stored = store.read(folder, _KIND)
-        try:
-            return cls(true, stored.arrays["pseudo"])
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
 
 
 def _require_distinct(

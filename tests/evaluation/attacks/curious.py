@@ -1,6 +1,7 @@
 """People who send one row at their true places and zeros elsewhere, and noise."""
 
 import numpy as np
+import pytest
 import torch
 
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker, PublicTerms
@@ -68,15 +69,26 @@ class People:
         return sent + [(person, gradient(number, (person, 1.0))) for person in people]
 
 
+def assert_honest(chance: list[np.ndarray], true: list[np.ndarray]) -> None:
+    """Of what is given 60 to 80 %, about 70 % is true; so of every fifth."""
+    told, right = np.concatenate(chance), np.concatenate(true)
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        some = (told >= low) & (told < low + 0.2)
+        error = 4 * np.sqrt(0.25 / some.sum())
+        assert right[some].mean() == pytest.approx(told[some].mean(), abs=error)
+
+
 def noted_by(taker: NoteTaker, who: People, number: int) -> None:
     """Show a taker all messages of a round."""
     for cohort, message in who.round(number):
         taker.saw(cohort, message)
 
 
-def taken(terms: PublicTerms, people: int, seed: int = 0) -> tuple[NoteTaker, People]:
+def taken(
+    terms: PublicTerms, people: int, seed: int = 0, kind: type[People] = People
+) -> tuple[NoteTaker, People]:
     """Notes of all rounds."""
-    who, taker = People(terms, people, seed), NoteTaker(np.arange(people), terms)
+    who, taker = kind(terms, people, seed), NoteTaker(np.arange(people), terms)
     for number in range(terms.rounds):
         noted_by(taker, who, number)
     return taker, who
@@ -115,7 +127,4 @@ def taken_of_statuses(
     terms: PublicTerms, people: int, seed: int = 0
 ) -> tuple[NoteTaker, StatusPeople]:
     """Notes of all rounds of people with a status input."""
-    who, taker = StatusPeople(terms, people, seed), NoteTaker(np.arange(people), terms)
-    for number in range(terms.rounds):
-        noted_by(taker, who, number)
-    return taker, who
+    return taken(terms, people, seed, StatusPeople)

@@ -18,7 +18,6 @@ from epifalcon.evaluation.attacks.upload_recorder import NoteTaker, PublicTerms
 from epifalcon.federation.engine import VectorisedEngine, train
 from tests.evaluation.attacks.curious import (
     StatusPeople,
-    noted_by,
     taken,
     taken_of_statuses,
     terms_of,
@@ -364,9 +363,7 @@ class Alike(StatusPeople):
 def test_where_nothing_can_be_known_it_is_chance(kind, mask, sigma):
     """Statuses that all look alike, and statuses that are never shown."""
     terms = terms_of(**{**NOISY, "upload_sigma": sigma, "rounds": 10}, mask_share=mask)
-    who, taker = kind(terms, 300), NoteTaker(np.arange(300), terms)
-    for number in range(terms.rounds):
-        noted_by(taker, who, number)
+    taker, who = taken(terms, 300, kind=kind)
     notes = taker.notes()
     for likely in (None, blind(notes), who.true.ravel().astype(float)):
         judged = judge(from_statuses(notes, likely), truth_of(who))

@@ -20,6 +20,7 @@ from epifalcon.store import Origin
 from tests.evaluation.attacks.curious import (
     People,
     StatusPeople,
+    assert_honest,
     gradient,
     noted_by,
     taken,
@@ -95,11 +96,7 @@ def test_evidence_is_honest_about_odds():
         odds = np.exp(taker.notes().evidence.reshape(-1, terms.regions))
         chance.append((odds / odds.sum(axis=1, keepdims=True)).ravel())
         true.append(who.true.ravel())
-    chance, true = np.concatenate(chance), np.concatenate(true)
-    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
-        some = (chance >= low) & (chance < low + 0.2)
-        error = 4 * np.sqrt(0.25 / some.sum())
-        assert true[some].mean() == pytest.approx(chance[some].mean(), abs=error)
+    assert_honest(chance, true)
 
 
 @pytest.mark.parametrize("mask", [None, 0.5])

@@ -15,13 +15,6 @@ from tests.evaluation.attacks.curious import taken, terms_of
 from tests.federation.small_world import city, plan_of, settings_of
 
 SIGMAS = (0.05, 0.10, 0.15, 0.20)
-TABLE = {
-    "norm": (0.773, 0.872, 0.888, 0.893),
-    "energy": (0.000, 0.053, 0.483, 0.702),
-    "consistency": (0.000, 0.000, 0.000, 0.003),
-}
-"""Errors found beside the paper's with nine pseudo places and 500 rounds; they are
-those of rows of width 21, as the exact formula below tells."""
 WIDTH, ROUNDS, CLIP = 21, 500, 0.1
 
 
@@ -68,21 +61,13 @@ def true_claims(notes, whole):
     return np.array([claim in known for claim in listed])
 
 
-def test_the_known_table_is_that_of_the_exact_formula():
-    for place, sigma in enumerate(SIGMAS):
-        assert exact_error(sigma, 1) == pytest.approx(TABLE["norm"][place], abs=0.004)
-        found = exact_error(sigma, ROUNDS)
-        assert found == pytest.approx(TABLE["energy"][place], abs=0.005)
-
-
-@pytest.mark.parametrize(("place", "sigma"), [(1, 0.10), (3, 0.20)])
-def test_all_rounds_break_what_one_round_hides(place, sigma):
+@pytest.mark.parametrize("sigma", [0.10, 0.20])
+def test_all_rounds_break_what_one_round_hides(sigma):
     notes, true = wide_notes(sigma)
     # 168 windows: three standard errors of a share.
     for name, wanted in (("energy", exact_error(sigma, ROUNDS)), ("consistency", 0.0)):
         error = 3 * np.sqrt(max(wanted * (1 - wanted), 0.003) / 168)
         assert error_of(name, notes, true) == pytest.approx(wanted, abs=error)
-        assert TABLE[name][place] == pytest.approx(wanted, abs=0.005)
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)

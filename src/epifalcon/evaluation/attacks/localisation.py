@@ -5,10 +5,9 @@ Shokri et al., "Quantifying Location Privacy" (2011), as the paper uses it
 profile <p, pi> and computes P(true place at t = r | all claims of the person) by
 the forward-backward algorithm.
 
-As adapted here: the hidden state is one of the claims, so that a window has as
-many states as claims. pi(r|t) weighs the first window, the normalised rows of
-p(r, t -> r', t+1), distance term included, every later one. Shokri's profile is
-each person's own; the server has none, so the aggregate takes its place.
+Adapted: the states of a window are its claims. pi(r|t) weighs the first window, the
+normalised rows of p(r, t -> r', t+1), distance term included, every later one. The
+aggregate profile replaces Shokri's profile of each person, which the server lacks.
 """
 
 from collections.abc import Callable

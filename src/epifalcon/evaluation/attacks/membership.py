@@ -1,20 +1,15 @@
 """Membership inference: was a person's test in the training, and what did it say?
 
 The likelihood-ratio attack (LiRA; Carlini et al. 2022, "Membership inference
-attacks from first principles", the online variant). The attacker trains shadow
-runs of its own, each on the tests of another half of the people, and sees where
-a person's score lies when that person's test is in and when it is out. The
-target's score is then more likely under one of the two.
+attacks from first principles", the online variant): the attacker trains shadow runs,
+each on the tests of another half of the people, and compares the target's score of a
+person with those of runs with and without the person's test.
 
-Adapted: a score is one number per person, so there are no augmented queries; with
-fewer than 64 shadow runs the variances are those of all people together, as in
-the original; and scores are taken relative to those of the same run, since the
-attacker here, an analyst of published scores, sees everybody's.
-
-The second question, the result itself, is asked of the people who are in: the
-attacker may know the results of others, never of the person.
-
-The attacks are pure functions of scores; only ``judge`` and ``infer`` read the truth.
+Adapted: one score per person, so there are no augmented queries; below 64 shadow runs
+the variances are pooled over people, as in the original; scores are relative to their
+run, since an analyst of published scores sees everybody's. The result itself is
+guessed for people who are in, from the results of others. Only ``judge`` and
+``infer`` read the truth.
 """
 
 from dataclasses import dataclass

@@ -1,19 +1,14 @@
 """The recurrence attack, and recurrence and moves together.
 
-People return to places, most pseudo traces do not. The paper's localisation attack
-looks at moves from slot to slot only; here days are compared: a place claimed at the
-same hour of many other days is a home or a place of work.
-
-How informative recurrence is, and how much of it moves contain already, depends on
+People return to places, most pseudo traces do not: a place claimed at the same hour
+of many other days is a home or a place of work. How informative that is depends on
 how pseudo traces are made, which is public. So the attacker makes a city of its own
-(a rehearsal), draws pseudo traces there by the same method, and finds the weights for
-which the combined attack works best there. Nothing of the attacked people's truth is
-used.
+(a rehearsal), draws pseudo traces there by the same method, and fits the weights of
+the evidence there. Nothing of the attacked people's truth is used.
 
-The combined attack is a series of passes. The first counts how often claims recur,
-each claim alike; every later one weights claims by their probability in the pass
-before: moves identify a life on one day, recurrence carries that over to the others.
-Each pass puts its evidence into the forward-backward algorithm.
+The combined attack is a series of passes, each of which puts its evidence into the
+forward-backward algorithm. The first counts every claim alike; later ones weight
+claims by their probability in the pass before.
 """
 
 import math

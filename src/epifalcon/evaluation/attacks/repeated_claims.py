@@ -1,18 +1,14 @@
 """The attack on repeated claims: windows with the same claims hide the same truth.
 
-Pseudo lives that recur as lives do leave the attacks by recurrence nothing. But a
-set of claims that returns as a whole then stands for one true place, so that all its
-windows can be inferred together: one claim is chosen for each distinct set of a
-person, by all moves from set to set over the whole trace, and the evidence of the
-windows of a set adds up.
+Pseudo traces that recur as true ones do withstand the attack by recurrence. But a set
+of claims that returns as a whole then stands for one true place, so that one claim is
+chosen for each distinct set of a person, and the evidence of its windows adds up.
 
 A person's distinct claim sets are the nodes of a graph, the claims of a set its
 states; two sets that follow each other somewhere are a pair. The posterior is found
 by loopy belief propagation (Pearl 1988; Murphy, Weiss and Jordan 1999). Where no set
-returns, this is the localisation attack.
-
-How many people claim a place is seen too. Pseudo places are drawn where moves are
-probable, so many of those who claim a popular place are not there.
+returns, this is the localisation attack. The number of people who claim a place is
+evidence too: many of those who claim a popular place are not there.
 """
 
 import math

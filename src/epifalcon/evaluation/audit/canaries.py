@@ -1,17 +1,13 @@
 """Canaries: made-up visits and people sent through ``federation.client``.
 
-A canary is a visit (or, for gradients, a person) whose value an auditor made up: a
-row longer than the clip, so that the clip must hold it, sent or left out by a fair
-coin of its own. "Left out" is what the ledger's relation calls neighbouring: the
-place is a pseudo one, whose row is zero, or (``replace``) the row points the other
-way. Canaries pass through clip, noise and keys just as the values of people do, as
-single uploads and in the fast engine.
+A canary is a visit (or, for gradients, a person) with a made-up row longer than the
+clip, sent or left out by a fair coin of its own. "Left out" is what the ledger's
+relation calls neighbouring: the row is zero, or (``replace``) points the other way.
+Canaries pass through clip, noise and keys as the values of people do.
 
-The auditor sees what leaves, knows every made-up row but not the coins, and scores
-each canary by the matched filter: the released vector along the canary's row, in
-units of the clip. Rows change sign from round to round, so noise that is used in two
-rounds cancels in the sum over rounds instead of hiding there.
-
+The auditor knows every row but not the coins, and scores each canary by the matched
+filter: the released vector along the canary's row, in units of the clip. Rows change
+sign from round to round, so noise that is used in two rounds cancels in their sum.
 Blanks, places and people whose value is always zero, show the noise alone.
 """
 
@@ -48,6 +44,7 @@ the people of a site."""
 
 BLANKS = 64
 """People whose value is always zero, where blanks are people."""
+_OFF = "mode='off' promises nothing: there is nothing to audit"
 _DAY = Clock(slot_hours=2, days=1)
 _BLANK_SLOTS = 2
 _WEIGHT, _BIAS = ".weight", ".bias"
@@ -126,9 +123,7 @@ class CanaryVisits:
     def __post_init__(self) -> None:
         whole(2, visits=self.visits)
         if self.plan.upload is None:
-            raise SettingsError(
-                "mode='off' promises nothing: there is nothing to audit"
-            )
+            raise SettingsError(_OFF)
 
     def uploads(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
         """Send rows at places, one upload for each claim; ``kind`` as in channels."""
@@ -323,9 +318,7 @@ class CanaryPeople:
         whole(2, people=self.people)
         whole(1, together=self.together)
         if self.plan.gradient is None:
-            raise SettingsError(
-                "mode='off' promises nothing: there is nothing to audit"
-            )
+            raise SettingsError(_OFF)
 
     def gradients(self, rounds: Sequence[int]) -> Seen:
         """Return what every device, or cohort, sends in each round."""

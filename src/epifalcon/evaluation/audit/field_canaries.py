@@ -1,17 +1,15 @@
 """Canaries through Falcon Field's releases: what sums with and without one show.
 
 A canary is a made-up person who stays in one place for the whole window, each in
-another one, and tested positive, at once or at the end: about the most that anybody
-can tell, and more than the bound lets through. It is in or out by a fair coin;
-everybody else, and all that the server tells, stays as it is. Each draw has noise of
-its own, and all of it goes through ``federation.field.home``, which sites use: a
-site's sums with the canary or with nobody, or under ``local`` what the canary itself
-sends, against zero at the same places.
+another one, and tested positive in the first or last slot: more than the bound lets
+through. It is in or out by a fair coin; everybody else, and all that the server
+sends, stays as it is. Each draw has noise of its own and goes through the code of
+sites, ``federation.field.home``: a site's sums with or without the canary, or under
+``local`` what the canary itself sends, against zero at the same places.
 
 The auditor knows what both worlds send before noise and scores what came along
-their difference, channel by channel and all cells together. As for Falcon at three
-strengths: the run's own noise, a test's, and next to none, where nobody may move a
-release further than its receipt says.
+their difference, by channel and for all cells together, at the three strengths of
+``releases``.
 """
 
 import math
@@ -33,9 +31,9 @@ from epifalcon.evaluation.audit.releases import (
     ROUNDING,
     AuditRow,
     AuditSettings,
-    Scores,
     Strength,
-    audit_row,
+    bounds_by_guesses,
+    rounds_without_receipt,
 )
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
@@ -262,24 +260,31 @@ class _AuditRun:
         tests = len(self.settings.strengths) * (len(self._channels) + 2)
         level = shared_confidence(self.settings.confidence, tests)
         mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
-        row = audit_row(
-            self.settings,
-            tests,
-            ledger,
-            Scores(seen.scores, seen.included, mu),
+        mu = math.inf if seen.noise.repeated else mu
+        rounds = _rounds(seen.channel, len(self.heard.told))
+        missing = rounds_without_receipt(ledger, seen.channel, rounds)
+        return AuditRow(
             channel=seen.channel,
             unit="person",
             way="each upload" if self._local else "sums of a site",
             strength=self.strength,
             sigma=1.0,
-            rounds=_rounds(seen.channel, len(self.heard.told)),
+            rounds=rounds,
             claimed=claimed["person"].epsilon,
             noise=seen.noise,
+            # All cells together are no channel with receipts of its own.
+            without_receipt=0 if whole_run else missing,
             longest=seen.longest,
             allowed=1 + ROUNDING if self.strength == "bare" else math.inf,
+            **bounds_by_guesses(
+                self.settings,
+                tests,
+                ledger.budget.delta,
+                seen.scores,
+                seen.included,
+                mu,
+            ),
         )
-        # All cells together are no channel with receipts of its own.
-        return replace(row, without_receipt=0) if whole_run else row
 
 
 def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:

@@ -1,11 +1,9 @@
 """What receipts promise for other neighbours than their own.
 
 A receipt with relation ``zero-out`` compares a vector with zero: at most one clip
-apart. Whoever asks about a test's result compares a vector with another one: up to
-two clips apart. Only vectors that are computed from the test count then; the rest is
-computed from places, from the public seed and from what was released before, which
-costs nothing more. Which are which follows from ``models.micro`` and
-``federation.client``:
+apart. Another result of a test changes a vector into another one: up to two clips
+apart. Only vectors that are computed from the test count then (see ``models.micro``
+and ``federation.client``):
 
 | input | gradient path | vectors that a test enters |
 | --- | --- | --- |

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -328,11 +328,9 @@ class _AuditRun:
         if self.strength == "bare":
             spread = math.sqrt(seen.noises) * (math.sqrt(seen.size) + TOO_FAR)
             allowed = 1 + _BARE * spread + ROUNDING
-        return audit_row(
-            self.settings,
-            self.rows,
-            ledger,
-            Scores(seen.scores.sum(axis=0), seen.included, self._mu(seen)),
+        total, delta = seen.scores.sum(axis=0), ledger.budget.delta
+        mu = math.inf if noise.repeated else self._mu(seen)
+        return AuditRow(
             channel=seen.channel,
             unit=seen.unit,
             way=seen.way,
@@ -341,8 +339,12 @@ class _AuditRun:
             rounds=seen.rounds,
             claimed=0.0 if spent is None else spent[seen.unit].epsilon,
             noise=noise,
+            without_receipt=rounds_without_receipt(ledger, seen.channel, seen.rounds),
             longest=float(seen.lengths.max()),
             allowed=allowed,
+            **bounds_by_guesses(
+                self.settings, self.rows, delta, total, seen.included, mu
+            ),
         )
 
     def _mu(self, seen: Seen) -> float:
@@ -361,65 +363,42 @@ class _AuditRun:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """What the auditor guesses by."""
-
-    total: Floats
-    """(canaries,) higher for those that are in."""
-    included: Mask
-    """(canaries,) the coins."""
-    mu: float
-    """Lower bound on mu from thresholds fixed before."""
-
-
-def audit_row(
+def bounds_by_guesses(
     settings: AuditSettings,
     tests: int,
-    ledger: Ledger,
-    seen: Scores,
-    *,
-    channel: str,
-    unit: Unit,
-    way: Way,
-    strength: Strength,
-    sigma: float,
-    rounds: tuple[int, ...],
-    claimed: float,
-    noise: NoiseFound,
-    longest: float,
-    allowed: float,
-) -> AuditRow:
-    """Compare what guesses show with the claim; ``tests`` share the confidence."""
-    delta = ledger.budget.delta
+    delta: float,
+    scores: Floats,
+    included: Mask,
+    mu: float,
+) -> dict[str, Any]:
+    """Return what guesses show, as fields of ``AuditRow``.
+
+    ``scores`` (canaries,) are higher for canaries that are ``included``, ``mu`` is a
+    lower bound from thresholds fixed before; ``tests`` share the confidence.
+    """
     level = shared_confidence(settings.confidence, tests)
-    guesses = guess_extremes(seen.total, seen.included, settings.guess_share)
+    guesses = guess_extremes(scores, included, settings.guess_share)
+    return {
+        "delta": delta,
+        "lower_bound": epsilon_of(mu, delta),
+        "one_run_bound": one_run_epsilon(guesses, delta, level),
+        "confidence": settings.confidence,
+        "canaries": guesses.canaries,
+        "guesses": guesses.made,
+        "correct": guesses.correct,
+    }
+
+
+def rounds_without_receipt(
+    ledger: Ledger, channel: str, rounds: tuple[int, ...]
+) -> int:
+    """Count the rounds for which the ledger has no receipt of the channel."""
     receipts = {
         one.terms.round
         for one in ledger.releases
         if isinstance(one, GaussianRelease) and one.terms.channel == channel
     }
-    mu = math.inf if noise.repeated else seen.mu
-    return AuditRow(
-        channel=channel,
-        unit=unit,
-        way=way,
-        strength=strength,
-        sigma=sigma,
-        rounds=rounds,
-        claimed=claimed,
-        noise=noise,
-        longest=longest,
-        allowed=allowed,
-        delta=delta,
-        lower_bound=epsilon_of(mu, delta),
-        one_run_bound=one_run_epsilon(guesses, delta, level),
-        confidence=settings.confidence,
-        canaries=guesses.canaries,
-        guesses=guesses.made,
-        correct=guesses.correct,
-        without_receipt=len(set(rounds) - receipts),
-    )
+    return len(set(rounds) - receipts)
 
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
