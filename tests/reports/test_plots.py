@@ -83,6 +83,8 @@ def test_dots_show_the_papers_figure_and_the_protocol():
     ]
     figure = dots(rows, ("auc",), "Title")
     (axes,) = figure.axes
+    spans = [list(one.get_xdata()) for one in axes.lines if len(one.get_xdata()) == 2]
+    assert (len(spans), spans[0]) == (3, [0, 1])
     single = [one for one in axes.lines if len(one.get_xdata()) == 1]
     assert [one.get_xdata()[0] for one in single if one.get_marker() == "D"] == [0.8]
     drawn = {
