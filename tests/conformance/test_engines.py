@@ -261,7 +261,7 @@ def test_noise_in_wide_windows_is_that_of_claims_counted_once(
     uploads = wide.uploads()
     assert wide.whole.uploads.tolist() == uploads
     doubled = sum(inc.pairs for inc in (wide.whole.incidence, *wide.whole.pseudo))
-    assert len(wide.whole.codes) < 0.9 * doubled
+    assert len(wide.whole.claims.place) < 0.9 * doubled
     plan = wide.plan(settings_of(layers=1), **{**CLIPS, "upload_sigma": sigma})
     expected = noise_covariance(wide.whole.incidence, sigma, torch.tensor(uploads))
     assert_drawn_from(noise_received(engine_type, wide.whole, plan, 150), expected)

@@ -164,7 +164,8 @@ def cohorts_of_sites(
     """Do what server and sites do before the rounds, without messages."""
     clock, regions = homes[0].traces.clock, homes[0].traces.regions
     both = [(home, divide(home, settings, seed)) for home in homes]
-    tally = preparing.total([preparing.count_tally(*one, settings) for one in both])
+    first, *others = (preparing.count_tally(*one, settings) for one in both)
+    tally = sum(others, first)
     mobility = None
     if tally.mobility is not None:
         mobility = tally.mobility.model(regions)

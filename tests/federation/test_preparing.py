@@ -20,7 +20,6 @@ from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.training import public_mobility
 from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import mobility_model
-from tests.federation.local_sites import cohorts_of_sites
 from tests.federation.sites.test_coordinating import order
 from tests.oracles import markov_loop
 from tests.studies import town
@@ -72,13 +71,11 @@ def test_a_result_moves_nobody():
 def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     private = PrivacySettings(mode="paper")
     settings = replace(SETTINGS, privacy=private)
-    parts = homes(sites)
-    total = preparing.total(
-        [
-            preparing.count_tally(home, divide(home, settings, 4), settings)
-            for home in parts
-        ]
+    first, *others = (
+        preparing.count_tally(home, divide(home, settings, 4), settings)
+        for home in homes(sites)
     )
+    total = sum(others, first)
     (whole,) = homes(1)
     division = divide(whole, settings, 4)
     flows = count_flows(whole.traces)
@@ -96,22 +93,6 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     assert np.allclose(made.joint.toarray(), expected.joint.toarray(), rtol=1e-12)
     assert np.allclose(made.visits, expected.visits, rtol=1e-12)
     assert made.people == expected.people
-
-
-def test_tallies_travel():
-    settings = replace(SETTINGS, privacy=PrivacySettings(mode="paper"))
-    (home,) = homes(1)
-    made = preparing.count_tally(home, divide(home, settings, 4), settings)
-    clock, regions = home.traces.clock, len(home.traces.regions)
-    folds = settings.region.folds
-    back = preparing.unpack_tally(preparing.pack_tally(made), regions, clock, folds)
-    assert (back.flows.between != made.flows.between).nnz == 0
-    for one, other in zip(back.cases, made.cases, strict=True):
-        assert (one.cases == other.cases).all()
-        assert (one.visits == other.visits).all()
-        assert (one.unplaced, one.tested) == (other.unplaced, other.tested)
-    assert (back.mobility.joint != made.mobility.joint).nnz == 0
-    assert (back.reported.cases == made.reported.cases).all()
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -142,39 +123,6 @@ def test_each_fold_reads_the_states_made_without_it():
     np.testing.assert_allclose(state, np.repeat(fold[:, None] + 1.0, 2, axis=1))
 
 
-@pytest.mark.parametrize("sites", [2, 5])
-def test_cohorts_of_any_split_hold_the_same_people(sites):
-    (whole,), parts = (
-        cohorts_of_sites(homes(number), SETTINGS, 3) for number in (1, sites)
-    )
-    first = 0
-    for cohort in parts:
-        people = slice(first, first + len(cohort.people))
-        assert (cohort.status == whole.status[people]).all()
-        assert np.allclose(cohort.state, whole.state[people], atol=1e-5)
-        first = people.stop
-
-
-@pytest.mark.parametrize("mode", ["off", "paper"])
-def test_held_back_results_reach_no_feature_and_no_pseudo_trace(mode):
-    settings = replace(SETTINGS, privacy=PrivacySettings(mode=mode))
-    (home,) = homes(1)
-    people = divide(home, settings, 3).held_back
-    opposite = replace(home, known=town.flipped(home.known, people))
-    (one,), (other,) = (
-        cohorts_of_sites([each], settings, 3) for each in (home, opposite)
-    )
-    np.testing.assert_array_equal(one.state, other.state)
-    assert len(one.pseudo) == (0 if mode == "off" else 2)
-    for mine, theirs in zip(one.pseudo, other.pseudo, strict=True):
-        np.testing.assert_array_equal(mine.edge_key, theirs.edge_key)
-        np.testing.assert_array_equal(mine.by_edge.index, theirs.by_edge.index)
-    others = np.setdiff1d(home.known.person[home.known.positive], people)
-    changed = replace(home, known=town.flipped(home.known, others[:3]))
-    (third,) = cohorts_of_sites([changed], settings, 3)
-    assert not np.array_equal(third.state, one.state)
-
-
 def test_the_mobility_model_is_that_of_the_sampled_group():
     pseudo = replace(town.FALCON.pseudo, people_share=0.5)
     settings = replace(town.with_mode("paper"), pseudo=pseudo)
@@ -189,18 +137,12 @@ def test_the_mobility_model_is_that_of_the_sampled_group():
     np.testing.assert_allclose(joint, expected, atol=1e-12)
 
 
-def counted(settings):
-    return [
-        preparing.count_tally(home, divide(home, settings, 3), settings)
-        for home in homes(3)
-    ]
-
-
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
 def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
     settings = order(kind).settings
-    traces = homes(3)[0].traces
-    tally = counted(settings)[0]
+    home = homes(3)[0]
+    traces = home.traces
+    tally = preparing.count_tally(home, divide(home, settings, 3), settings)
     preparing.require_counted(tally, settings, traces.people, traces.clock)
     other = replace(settings, privacy=PrivacySettings(mode="off"))
     if kind == "off":
@@ -212,12 +154,3 @@ def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
         wrong = replace(tally, flows=replace(tally.flows, visitors=visitors))
         with pytest.raises(DataError, match="more than 27 people"):
             preparing.require_counted(wrong, settings, traces.people, traces.clock)
-
-
-def test_no_cases_leave_in_mode_local_unless_a_region_model_is_asked_for():
-    settings = order("local").settings
-    assert counted(settings)[0].reported is None
-    assert counted(settings)[0].mobility is not None
-    region = replace(settings.region, macro_cases="reported")
-    assert replace(settings, region=region).pseudo_follows_cases
-    assert counted(order("paper").settings)[0].reported is not None

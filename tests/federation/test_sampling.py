@@ -15,7 +15,6 @@ from epifalcon.federation.messages import (
 )
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.view import SERVER, Crowd
-from tests.evaluation.attacks.test_upload_recorder import same
 from tests.federation.local_sites import sites_of
 from tests.federation.small_world import city, plan_of, settings_of
 from tests.oracles.recorded_view import RecordedView
@@ -153,35 +152,6 @@ def is_true(whole, notes):
     return np.isin(notes.person * places + notes.key, true)
 
 
-@pytest.mark.parametrize("window_slots", [1, 3])
-def test_all_claims_and_nothing_else_are_noted(window_slots):
-    made = world(PAPER, window_slots)
-    whole, notes = made[0], noted(made, 1)
-    expected = {
-        (int(whole.people[row]), int(key))
-        for row, key in zip(whole.claims.row, whole.claims.place, strict=True)
-        if whole.people[row] in SAMPLE
-    }
-    found = list(
-        zip(notes.people[notes.person].tolist(), notes.key.tolist(), strict=True)
-    )
-    assert set(found) == expected
-    assert len(found) == len(expected)
-    assert 4 not in {person for person, _ in found}
-
-
-@pytest.mark.parametrize("window_slots", [1, 3])
-def test_counts_and_claims_are_those_of_everybody(window_slots):
-    made = world(PAPER, window_slots)
-    claims, notes = made[0].claims, noted(made, 1)
-    for key, count, claimed in zip(notes.key, notes.counts, notes.claimed, strict=True):
-        here = claims.place == key
-        assert claimed == here.sum()
-        assert count == (here & claims.true).sum()
-    if window_slots == 1:
-        assert (notes.counts == 0).any()
-
-
 def test_local_counts_carry_noise_of_every_claim():
     made = world(LOCAL)
     sigma = made[2].presence.sigma
@@ -213,20 +183,6 @@ def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own():
 def true_counts(whole, notes):
     claims = whole.claims
     return np.array([(claims.true & (claims.place == key)).sum() for key in notes.key])
-
-
-def test_watching_resumes_bit_by_bit():
-    made = world(PAPER)
-    whole = noted(made)
-    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
-    first = engine_of(made, taker)
-    train(first, 3)
-    kept, state = taker.notes(), first.state()
-    taker = NoteTaker.resume(Notes.of(kept.arrays(), kept.meta()))
-    second = engine_of(made, taker)
-    second.restore(state)
-    train(second)
-    assert same(taker.notes(), whole)
 
 
 def test_a_scoring_pass_is_shown_under_its_own_name():

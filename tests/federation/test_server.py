@@ -72,15 +72,9 @@ def test_nan_in_a_gradient_is_refused():
 
 
 def test_messages_are_checked_at_the_door():
-    with pytest.raises(DataError, match="NaN or infinity"):
-        upload([1], [[torch.inf]])
-    with pytest.raises(DataError, match="ascending"):
-        upload([5, 2], [[1.0], [1.0]])
     with pytest.raises(DataError, match="none twice"):
         upload([5, 5], [[1.0], [1.0]])
     with pytest.raises(DataError, match="shape"):
         upload([5], [[1.0], [1.0]])
-    with pytest.raises(DataError, match="int64"):
-        PresenceUpload(np.zeros(1, np.int32), np.zeros(1))
     with pytest.raises(DataError, match="lengths"):
         PresenceUpload(keys(1), np.zeros(2))

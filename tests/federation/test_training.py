@@ -17,7 +17,6 @@ from epifalcon.errors import (
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder
 from epifalcon.federation import checkpoints, training
 from epifalcon.federation.settings import StoppingSettings, ViewSettings
-from epifalcon.federation.training import validation_people
 from epifalcon.privacy.ledger import Budget, Ledger
 from tests.faults import Killed, disk, full_from, killed_at
 from tests.studies import town
@@ -93,7 +92,7 @@ def test_equal_tasks_give_equal_bits_in_memory_and_on_disk(settings, tmp_path):
 def test_results_held_back_reach_no_part_of_the_training(mode):
     stopping = StoppingSettings(check_every=1, validation_share=0.4)
     settings = replace(MODES[mode], stopping=stopping)
-    people = validation_people(town.task(settings))
+    people = town.task(settings).division.held_back
     others = np.setdiff1d(town.known().person[town.known().positive], people)
     before, after, changed = (
         fit(town.task(settings, town.flipped(town.known(), some)))

@@ -11,7 +11,7 @@ from epifalcon.experiments.predicting import Newcomers
 from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish
 from epifalcon.experiments.run_methods import Listeners, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics
-from epifalcon.federation.training import Task, validation_people
+from epifalcon.federation.training import Task
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
 
@@ -67,7 +67,7 @@ def chosen_people(traces: Traces, known: Known, people) -> tuple[Traces, Known]:
 def again(run: FinishedRun, validation: bool = False) -> Newcomers:
     """The run's own people; with the tests of validation people or without."""
     task = Task(run.traces, run.known, run.settings, run.seed)
-    held_back = validation_people(task)
+    held_back = task.division.held_back
     known = run.known if validation else without(run.known, held_back)
     return Newcomers(run.traces, known)
 

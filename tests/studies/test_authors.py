@@ -10,7 +10,7 @@ from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
 from epifalcon.experiments.run_methods import Outcome, context_of
 from epifalcon.federation.settings import StoppingSettings
-from epifalcon.federation.training import Selection, fit, selection, validation_people
+from epifalcon.federation.training import Selection, fit, selection
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
 from epifalcon.studies.study import Asked
@@ -79,7 +79,7 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
     truth = town.epidemic().labels.hidden.open("a test")
     chosen = Selection(truth.person, truth.infected)
     task = replace(town.task(selected_on_test()), test_people=chosen)
-    assert len(validation_people(task)) == 0
+    assert len(task.division.held_back) == 0
     found = fit(task)
     assert found.validation_auc == max(look.auc for look in found.looks)
     risk, infected = found.probability[truth.person], truth.infected

@@ -10,7 +10,7 @@ import pytest
 from epifalcon.evaluation.attacks import label_inference
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, read_notes
 from epifalcon.federation.settings import PrivacySettings, ViewSettings
-from epifalcon.federation.training import fit, validation_people
+from epifalcon.federation.training import fit
 from epifalcon.store import Origin
 from epifalcon.studies.auditing import diagnoses
 from tests.studies import town
@@ -57,7 +57,7 @@ def attacked(task, notes):
 @pytest.mark.parametrize("kind", ["embedding", "status"])
 def test_validation_people_are_left_out_and_counted(recorded, kind):
     task, notes = recorded(kind)
-    held_back = np.isin(notes.people, validation_people(task))
+    held_back = np.isin(notes.people, task.division.held_back)
     status = task.known.status[notes.people]
     found = attacked(task, notes)
     count = np.count_nonzero(held_back)

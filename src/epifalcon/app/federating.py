@@ -179,7 +179,7 @@ def join(
 
     open_kit(kit, "site")
     files = SiteFiles(kit)
-    home = files.household(files.settings(), first=0)
+    home = files.household(files.settings())
     screen = Screen(quiet=quiet)
     screen.say(
         f"{home.traces.people:,} people, {int(home.known.tested.sum()):,} tested"

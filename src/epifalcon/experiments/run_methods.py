@@ -24,7 +24,7 @@ from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
 from epifalcon.experiments.measurements import FAILED, SCALINGS, Failed
 from epifalcon.experiments.run_folder import PREDICTION, Begun, finished
-from epifalcon.federation.checkpoints import require_same, verified
+from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import Look, Watch
 from epifalcon.federation.preparing import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
@@ -251,7 +251,7 @@ def _fit(
             method.save_state(scratch, begun.origin)
             store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
-    require_same(place, verified(place), begun.origin, exact=False)
+    require_same(place, begun.origin, exact=False)
     record = store.read(place, PREDICTION)
     arrays = {name: np.array(one) for name, one in record.arrays.items()}
     if "probability" not in arrays:

@@ -39,14 +39,6 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     remembered: Plain
 
-    def with_more(self, tensors: dict[str, Tensor], remembered: Plain) -> "Checkpoint":
-        """Return it with more tensors and values."""
-        return Checkpoint(
-            self.engine,
-            {**self.tensors, **tensors},
-            {**self.remembered, **remembered},
-        )
-
 
 def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
     """Write ``checkpoint`` into ``folder`` beside older ones; drop the oldest."""
@@ -91,13 +83,12 @@ def newest(
 
 
 def _read(place: Path, origin: store.Origin) -> Checkpoint:
-    manifest = verified(place)
+    manifest = require_same(place, origin)
     if manifest["kind"] != _KIND or manifest["schema"] != 1:
         raise DataError(
             f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
             f"expected {_KIND!r} of schema 1"
         )
-    require_same(place, manifest, origin)
     tensors = read_tensors(place / _TENSORS)
     try:
         meta = manifest["meta"]
@@ -136,10 +127,7 @@ def record_once(ledger: Ledger, releases: Sequence[Release]) -> None:
 
 
 def verified(place: Path) -> dict[str, Any]:
-    """The manifest of a folder that the training made itself, every file checked.
-
-    A manifest that is missing or strange is then no mistake of the user.
-    """
+    """Return the manifest of a folder that the training wrote; check every file."""
     try:
         return store.verify(place)
     except DataError as error:
@@ -147,12 +135,13 @@ def verified(place: Path) -> dict[str, Any]:
 
 
 def require_same(
-    place: Path, manifest: dict[str, Any], origin: store.Origin, *, exact: bool = True
-) -> None:
-    """Refuse a record of other data, settings or seed with a ``DataError``.
+    place: Path, origin: store.Origin, *, exact: bool = True
+) -> dict[str, Any]:
+    """Return the verified manifest; refuse one of other data, settings or seed.
 
-    ``exact`` refuses other versions too: for what a training goes on from.
+    ``exact`` refuses other versions too: for what a training is resumed from.
     """
+    manifest = verified(place)
     for name in _EXACT if exact else ():
         then, now = manifest["versions"].get(name), origin.versions.get(name)
         if then != now:
@@ -163,6 +152,7 @@ def require_same(
     mine = store.Origin(origin.settings, origin.seed).fingerprint
     if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
         raise DataError(f"{place}: belongs to a run of other data, settings or seed")
+    return manifest
 
 
 def remove_all(folder: Path) -> None:

@@ -97,18 +97,13 @@ class Cohort:
         )
 
     @cached_property
-    def codes(self) -> NDArray[np.int64]:
-        """Each claim, true or pseudo, once, as key * people + position; ascending."""
-        parts = [_codes(inc) for inc in (self.incidence, *self.pseudo)]
-        return np.unique(np.concatenate(parts))
-
-    @cached_property
     def claims(self) -> Claims:
-        """Every place claimed, true or pseudo, in the order of the keys."""
-        key, row = np.divmod(self.codes, len(self.people))
-        mine = _codes(self.incidence)
-        true = np.zeros(len(self.codes), np.bool_)
-        true[np.searchsorted(self.codes, mine)] = True
+        """Every place claimed, true or pseudo, once, in the order of the keys."""
+        mine, *others = (_codes(inc) for inc in (self.incidence, *self.pseudo))
+        codes = np.unique(np.concatenate([mine, *others]))
+        key, row = np.divmod(codes, len(self.people))
+        true = np.zeros(len(codes), np.bool_)
+        true[np.searchsorted(codes, mine)] = True
         return Claims(self.people, row, key, true)
 
     @cached_property
@@ -125,6 +120,7 @@ class Cohort:
 
 
 def _codes(inc: Incidence) -> NDArray[np.int64]:
+    """Return each place of each person as key * people + position."""
     return np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
 
 

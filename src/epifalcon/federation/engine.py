@@ -83,10 +83,9 @@ def train(
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
 ) -> list[RoundReport]:
-    """Run rounds until ``rounds`` are done (default: as many as the settings say).
+    """Run up to ``rounds`` rounds (default: those of the settings); return reports.
 
     ``watch`` gets the report of every round and ends the training by returning True.
-    Returns the reports of this call's rounds.
     """
     last = engine.settings.rounds if rounds is None else rounds
     whole(0, rounds=last)
@@ -282,9 +281,7 @@ def _require_finite(rows: RowsOf, exchange: Exchange, number: int) -> None:
 class VectorisedEngine:
     """All people of ``cohort`` as one batch of tensors.
 
-    No upload is ever formed, so a ``view`` must name a sample of people. What it is
-    shown of them has noise of the same distribution as, but not the same draw as, the
-    sums that train (see ``view``): recording changes no bit of the training.
+    No upload is ever formed: a recorder is shown those of a sample (see ``view``).
     """
 
     def __init__(
@@ -386,10 +383,7 @@ class VectorisedEngine:
         return came
 
     def state(self) -> EngineState:
-        """Return what a checkpoint must hold, beside the ledger's lines.
-
-        The tensors are not copied and never change.
-        """
+        """Return what a checkpoint must hold; its tensors never change."""
         tensors = pack_model(self._model) | pack_home(self._home)
         return EngineState(self._round, tensors, self.ledger.head)
 
@@ -419,7 +413,7 @@ class VectorisedEngine:
         rng = Streams(self._seeds.noise).numpy("counts")
         inc, sigma = self._cohort.incidence, self.plan.presence.sigma
         noise = sigma * np.sqrt(self._cohort.uploads) * rng.standard_normal(inc.edges)
-        return server.at_least_one(inc.size + noise)
+        return np.maximum(inc.size + noise, 1.0)
 
 
 def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:

@@ -11,10 +11,8 @@ validation people, and the region states of a tested person are made without the
 of its fold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import reduce
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -135,30 +133,30 @@ def divide(home: Household, settings: PredictionSettings, seed: int) -> Division
     share = settings.stopping.validation_share
     if settings.stopping.selected_on == "test":
         share = 0.0
-    held = home.known.tested & (drawn_for(home, "validation people", seed) < share)
-    people = np.flatnonzero(held).astype(np.int32)
+    everybody = home.people
+    drawn = drawn_for(everybody, "validation people", seed)
+    people = np.flatnonzero(home.known.tested & (drawn < share)).astype(np.int32)
     training = without(home.known, people)
-    fold = (drawn_for(home, "region folds", seed) * settings.region.folds).astype(
-        np.int64
-    )
+    drawn = drawn_for(everybody, "region folds", seed)
+    fold = (drawn * settings.region.folds).astype(np.int64)
     fold[~training.tested] = -1
-    group = mobility_group(home, settings.pseudo.people_share, seed)
+    group = mobility_group(everybody, settings.pseudo.people_share, seed)
     return Division(people, training, fold, group)
 
 
 def mobility_group(
-    home: Household, share: float, seed: int
+    people: NDArray[np.int64], share: float, seed: int
 ) -> NDArray[np.int64] | None:
     """Return the positions of a random share of the people; None for all."""
     if share == 1:
         return None
-    return np.flatnonzero(drawn_for(home, "mobility model", seed) < share)
+    return np.flatnonzero(drawn_for(people, "mobility model", seed) < share)
 
 
-def drawn_for(home: Household, purpose: str, seed: int) -> Floats:
+def drawn_for(people: NDArray[np.int64], purpose: str, seed: int) -> Floats:
     """Draw a number between 0 and 1 for each person, keyed by purpose and seed."""
     key = NoiseKey(seed, Terms(channel=purpose, releases=ONE_VECTOR))
-    normal = keyed_normals(key, NoiseRows.of_people(home.people), 1)[:, 0]
+    normal = keyed_normals(key, NoiseRows.of_people(people), 1)[:, 0]
     drawn: Floats = np.clip(ndtr(np.asarray(normal, np.float64)), 0.0, 1 - 2**-53)
     return drawn
 
@@ -191,10 +189,9 @@ class StateMoments(Record):
 class StateScaling:
     """Scales people's region states to the size of the rows beside them.
 
-    Raw states differ little between people around a common level, so that the
-    small steps of training hardly see them. Scaled, each column has the same
-    spread and a state the length 1 in the root mean square, which is the most
-    that a clipped row has when it is read.
+    Raw states differ little between people, so that training hardly uses them.
+    Scaled, each column has the same spread and a state the root mean square length
+    1, the most that a clipped row has when it is read.
     """
 
     centre: NDArray[np.float32]
@@ -366,11 +363,6 @@ def count_tally(
     if settings.pseudo_follows_cases:
         reported = tally_cases(training, traces, COUNTS)
     return SiteTally(flows, tuple(cases), mobility, reported)
-
-
-def total(tallies: Sequence[SiteTally]) -> SiteTally:
-    """Of all sites, in their order."""
-    return reduce(add, tallies)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,7 +52,7 @@ class PlaceTable:
         self.counts, self.shared, self.keys = {}, {}, {}
         for site, one in presence.items():
             place = self._places(one.keys)
-            self.counts[site] = at_least_one(total[place])
+            self.counts[site] = np.maximum(total[place], 1.0)
             self.shared[site] = claims[place] > 1
             self.keys[site] = one.keys if sends_rows else one.keys[self.shared[site]]
         self._own = {site: self._places(keys) for site, keys in self.keys.items()}
@@ -69,11 +69,6 @@ class PlaceTable:
 
     def _places(self, keys: EdgeKeys) -> NDArray[np.int64]:
         return np.searchsorted(self._known, keys)
-
-
-def at_least_one(counts: Floats) -> Floats:
-    """Return counts that can be divided by."""
-    return np.maximum(counts, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,9 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         one_of(get_args(Mode), mode=self.mode)
         one_of(get_args(PaperFormula), paper_formula=self.paper_formula)
-        self._check_mechanisms()
+        one_of(get_args(Clipped), clipped=self.clipped)
+        one_of(get_args(UploadNoise), upload_noise=self.upload_noise)
+        one_of(get_args(GradientNoise), gradient_noise=self.gradient_noise)
         one_of(UNITS, unit=self.unit)
         one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
         positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
@@ -100,11 +102,6 @@ class PrivacySettings:
                 raise SettingsError(
                     f"{name}={sigma} is used by mode='paper' only, not {self.mode!r}"
                 )
-
-    def _check_mechanisms(self) -> None:
-        one_of(get_args(Clipped), clipped=self.clipped)
-        one_of(get_args(UploadNoise), upload_noise=self.upload_noise)
-        one_of(get_args(GradientNoise), gradient_noise=self.gradient_noise)
         if self.mode == "local" and not self.is_published:
             raise SettingsError(
                 "mode='local' needs clipped='row', upload_noise='upload' and "

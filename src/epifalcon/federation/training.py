@@ -65,7 +65,7 @@ from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, PersonIds, Plain, Probabilities
+from epifalcon.types import Floats, Plain, Probabilities
 
 FEATURES, REGION = "features", "region"
 """Folder of the region states, and of the region model inside it."""
@@ -204,13 +204,10 @@ class RegionFeatures:
     def load(cls, folder: Path) -> "RegionFeatures":
         """Read what ``save`` wrote."""
         stored = store.read(folder, FEATURES)
-        try:
-            states, centre, factor = (
-                np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
-            )
-            return cls(states, StateScaling(centre, factor), stored.meta["forecast"])
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        states, centre, factor = (
+            np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
+        )
+        return cls(states, StateScaling(centre, factor), stored.meta["forecast"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -533,11 +530,6 @@ def selection(task: Task) -> Selection:
     return task.test_people
 
 
-def validation_people(task: Task) -> PersonIds:
-    """Return the tested people whom training never sees."""
-    return task.division.held_back
-
-
 def _region_features(
     task: Task, folder: Path | None, origin: store.Origin, progress: Progress
 ) -> RegionFeatures | None:
@@ -555,7 +547,7 @@ def _region_features(
                 made.model.save(scratch / REGION, regions, origin)
             made.save(scratch, origin)
     with _advice(f"delete {place} to make it again"):
-        checkpoints.require_same(place, checkpoints.verified(place), origin)
+        checkpoints.require_same(place, origin)
         return RegionFeatures.load(place)
 
 
@@ -603,13 +595,9 @@ def public_mobility(
     Devices draw pseudo traces from it, and attackers have it too: equal arguments
     give the same group.
     """
-    nobody = np.zeros(0, np.int32)
-    untested = Known(traces.people, nobody, np.zeros(0, np.bool_), nobody)
-    group = preparing.mobility_group(
-        Household(traces, untested), pseudo.people_share, seed
-    )
-    tally = tally_mobility(traces, group, progress)
-    return tally.model(traces.regions)
+    people = np.arange(traces.people)
+    group = preparing.mobility_group(people, pseudo.people_share, seed)
+    return tally_mobility(traces, group, progress).model(traces.regions)
 
 
 def _finished(task: Task, folder: Path, origin: store.Origin) -> Prediction:
@@ -618,7 +606,7 @@ def _finished(task: Task, folder: Path, origin: store.Origin) -> Prediction:
     What was spent is what the ledger holds now, scorings of new people included.
     """
     place = folder / PREDICTION
-    checkpoints.require_same(place, checkpoints.verified(place), origin, exact=False)
+    checkpoints.require_same(place, origin, exact=False)
     found, ledger = Prediction.load(place), finished_ledger(folder)
     # A kill may have come between the prediction and the end of the checkpoints.
     checkpoints.remove_all(folder)

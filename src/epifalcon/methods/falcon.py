@@ -12,7 +12,6 @@ from epifalcon.federation.training import (
     Task,
     fit,
     require_possible,
-    validation_people,
 )
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.mobility.traces import Traces
@@ -64,7 +63,7 @@ class Falcon(Method):
             progress=progress,
             recorder=observed.recorder,
         )
-        people = validation_people(task)
+        people = task.division.held_back
         return Scores(
             found.probability,
             masked=people if len(people) else None,

@@ -17,7 +17,7 @@ from epifalcon import store
 from epifalcon.checks import positive
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation.checkpoints import require_same, verified
+from epifalcon.federation.checkpoints import require_same
 from epifalcon.machine import pages_reused
 from epifalcon.methods.base import BEST_STEP, LEARNING_RATE, STEP_LIMIT, Method
 from epifalcon.mobility.traces import Traces
@@ -122,8 +122,7 @@ class Checkpointer:
         if not place.is_dir():
             return None
         try:
-            manifest = verified(place)
-            require_same(place, manifest, self.origin)
+            manifest = require_same(place, self.origin)
             return manifest["meta"], read_tensors(place / _TENSORS)
         except (CorruptFileError, DataError) as error:
             advice = f"delete {place} to begin the training again"

@@ -36,7 +36,6 @@ from epifalcon.federation.training import (
     Task,
     finished_ledger,
     public_mobility,
-    validation_people,
 )
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.accounting import epsilon_of
@@ -165,7 +164,7 @@ def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
     else:
         found.append(label_inference.from_rows(notes))
     task = Task(run.traces, run.known, run.settings, run.seed)
-    held_back = np.isin(notes.people, validation_people(task))
+    held_back = np.isin(notes.people, task.division.held_back)
     return _rankings(found, run.known.status[notes.people], held_back)
 
 

@@ -28,12 +28,7 @@ from epifalcon.federation.sites.run import SiteRun
 from epifalcon.federation.sites.session import NOTED
 from epifalcon.mobility.traces import Traces
 from tests.federation.local_sites import with_tensor, with_values
-from tests.federation.sites.test_coordinating import (
-    lay_out,
-    ledger_at,
-    order,
-    run_of,
-)
+from tests.federation.sites.test_coordinating import lay_out, ledger_at, order, run_of
 
 SITE = "clinic"
 
@@ -176,9 +171,15 @@ def change_file(place, changed):
     made.save(place, store.Origin.now({}, 0))
 
 
-def test_a_ledger_without_its_notes_is_refused(broken, tmp_path):
+@pytest.mark.parametrize("lost", ["file", "round 2"])
+def test_a_ledger_without_its_notes_is_refused(broken, tmp_path, lost):
     shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
-    (tmp_path / SITE / "runs" / "first" / NOTED).unlink()
+    path = tmp_path / SITE / "runs" / "first" / NOTED
+    if lost == "file":
+        path.unlink()
+    else:
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if line[:3] != "[2,"))
     again, transport = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
     with pytest.raises(TooFewSitesError):
         again.go()
@@ -193,23 +194,17 @@ def test_without_a_promise_nothing_is_kept(folder):
 
 def test_notes_are_on_the_disk_before_an_answer_leaves(folder):
     run, transport = run_of(folder, order("paper", rounds=2))
-    ask, seen = transport.ask, []
+    path, ask, seen = folder / SITE / "runs" / "first" / NOTED, transport.ask, []
 
     def watching(calls, seconds):
         answers, failures = ask(calls, seconds)
-        path = folder / SITE / "runs" / "first" / NOTED
         seen.append(len(path.read_text().splitlines()) if path.exists() else 0)
         return answers, failures
 
     transport.ask = watching
     run.go()
-    releases = [
-        phase
-        for _, phase, _ in map(
-            json.loads,
-            (folder / SITE / "runs" / "first" / NOTED).read_text().splitlines(),
-        )
-    ]
+    lines = path.read_text().splitlines()
+    releases = [phase for _, phase, _ in map(json.loads, lines)]
     assert releases == [
         *("hello", "count", "states", "prepare", "announce"),
         *(["begin", "reply upload/0", "reply upload/1"] * 2),
@@ -220,30 +215,22 @@ def test_notes_are_on_the_disk_before_an_answer_leaves(folder):
     assert seen[-1] == len(releases)
 
 
-def test_a_lie_about_what_is_replied_to_does_not_open_another_page():
+def round_of(trail, number, sums=1.0):
+    trail.begin(number, {}, training=True)
+    trail.reply(number, "upload/0", torch.full((2,), sums))
+
+
+def test_other_replies_skipped_rounds_and_other_steps_at_home_are_refused():
     noted = Noted()
-    trail = Trail(noted, "p")
-    trail.begin(0, {}, training=True)
-    trail.reply(0, "upload/0", torch.ones(2))
-    again = Trail(noted, "p")
-    again.begin(0, {}, training=True)
-    with pytest.raises(ReplayError):
-        again.reply(0, "upload/0", torch.zeros(2))
-    # The refused reply changed nothing: the true one is still taken.
-    again.reply(0, "upload/0", torch.ones(2))
-
-
-def test_skipped_rounds_and_other_steps_at_home_show():
-    noted = Noted()
-
-    def round_of(trail, number):
-        trail.begin(number, {}, training=True)
-        trail.reply(number, "upload/0", torch.ones(2))
-
     trail = Trail(noted, "p")
     for number in range(3):
         round_of(trail, number)
         trail.close(number, 0.5)
+    again = Trail(noted, "p")
+    with pytest.raises(ReplayError):
+        round_of(again, 0, 0.0)
+    # The refused reply changed nothing: the true one is still accepted.
+    again.reply(0, "upload/0", torch.ones(2))
     skipping = Trail(noted, "p")
     with pytest.raises(ReplayError):
         round_of(skipping, 2)
@@ -257,8 +244,7 @@ def test_skipped_rounds_and_other_steps_at_home_show():
 def test_a_scoring_pass_between_does_not_change_what_a_close_stands_for():
     def closed(scoring):
         trail = Trail(Noted(), "p")
-        trail.begin(0, {}, training=True)
-        trail.reply(0, "upload/0", torch.ones(2))
+        round_of(trail, 0)
         if scoring:
             trail.begin(1, {}, training=False)
             trail.reply(1, "scoring/0", torch.ones(2))

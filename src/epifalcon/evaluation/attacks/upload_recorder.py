@@ -15,7 +15,7 @@ status, which the server itself broadcasts (``KnownRows``): a matched filter.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -774,7 +774,8 @@ class UploadRecorder:
             f"{VIEW}/{name}": torch.from_numpy(array.copy())
             for name, array in notes.arrays().items()
         }
-        return made.with_more(tensors, {VIEW: notes.meta()})
+        remembered = {**made.remembered, VIEW: notes.meta()}
+        return replace(made, tensors={**made.tensors, **tensors}, remembered=remembered)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the recording into the method's folder, unless it is there already."""

@@ -233,7 +233,7 @@ class FieldHome:
         same. ``people`` counts those of all sites; by default there is one.
         """
         self.home, self.task = home, task
-        draws = drawn_for(home, "falcon-field folds", seed)
+        draws = drawn_for(home.people, "falcon-field folds", seed)
         self.fold = (draws * max(task.folds, 1)).astype(np.int64)
         self.fold[~home.known.tested] = -1
         traces = home.traces

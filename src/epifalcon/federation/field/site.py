@@ -109,9 +109,8 @@ class FieldSiteRun(SiteSession[FieldOrder]):
             Finish: self._finish,
         }
 
-    def _count(self, call: Count, number: int) -> Counted:
+    def _count(self, call: Count, _number: int) -> Counted:
         """Who was where and how many were tested, once receipts are written."""
-        del number
         run, first, people = self.admitted, call.first, call.people or 0
         traces, task = run.home.traces, run.order.settings
         if not 0 <= first <= people - traces.people or people > _MOST_PEOPLE:
@@ -128,9 +127,8 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         self._counted = _Working(made, size, ledger)
         return made.count()
 
-    def _sweep(self, call: Sweep, number: int) -> FieldSums:
+    def _sweep(self, call: Sweep, _number: int) -> FieldSums:
         """Carry out one exchange: sums leave once receipts are written."""
-        del number
         task, working = self.admitted.order.settings, self._working
         people, step = working.people, call.step
         received, options = call.received(working.size, task)
@@ -154,9 +152,8 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
-    def _end(self, call: End, number: int) -> Done:
+    def _end(self, call: End, _number: int) -> Done:
         """Take the last state of a run; people keep their risks, nothing leaves."""
-        del number
         task, working = self.admitted.order.settings, self._working
         received, _ = call.received(working.size, task)
         if working.people.run != call.run(task.folds):
@@ -165,9 +162,8 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         working.people.end(received)
         return Done()
 
-    def _judged(self, call: Judge, number: int) -> Losses:
+    def _judged(self, call: Judge, _number: int) -> Losses:
         """Sums of held-out people's losses; of nobody where the policy says so."""
-        del number
         run, working = self.admitted, self._working
         task = run.order.settings
         if not task.selects_transmission:
@@ -176,9 +172,8 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         made = working.people.judged(held_out)
         return Losses(made.people, made.total, made.products)
 
-    def _finish(self, call: Finish, number: int) -> Scores:
+    def _finish(self, call: Finish, _number: int) -> Scores:
         """Write the risks of the site's people to its own folder."""
-        del number
         return self.finish(self._working.people.risk, call.scores, digest(self.heard))
 
     @property

@@ -18,7 +18,7 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints, messages, preparing
-from epifalcon.federation.checkpoints import Checkpoint, require_same, verified
+from epifalcon.federation.checkpoints import Checkpoint, require_same
 from epifalcon.federation.early_stopping import EarlyStopping, Look
 from epifalcon.federation.engine import RoundReport, train
 from epifalcon.federation.messages import Record
@@ -96,8 +96,7 @@ class Gathered(Record):
         place = folder / PREPARATION
         if not place.exists():
             return None
-        manifest = verified(place)
-        require_same(place, manifest, origin, exact=False)
+        manifest = require_same(place, origin, exact=False)
         found = cls.decode(messages.unpack((place / _MESSAGE).read_bytes()))
         return replace(found, forecast=manifest["meta"]["forecast"])
 
@@ -149,15 +148,6 @@ def gather(
     )
 
 
-def tell_again(
-    board: Switchboard, order: FalconOrder, met: Met, known: Gathered
-) -> None:
-    """Bring sites that have started again to where ``gather`` left them."""
-    _count(board, order, met)
-    if known.states is not None:
-        _spread(board, met, known.states)
-
-
 def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateMoments:
     """Send region states; sum up what they are for the people of all sites."""
     requests = dict.fromkeys(board.attending, messages.States(states))
@@ -173,11 +163,11 @@ def _count(board: Switchboard, order: FalconOrder, met: Met) -> SiteTally:
     check = partial(_read_tally, settings=order.settings, met=met)
     counted = board.ask(0, requests, messages.Counted, check)
     board.keep_only(counted)
-    return preparing.total([counted[site] for site in sorted(counted)])
+    listed = [counted[site] for site in sorted(counted)]
+    return sum(listed[1:], listed[0])
 
 
-def _check_facts(site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
-    del site
+def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
     people, regions = answer.people, answer.regions
     if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
         raise DataError("numbers of people or regions are out of range")
@@ -240,7 +230,11 @@ class SitesRun(ServerRun[FalconOrder]):
         resumed = checkpoints.newest(self._folder, self._order.origin)
         self._engine = self._prepare(resumed, progress)
         if resumed is not None:
-            self._put_back(self._engine, resumed)
+            self._engine.restore(resumed.engine)
+            self.board.keep_only(resumed.remembered["present"])
+            self.stopping.restore(resumed.remembered)
+            self.round_seconds = list(resumed.remembered["seconds"])
+            self.parameters = tensors_under(resumed.tensors, "best/")
         self._train(self._engine, progress)
         self._finish(self._engine)
         write_tensors(self._folder / MODEL, self.parameters)
@@ -263,7 +257,10 @@ class SitesRun(ServerRun[FalconOrder]):
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
         met = meet(board, order.hello, around)
         if again := around is not None:
-            tell_again(board, order, met, around)
+            # Bring sites that were restarted to where ``gather`` left them.
+            _count(board, order, met)
+            if around.states is not None:
+                _spread(board, met, around.states)
         else:
             around = gather(board, order, met, progress)
         self._forecast = around.forecast
@@ -329,13 +326,6 @@ class SitesRun(ServerRun[FalconOrder]):
         tensors = {f"best/{name}": one for name, one in self.parameters.items()}
         made = Checkpoint(engine.state(), tensors, remembered)
         checkpoints.save(self._folder, made, self._order.origin)
-
-    def _put_back(self, engine: SitesEngine, resumed: Checkpoint) -> None:
-        engine.restore(resumed.engine)
-        self.board.keep_only(resumed.remembered["present"])
-        self.stopping.restore(resumed.remembered)
-        self.round_seconds = list(resumed.remembered["seconds"])
-        self.parameters = tensors_under(resumed.tensors, "best/")
 
     def _finish(self, engine: SitesEngine) -> None:
         """Let every site write its scores; ask for them where that is wished."""

@@ -60,10 +60,7 @@ class Census:
 
 
 class SitesEngine:
-    """Rounds over the sites that ``board`` reaches.
-
-    With protection the server cannot know the loss: ``step`` returns NaN then.
-    """
+    """Rounds over the sites that ``board`` reaches."""
 
     def __init__(
         self,
@@ -317,11 +314,8 @@ class SitesEngine:
         self, site: str, answer: messages.ValidationScores
     ) -> messages.ValidationScores:
         """Require scores from 0 to 1, of no more people than the site has."""
-        scores = answer.scores
-        if (
-            len(scores) > self._census.people[site]
-            or not ((scores >= 0) & (scores <= 1)).all()
-        ):
+        scores, people = answer.scores, self._census.people[site]
+        if len(scores) > people or not ((scores >= 0) & (scores <= 1)).all():
             raise DataError("more scores than people, or some outside 0 to 1")
         return answer
 

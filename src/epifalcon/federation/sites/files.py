@@ -152,15 +152,13 @@ class SitePolicy:
                 f"pseudo_copies={wish.pseudo.pseudo_copies}, this site wants "
                 f"{self.least_pseudo}",
             )
-        if mode == "local":
-            self._require_promise(privacy)
-
-    def _require_promise(self, wish: PrivacySettings) -> None:
-        if wish.delta > self.delta:
+        if mode != "local":
+            return
+        if privacy.delta > self.delta:
             raise PolicyError(
-                "delta", f"delta={wish.delta:g}, at most {self.delta:g} here"
+                "delta", f"delta={privacy.delta:g}, at most {self.delta:g} here"
             )
-        if (self.relation, wish.relation) == ("replace", "zero-out"):
+        if (self.relation, privacy.relation) == ("replace", "zero-out"):
             raise PolicyError(
                 "relation", "relation='zero-out', this site wants 'replace'"
             )
@@ -215,12 +213,12 @@ class SiteFiles:
                 raise SettingsError(f"{path}: {name} is empty: say where it lies")
         return found
 
-    def household(self, settings: SiteSettings, first: int) -> Household:
-        """The people of this site, numbered from ``first``; paths may be relative."""
+    def household(self, settings: SiteSettings) -> Household:
+        """Read the people of this site; paths may be relative."""
         traces = Traces.load(self.folder / settings.city)
         known = Known.load(self.folder / settings.known)
         known.require_people_of(traces)
-        return Household(traces, known, first)
+        return Household(traces, known)
 
     def run(self, name: str) -> Path:
         """The folder of one run, made where it is missing."""
@@ -339,10 +337,7 @@ def digest(
 
 
 class Noted:
-    """Digests by release, each on the disk before ``require`` returns.
-
-    Without ``path`` they are kept in memory only.
-    """
+    """Digests by release, on disk before ``require`` returns if there is a ``path``."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._journal = None if path is None else Journal(path)
@@ -373,15 +368,14 @@ class Noted:
 
 
 class Trail:
-    """What a cohort was told on the way to each release of one run.
+    """Digests of all requests that lead to each release of one run.
 
-    ``prepared`` stands for everything before the rounds. The embeddings at home
-    follow from the rounds that were closed, each with its calls: ``home`` stands
-    for those and must be kept wherever the embeddings are.
+    ``prepared`` is that of everything before the rounds, ``home`` that of the closed
+    rounds, from which the embeddings follow: both must be stored together.
     """
 
-    def __init__(self, noted: Noted, prepared: str, home: str = "") -> None:
-        self.home = home
+    def __init__(self, noted: Noted, prepared: str) -> None:
+        self.home = ""
         self._noted, self._prepared = noted, prepared
         self._settled = self._pass = self._trained = ""
         self._training = False

@@ -217,19 +217,17 @@ class SiteRounds:
         self.trail.home = found.remembered["trail"]
 
     def _announce(
-        self, call: messages.Announce, number: int
+        self, _call: messages.Announce, _number: int
     ) -> messages.PresenceUpload:
         """Return the places claimed and the number of people at each."""
-        del call, number
         if self._protected:
             self.trail.announce()
         record_once(self.ledger, self.plan.opening())
         self._presence = client.announce(self.cohort, self.plan, self.seeds)
         return self._presence
 
-    def _settle(self, call: messages.Settle, number: int) -> messages.Done:
+    def _settle(self, call: messages.Settle, _number: int) -> messages.Done:
         """Take the server's counts at the announced places, in their order."""
-        del number
         if self._presence is None:
             raise DataError("nothing was announced yet")
         keys, counts, shared = self._presence.keys, call.counts, call.shared
@@ -285,9 +283,8 @@ class SiteRounds:
             raise DataError("a pass without any exchange")
         return self._send(_Pass(number, not training, work, entry, exchange))
 
-    def _continue(self, call: messages.Reply, number: int) -> Record:
+    def _continue(self, call: messages.Reply, _number: int) -> Record:
         """Continue with a reply: the next upload, gradients, or the end of scoring."""
-        del number
         waiting = self._pass
         if waiting is None or waiting.result is not None:
             raise DataError("no pass waits for a reply")
@@ -489,9 +486,8 @@ class SiteRun(SiteSession[FalconOrder]):
             raise DataError("nothing is prepared")
         return self._rounds
 
-    def _count(self, call: messages.Count, number: int) -> messages.Counted:
+    def _count(self, call: messages.Count, _number: int) -> messages.Counted:
         """Count what is summed up over sites, once its receipts are written."""
-        del number
         run, first = self.admitted, call.first
         if not 0 <= first < _MOST_PEOPLE:
             raise DataError("the number of the first person is out of range")
@@ -509,9 +505,8 @@ class SiteRun(SiteSession[FalconOrder]):
             preparing.pack_tally(preparing.count_tally(home, division, settings))
         )
 
-    def _take_states(self, call: messages.States, number: int) -> StateMoments:
+    def _take_states(self, call: messages.States, _number: int) -> StateMoments:
         """Take region states; sum them up over the site's people."""
-        del number
         states, settings = call.states, self.admitted.order.settings
         home, division = self._counted
         traces = home.traces
@@ -527,9 +522,8 @@ class SiteRun(SiteSession[FalconOrder]):
         incidence = preparing.hypergraph(traces, settings)
         return StateMoments.of(preparing.raw_state(home, division, incidence, states))
 
-    def _prepare(self, call: messages.Prepare, number: int) -> messages.Done:
+    def _prepare(self, call: messages.Prepare, _number: int) -> messages.Done:
         """Make the cohort and, after a restart, go back to the given round."""
-        del number
         run, (home, division) = self.admitted, self._counted
         order, policy = run.order, run.site.policy
         plan = order.plan(home.traces.clock)
@@ -575,9 +569,8 @@ class SiteRun(SiteSession[FalconOrder]):
         checkpoints.save(self.folder, rounds.checkpoint(number), origin)
         return messages.Done()
 
-    def _finish(self, call: messages.Finish, number: int) -> messages.Scores:
+    def _finish(self, call: messages.Finish, _number: int) -> messages.Scores:
         """Write the scores of the site's people to its own folder."""
-        del number
         rounds = self.rounds
         rounds.close(call)
         scores = rounds.best

@@ -268,9 +268,8 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         self.start()
         self.handlers = {messages.Hello: self._hello}
 
-    def _hello(self, call: messages.Hello, number: int) -> messages.SiteFacts:
+    def _hello(self, call: messages.Hello, _number: int) -> messages.SiteFacts:
         """Decide whether the site takes part, and say how many people it has."""
-        del number
         try:
             admitted, found = self._admit(call)
         except Exception:
@@ -297,7 +296,7 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         site = self.files.settings()
         policy = site.policy
         order.require_allowed(policy)
-        home = self.files.household(site, first=0)
+        home = self.files.household(site)
         self._lock = self._lock or FileLock.inside(self.folder)
         noted = self._notes(stored=order.is_private)
         found = digest(order.identity, fingerprint(home))

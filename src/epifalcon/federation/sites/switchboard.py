@@ -19,11 +19,7 @@ from time import perf_counter
 from typing import Any, Literal, Protocol, TypeVar
 
 from epifalcon import store
-from epifalcon.errors import (
-    DataError,
-    EpifalconError,
-    TooFewSitesError,
-)
+from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
 from epifalcon.federation.messages import (
     ERROR,
     SECONDS,
@@ -292,9 +288,8 @@ class Switchboard:
         )
 
 
-def accepted(site: str, answer: R) -> R:
+def accepted(_site: str, answer: R) -> R:
     """Accept an answer as it is."""
-    del site
     return answer
 
 
