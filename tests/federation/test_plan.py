@@ -100,10 +100,9 @@ def test_without_privacy_everything_is_listed_as_unprotected():
 def test_the_gradient_path_follows_the_mode_unless_named():
     assert plan_of(mode="off").way.exchanged
     assert not plan_of(mode="local").way.exchanged
-    named = FalconSettings(rounds=20, gradient_path="local")
-    assert not plan_of(named, mode="off").way.exchanged
-    named = FalconSettings(rounds=20, gradient_path="exchanged")
-    assert plan_of(named, mode="local").way.exchanged
+    for path, mode in (("local", "off"), ("exchanged", "local")):
+        named = FalconSettings(rounds=20, gradient_path=path)
+        assert plan_of(named, mode=mode).way.exchanged == (path == "exchanged")
 
 
 @pytest.mark.parametrize(("clip", "gain"), [(0.5, 2.0), (1.5, 1.0)])

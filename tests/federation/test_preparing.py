@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.cases import reported_cases
+from epifalcon.epidemic.cases import COUNTS, reported_cases, tally_cases
 from epifalcon.errors import DataError
 from epifalcon.federation import preparing
 from epifalcon.federation.preparing import (
@@ -75,8 +75,10 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
         preparing.count_tally(home, divide(home, settings, 4), settings)
         for home in homes(sites)
     )
-    total = sum(others, first)
     (whole,) = homes(1)
+    sent = preparing.pack_tally(sum(others, first))
+    size, clock = len(whole.traces.regions), whole.traces.clock
+    total = preparing.unpack_tally(sent, size, clock, settings.region.folds)
     division = divide(whole, settings, 4)
     flows = count_flows(whole.traces)
     assert (total.flows.between != flows.between).nnz == 0
@@ -88,6 +90,8 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
         some = division.training.of_people(others)
         cases = reported_cases(some, whole.traces, wanted)
         assert np.allclose(history.cases, cases.by_region_and_day, rtol=1e-12)
+    reported = tally_cases(division.training, whole.traces, COUNTS)
+    assert np.allclose(total.reported.cases, reported.cases, rtol=1e-12)
     expected = mobility_model(whole.traces)
     made = total.mobility.model(whole.traces.regions, expected.epsilon)
     assert np.allclose(made.joint.toarray(), expected.joint.toarray(), rtol=1e-12)

@@ -325,32 +325,22 @@ def test_a_budget_too_small_stops_before_anything_leaves(tmp_path, monkeypatch):
         fit(task, tmp_path)
 
 
+def with_region(**changes):
+    return replace(town.FALCON, region=replace(town.FALCON.region, **changes))
+
+
+FAR = replace(town.FALCON.region.training, horizon=9)
+HOLDS_ALL_BACK = replace(town.FALCON, stopping=StoppingSettings(validation_share=1.0))
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "told"),
     [
         (town.with_mode("off", window_slots=7), SettingsError, "window_slots=7"),
         (town.with_cases("all"), SettingsError, "needs a simulated outbreak"),
-        (
-            replace(
-                town.FALCON,
-                region=replace(
-                    town.FALCON.region,
-                    training=replace(town.FALCON.region.training, horizon=9),
-                ),
-            ),
-            DataError,
-            "horizon=9",
-        ),
-        (
-            replace(town.FALCON, region=replace(town.FALCON.region, folds=100)),
-            SettingsError,
-            r"region\.folds=100 is too many for 32",
-        ),
-        (
-            replace(town.FALCON, stopping=StoppingSettings(validation_share=1.0)),
-            SettingsError,
-            "validation_share",
-        ),
+        (with_region(training=FAR), DataError, "horizon=9"),
+        (with_region(folds=100), SettingsError, r"folds=100 is too many for 32"),
+        (HOLDS_ALL_BACK, SettingsError, "validation_share"),
     ],
     ids=["windows", "cases", "horizon", "folds", "validation"],
 )

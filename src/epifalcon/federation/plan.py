@@ -139,8 +139,11 @@ class PrivacyPlan:
         )
         if not wish.is_private:
             return plan
-        find = _paper_sigmas if wish.mode == "paper" else _exact_sigmas
-        upload, gradient, presence = find(wish, settings, releases, exchanged)
+        if wish.mode == "paper":
+            sigmas = _paper_sigmas(wish, settings.rounds)
+        else:
+            sigmas = _exact_sigmas(wish, settings, releases, exchanged)
+        upload, gradient, presence = sigmas
         uploads = UploadMechanism(
             wish.upload_clip,
             upload,
@@ -344,14 +347,9 @@ def _budget(wish: PrivacySettings) -> Budget:
 _Sigmas = tuple[float, float, float | None]
 
 
-def _paper_sigmas(
-    wish: PrivacySettings,
-    settings: FalconSettings,
-    releases: Releases,  # noqa: ARG001
-    exchanged: bool,  # noqa: ARG001
-) -> _Sigmas:
+def _paper_sigmas(wish: PrivacySettings, rounds: int) -> _Sigmas:
     def by_formula(clip: float) -> float:
-        times = settings.rounds if wish.paper_formula == "printed" else 1
+        times = rounds if wish.paper_formula == "printed" else 1
         return paper_sigma(wish.paper_epsilon, wish.paper_delta, clip, times)
 
     upload, gradient = wish.upload_sigma, wish.gradient_sigma

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.errors import (
-    DataError,
-    SettingsError,
-    TooFewSitesError,
-    WriteError,
-)
+from epifalcon.errors import DataError, SettingsError, TooFewSitesError, WriteError
 from epifalcon.federation import training
 from epifalcon.federation.messages import unpack
 from epifalcon.federation.preparing import split
@@ -169,6 +164,20 @@ def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, pre
     ]
 
 
+def require_resumed(transport, wanted, whole, expected, keep_every):
+    """Resume a broken run with restarted sites: it ends like the ``whole`` one."""
+    transport.start()
+    again, _ = run_of(
+        transport.folder, wanted, transport=transport, keep_every=keep_every
+    )
+    found = again.go()
+    for name in ("rounds", "best_round", "validation_auc", "looks", "epsilon", "sites"):
+        assert found[name] == expected[name]
+    for name, one in whole.parameters.items():
+        assert (again.parameters[name] == one).all()
+    return again
+
+
 @pytest.mark.parametrize("kind", ["off", "paper", "local"])
 @pytest.mark.parametrize("asks", [9, 23, 30])
 def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, asks):
@@ -177,17 +186,10 @@ def test_a_broken_run_goes_on_as_if_unbroken(folder, tmp_path_factory, kind, ask
     transport.break_after(asks)
     with pytest.raises(TooFewSitesError, match="0 sites take part"):
         broken.go()
-    transport.start()
-    again, _ = run_of(folder, wanted, transport=transport, keep_every=2)
-    told = again.go()
     other = tmp_path_factory.mktemp("unbroken")
     lay_out(other)
     whole, _ = run_of(other, wanted, keep_every=2)
-    expected = whole.go()
-    for name in ("rounds", "best_round", "validation_auc", "looks", "epsilon"):
-        assert told[name] == expected[name]
-    for name, one in whole.parameters.items():
-        assert (again.parameters[name] == one).all()
+    again = require_resumed(transport, wanted, whole, whole.go(), keep_every=2)
     for name in NAMES:
         assert (again.scores[name] == whole.scores[name]).all()
     for place in ("server/first", *(f"{name}/runs/first" for name in NAMES)):
@@ -227,14 +229,7 @@ def test_a_run_broken_after_a_loss_goes_on_as_if_unbroken(
     with pytest.raises(TooFewSitesError):
         broken.go()
     # Everybody is back, also the one who was missing at that moment.
-    transport.start()
-    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
-    told = again.go()
-    assert told["sites"] == expected["sites"]
-    for name in ("rounds", "best_round", "looks", "epsilon"):
-        assert told[name] == expected[name]
-    for name, one in whole.parameters.items():
-        assert (again.parameters[name] == one).all()
+    require_resumed(transport, wanted, whole, expected, keep_every=3)
 
 
 def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
@@ -243,16 +238,12 @@ def test_who_is_missing_when_a_round_is_done_again_may_still_come_back(folder):
     transport.break_after(18)
     with pytest.raises(TooFewSitesError):
         broken.go()
-    transport.start()
-    transport.lose_after("school", 0)
-    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
-    with pytest.raises(TooFewSitesError, match="answered this before"):
-        again.go()
-    transport.start()
-    transport.lose_after("school", 4)
-    again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
-    with pytest.raises(TooFewSitesError, match="answered this before"):
-        again.go()
+    for asks in (0, 4):
+        transport.start()
+        transport.lose_after("school", asks)
+        again, _ = run_of(folder, wanted, transport=transport, keep_every=3)
+        with pytest.raises(TooFewSitesError, match="answered this before"):
+            again.go()
     transport.start()
     last, _ = run_of(folder, wanted, transport=transport, keep_every=3)
     assert last.go()["finished"]
@@ -279,12 +270,7 @@ def test_scores_stay_at_the_sites_unless_given(folder):
     run = SitesRun(transport, folder / "server" / "first", wanted, Conduct())
     run.go()
     assert not run.scores
-    asked = SitesRun(
-        Transport(folder, "second"),
-        folder / "server" / "second",
-        wanted,
-        Conduct(scores=True),
-    )
+    asked, _ = run_of(folder, wanted, "second")
     with pytest.raises(TooFewSitesError, match="does not allow these settings"):
         asked.go()
     assert not asked.scores
