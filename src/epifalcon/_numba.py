@@ -6,9 +6,7 @@ keyed by the contents of the file and of every project file that it imports.
 """
 
 import hashlib
-import os
 import re
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,7 +22,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]
 
 _WORTH_THREADS = 300_000
-_POOL = "epifalcon-kernels"
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)"
     r"|import[ \t]+([\w.]+))",
@@ -77,22 +74,13 @@ def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     callers use them at once, or after a fork.
     """
     threads = min(parts, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    within = threading.current_thread().name.startswith(_POOL)
-    if within or threads < 2 or steps < _WORTH_THREADS:
+    if threads < 2 or steps < _WORTH_THREADS:
         for part in range(parts):
             work(part)
         return
-    for _ in _pool(threads).map(work, range(parts)):
-        pass
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Return the pool of this process; starting threads takes longer than a part."""
-    return ThreadPoolExecutor(threads, _POOL)
-
-
-os.register_at_fork(after_in_child=_pool.cache_clear)
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(work, range(parts)):
+            pass
 
 
 def _source_hash(path: Path, module: str) -> str:

@@ -154,7 +154,8 @@ def write(
     for name, array in arrays.items():
         try:
             with (folder / f"{name}.npy").open("wb") as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+                ordered = np.asarray(array, order="C")
+                np.lib.format.write_array(file, ordered, allow_pickle=False)
         except OSError as error:
             if error.errno is not None:
                 raise
