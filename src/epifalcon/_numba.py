@@ -18,7 +18,7 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Join equal operations on neighbouring values to vector instructions, as C compilers
-# do; the hypergraph product takes two thirds of the time with it.
+# do; the hypergraph product takes three quarters of the time with it.
 numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]
 
 _WORTH_THREADS = 300_000
