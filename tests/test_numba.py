@@ -5,6 +5,7 @@ import threading
 import numba
 import pytest
 
+from epifalcon import _numba
 from epifalcon._numba import each_part
 
 PLENTY = 10**9
@@ -13,6 +14,9 @@ PLENTY = 10**9
 @pytest.fixture(params=[1, 2, 5])
 def _threads(request, monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", request.param)
+    _numba._pool.cache_clear()
+    yield
+    _numba._pool.cache_clear()
 
 
 @pytest.mark.usefixtures("_threads")
@@ -72,3 +76,13 @@ def test_cached_code_is_compiled_again_when_an_imported_file_changes(tmp_path):
     assert run() == ["8", "1"]
     inner.write_text(kernel.format("", "add", "x + 2"))
     assert run() == ["10", "0"]
+
+
+def test_a_part_may_share_out_work_itself():
+    done = []
+
+    def work(part: int) -> None:
+        each_part(lambda inner: done.append((part, inner)), 4, PLENTY)
+
+    each_part(work, 4, PLENTY)
+    assert sorted(done) == [(part, inner) for part in range(4) for inner in range(4)]

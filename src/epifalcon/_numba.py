@@ -6,6 +6,7 @@ keyed by the contents of the file and of every project file that it imports.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -73,14 +74,32 @@ def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     calling thread. Numba's own threads are not used: they end the process when two
     callers use them at once, or after a fork.
     """
-    threads = min(parts, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    if threads < 2 or steps < _WORTH_THREADS:
+    if _threads() < 2 or steps < _WORTH_THREADS:
         for part in range(parts):
             work(part)
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(work, range(parts)):
-            pass
+    # The caller takes part: it does what no thread of the pool has begun. So it never
+    # waits for a busy pool, nor for itself if a part calls this function.
+    futures = [_pool().submit(work, part) for part in range(parts)]
+    for part, future in enumerate(futures):
+        if future.cancel():
+            work(part)
+    for future in futures:
+        if not future.cancelled():
+            future.result()
+
+
+def _threads() -> int:
+    return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Return threads that stay: starting them takes as long as a short kernel runs."""
+    return ThreadPoolExecutor(_threads() - 1, "kernels")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 def _source_hash(path: Path, module: str) -> str:

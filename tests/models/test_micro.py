@@ -193,16 +193,18 @@ def test_adam_is_torchs(milestones):
     theirs = value.clone().requires_grad_()
     optimiser = torch.optim.Adam([theirs], lr=0.01, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.7)
-    moments = micro.Moments.of(value)
+    values, moments = {"rows": value}, {"rows": micro.Moments.of(value)}
     for step in range(1, 30):
         theirs.grad = torch.from_numpy(rng.standard_normal((4, 3)))
-        before = value.clone()
-        new, moments = micro.adam_step(value, theirs.grad, moments, step, rule)
-        assert torch.equal(value, before)
-        value = new
+        before = values["rows"].clone()
+        new, moments = micro.adam_step(
+            values, {"rows": theirs.grad}, moments, step, rule
+        )
+        assert torch.equal(values["rows"], before)
+        values = new
         optimiser.step()
         schedule.step()
-        assert torch.allclose(value, theirs, rtol=0, atol=1e-13)
+        assert torch.allclose(values["rows"], theirs, rtol=0, atol=1e-13)
 
 
 def test_dropout_has_its_share_and_knows_only_person_and_column():

@@ -374,8 +374,13 @@ def close_round(
     entry = _dropout(cohort, settings, Draw(seeds.dropout, closing.round, 0))
     if entry is not None:
         gradient = gradient * entry
-    scale = closing.scale if exchanged else 1.0
+    if exchanged:
+        gradient = gradient * closing.scale
     rows, moments = adam_step(
-        home.rows, gradient, home.moments, closing.round + 1, settings, scale
+        {"rows": home.rows},
+        {"rows": gradient},
+        {"rows": home.moments},
+        closing.round + 1,
+        settings,
     )
-    return Home(rows, moments, result.received)
+    return Home(rows["rows"], moments["rows"], result.received)

@@ -22,7 +22,7 @@ from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
 from epifalcon.federation.view import Sampling, ServerView
 from epifalcon.hypergraph.fused import EdgeSums, FusedOperator, Noise
-from epifalcon.hypergraph.propagate import RowsOf, require_rows, view
+from epifalcon.hypergraph.propagate import require_rows, view
 from epifalcon.models.micro import (
     Exchange,
     Moments,
@@ -252,7 +252,6 @@ class Passage:
         """Return what comes back in a pass of ``kind``: upload, return or scoring."""
         require_rows(exchange.rows, self.operator.people, "people")
         rows, noise = view(exchange.rows), None
-        _require_finite(rows, exchange, round_number)
         if self.sigma is not None:
             place = _KINDS.index(kind) * self.layers + exchange.layer
             key = Draw(seed, round_number, place).key
@@ -266,16 +265,12 @@ class Passage:
                 passed += self.operator.apply(zero, after, noise)
         else:
             passed = self.operator.apply(rows, after, noise)
-        _require_finite(passed, exchange, round_number)
+        if not np.isfinite(passed).all():
+            raise DataError(
+                f"{exchange.channel} in round {round_number}: an upload holds NaN or "
+                "infinity; nothing was passed on. Is learning_rate too large?"
+            )
         return torch.from_numpy(passed)
-
-
-def _require_finite(rows: RowsOf, exchange: Exchange, number: int) -> None:
-    if not np.isfinite(rows).all():
-        raise DataError(
-            f"{exchange.channel} in round {number}: an upload holds NaN or "
-            "infinity; nothing was passed on. Is learning_rate too large?"
-        )
 
 
 class VectorisedEngine:

@@ -97,18 +97,18 @@ def step(
     weights = [one.people if one.weight is None else one.weight for one in uploads]
     total = float(sum(weights))
     scale = 1 / total if total else 0.0
-    parameters, moments = {}, {}
-    for name, value in model.parameters.items():
+    gradients = {}
+    for name in model.parameters:
         listed = [one.gradients[name] for one in uploads]
-        gradient = scale * torch.stack(listed).sum(dim=0)
-        if not torch.isfinite(gradient).all():
+        gradients[name] = scale * torch.stack(listed).sum(dim=0)
+        if not torch.isfinite(gradients[name]).all():
             raise DataError(
                 f"the gradient of {name} in round {number} holds NaN or infinity; "
                 "the parameters stay as they were. Is learning_rate too large?"
             )
-        parameters[name], moments[name] = adam_step(
-            value, gradient, model.moments[name], number + 1, settings
-        )
+    parameters, moments = adam_step(
+        model.parameters, gradients, model.moments, number + 1, settings
+    )
     return Model(parameters, moments), Closing(number, scale)
 
 

@@ -122,8 +122,8 @@ class MergedEdges:
             (people, width), of the type of ``x``. The work is cut into parts that do
             not depend on the number of threads, so neither does the result.
         """
-        stays, factor, width = self.stays, weight.astype(x.dtype), x.shape[1]
-        bound, rows = equal_parts(stays.start, _PARTS), _fill_up(x)
+        stays, width, rows = self.stays, x.shape[1], _fill_up(x)
+        bound = equal_parts(stays.start, _PARTS)
         sums = self._take_zeros((_PARTS, *rows.shape), x.dtype)
         # Noise is added to the sum of a group, which is scaled afterwards.
         sigma = None if noise is None else (noise.group / weight).astype(x.dtype)
@@ -131,14 +131,14 @@ class MergedEdges:
         def work(part: int) -> None:
             begin, end = int(bound[part]), int(bound[part + 1])
             if noise is None or sigma is None:
-                stays.spread(begin, end, factor, None, rows, sums[part])
+                stays.spread(begin, end, weight, None, rows, sums[part])
                 return
             for first in range(begin, end, _CHUNK):
                 past = min(first + _CHUNK, end)
                 groups = slice(stays.block[first], stays.block[past])
                 drawn = np.empty((len(sigma[groups]), width), x.dtype)
                 fill_normals(noise.word, groups.start, sigma[groups], drawn)
-                stays.spread(first, past, factor, _fill_up(drawn), rows, sums[part])
+                stays.spread(first, past, weight, _fill_up(drawn), rows, sums[part])
 
         each_part(work, _PARTS, len(stays.person) * width)
         if noise is not None:
@@ -147,7 +147,7 @@ class MergedEdges:
             sums[0] += _fill_up(drawn)
         out = np.empty(rows.shape, x.dtype)
         last = np.ones(len(x)) if scale is None else scale
-        _finish(sums, rows, own.astype(x.dtype), last.astype(x.dtype), out)
+        _finish(sums, rows, own, last, out)
         self._spare[:] = [sums]
         return np.moveaxis(out, 0, 1).reshape(len(x), -1)[:, :width]
 
@@ -194,7 +194,7 @@ class Stays(NamedTuple):
         self,
         begin: int,
         end: int,
-        weight: RowsOf,
+        weight: Floats,
         noise: RowsOf | None,
         x: RowsOf,
         out: RowsOf,
@@ -338,7 +338,7 @@ def _spread(
     past: NDArray[np.uint8],
     begin: int,
     end: int,
-    weight: RowsOf,
+    weight: Floats,
     noise: RowsOf,
     x: RowsOf,
     out: RowsOf,
@@ -390,10 +390,10 @@ def _spread(
 
 
 @compiled
-def _pass_on(weight: RowsOf, table: RowsOf) -> None:
+def _pass_on(weight: Floats, table: RowsOf) -> None:
     """Compute what each group of a block passes on, and its running sum."""
     for group in range(len(weight)):
-        factor, row = weight[group], np.uint64(group) * _ROW
+        factor, row = table.dtype.type(weight[group]), np.uint64(group) * _ROW
         for column in range(_WIDTH):
             at = row + column
             present = table[at]
@@ -409,19 +409,17 @@ def _pass_on(weight: RowsOf, table: RowsOf) -> None:
 
 
 @compiled
-def _finish(sums: RowsOf, x: RowsOf, own: RowsOf, scale: RowsOf, out: RowsOf) -> None:
+def _finish(sums: RowsOf, x: RowsOf, own: Floats, scale: Floats, out: RowsOf) -> None:
     """Compute scale * (sum of parts + own * x), and set the parts to zero again."""
-    parts, pieces, people, columns = sums.shape
-    for piece in range(pieces):
-        for who in range(people):
-            for column in range(columns):
-                out[piece, who, column] = own[who] * x[piece, who, column]
-            for part in range(parts):
-                for column in range(columns):
-                    out[piece, who, column] += sums[part, piece, who, column]
+    for piece in range(len(x)):
+        for who in range(len(own)):
+            factor, last = x.dtype.type(own[who]), x.dtype.type(scale[who])
+            for column in range(_COLUMNS):
+                total = factor * x[piece, who, column]
+                for part in range(_PARTS):
+                    total += sums[part, piece, who, column]
                     sums[part, piece, who, column] = 0
-            for column in range(columns):
-                out[piece, who, column] *= scale[who]
+                out[piece, who, column] = last * total
 
 
 # Eight values at a time, all read before one is written: the compiler then uses one

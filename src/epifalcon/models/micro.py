@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 from torch.optim.adam import adam
 
@@ -37,7 +38,6 @@ STATUSES = 3
 """Negative, positive, unknown: the columns of a status input."""
 CELL_WIDTH = 16
 """Of the LSTM cell."""
-_BLOCK = 256
 _COLUMNS = 8
 _HALF = np.uint64(32)
 _LOW_BITS = np.uint64(0xFFFFFFFF)
@@ -114,18 +114,8 @@ class LinearUse:
     outputs: Tensor
 
     def weight_gradient(self) -> Tensor:
-        """Return the summed outer products, (outputs, inputs).
-
-        By blocks of people: matrix libraries are several times slower on one product
-        over all of them.
-        """
-        whole = len(self.outputs) // _BLOCK * _BLOCK
-        out, into = (
-            one[:whole].reshape(-1, _BLOCK, one.shape[1])
-            for one in (self.outputs, self.inputs)
-        )
-        total = torch.bmm(out.mT, into).sum(dim=0)
-        return total.addmm_(self.outputs[whole:].T, self.inputs[whole:])
+        """Return the summed outer products, (outputs, inputs)."""
+        return self.outputs.T @ self.inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,15 +320,16 @@ def loss_and_gradient(
 
     People whose target is -1 do not count; their gradient is 0.
     """
-    by_class = torch.ones(CLASSES) if weights is None else weights
-    goal = torch.from_numpy(target.astype(np.int64))
-    logarithm = torch.log_softmax(logits, dim=1)
-    # The class -1 reads the weight 0 at the end.
-    weight = torch.cat([by_class, torch.zeros(1)]).to(logits)[goal]
-    chosen = torch.nn.functional.one_hot(goal.clamp(min=0), CLASSES).to(logits)
-    loss = -(weight * (chosen * logarithm).sum(dim=1)).double().sum()
-    gradient = weight[:, None] * (logarithm.exp() - chosen)
-    return float(loss), float(weight.double().sum()), gradient
+    known = np.flatnonzero(target >= 0)
+    goal = target[known]
+    weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
+    against, infected = logits[known].double().numpy().T
+    margin = infected - against
+    loss = weight @ np.logaddexp(0, np.where(goal == 1, -margin, margin))
+    gradient = np.zeros(len(target))
+    gradient[known] = weight * (expit(margin) - goal)
+    both = torch.from_numpy(np.column_stack((-gradient, gradient)))
+    return float(loss), float(weight.sum()), both.to(logits)
 
 
 def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
@@ -397,26 +388,29 @@ class Moments:
 
 
 def adam_step(
-    value: Tensor,
-    gradient: Tensor,
-    moments: Moments,
+    values: Parameters,
+    gradients: Parameters,
+    moments: Mapping[str, Moments],
     step: int,
     rule: FalconSettings,
-    scale: float = 1.0,
-) -> tuple[Tensor, Moments]:
-    """Return value and moments after one step of Adam; nothing is overwritten.
+) -> tuple[dict[str, Tensor], dict[str, Moments]]:
+    """Return values and moments after one step of Adam; nothing is overwritten.
 
     ``step`` counts from 1. Elementwise, so an embedding updated on its device moves as
-    in one central Adam. The step is that of ``gradient`` times ``scale``.
+    in one central Adam.
     """
-    new, first, second = value.clone(), moments.first.clone(), moments.second.clone()
+    new = {name: value.clone() for name, value in values.items()}
+    after = {
+        name: Moments(moments[name].first.clone(), moments[name].second.clone())
+        for name in values
+    }
     adam(
-        [new],
-        [gradient if scale == 1 else gradient * scale],
-        [first],
-        [second],
+        list(new.values()),
+        [gradients[name] for name in new],
+        [one.first for one in after.values()],
+        [one.second for one in after.values()],
         [],
-        [torch.tensor(step - 1.0)],
+        [torch.tensor(step - 1.0) for _ in new],
         fused=True,
         amsgrad=False,
         beta1=0.9,
@@ -426,4 +420,4 @@ def adam_step(
         eps=1e-8,
         maximize=False,
     )
-    return new, Moments(first, second)
+    return new, after
