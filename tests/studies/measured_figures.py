@@ -5,16 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
-from epifalcon.evaluation.metrics import curve, evaluate
-from epifalcon.experiments.measurements import (
+from epifalcon.evaluation.metrics import curve, evaluate, sums_by_bin
+from epifalcon.experiments.run_folder import (
     SCALINGS,
     Measured,
-    Training,
-    calibrated_figures,
     precision_at_recalls,
-    reliability_sums,
 )
 from epifalcon.studies.study_plan import Plan
+from epifalcon.studies.worker import calibrated
 from tests.studies import town
 
 
@@ -36,14 +34,14 @@ def measured(seed, skill=1.0, title="Method", left_raw=None, people=600):
         seconds=2.0 + seed,
         cpu_seconds=4.0,
         peak_rss_mb=300.0 + seed,
-        recalibrated={
-            name: calibrated_figures(one, 15) for name, one in ranked.items()
-        },
+        recalibrated={name: calibrated(one) for name, one in ranked.items()},
         masked=half,
         left_raw=left_raw,
         source_sha256=None,
         precision=precision_at_recalls(ranked["raw"]),
-        reliability=np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
+        reliability=np.stack(
+            [sums_by_bin(ranked[one], 20, "width") for one in SCALINGS]
+        ),
     )
 
 
@@ -56,7 +54,7 @@ def trained(given, method, values):
     by_seed = {
         seed: replace(
             given[method][seed],
-            training=Training(learning_rate=rate, steps=steps, at_limit=at_limit),
+            training={"learning_rate": rate, "steps": steps, "at_limit": at_limit},
         )
         for seed, (rate, steps, at_limit) in values.items()
     }

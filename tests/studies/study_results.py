@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from epifalcon.experiments.measurements import Failed, Followed
+from epifalcon.experiments.run_folder import Failed, Followed
 from epifalcon.studies.scheduler import StudyRun, follow_up_task
 from epifalcon.studies.study import Asked, Cell, Study
 from epifalcon.studies.study_plan import plan_study

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.experiments.measurements import RECALLS, Failed
+from epifalcon.experiments.run_folder import RECALLS, Failed
 from epifalcon.reports import plot_style
 from epifalcon.studies.compare import plan_of
 from epifalcon.studies.scheduler import StudyRun

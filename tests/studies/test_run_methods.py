@@ -13,8 +13,7 @@ from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.measurements import Failed
-from epifalcon.experiments.run_folder import begin, finish
+from epifalcon.experiments.run_folder import Failed, begin, finish
 from epifalcon.experiments.run_methods import (
     Evaluation,
     Listeners,

@@ -112,7 +112,14 @@ class Screen:
         from rich.progress import Progress as Bars
 
         console = Console(stderr=True)
-        with Bars(*_bars(), console=console, transient=True, expand=True) as bars:
+        # The time left of a study is estimated from jobs that take minutes each.
+        with Bars(
+            *_bars(),
+            console=console,
+            transient=True,
+            expand=True,
+            speed_estimate_period=3600,
+        ) as bars:
             known: dict[str, Any] = {}
 
             def show(name: str, done: int, total: int, told: str = "") -> None:
@@ -127,13 +134,6 @@ def _bars() -> Iterator["ProgressColumn"]:
     """Yield the columns of a line of progress; text that does not fit is cut."""
     from rich import progress
     from rich.table import Column
-    from rich.text import Text
-
-    class TimeLeft(progress.TimeRemainingColumn):
-        """Empty if the work itself reports how much time is left."""
-
-        def render(self, task: progress.Task) -> Text:
-            return Text() if " left" in task.fields["told"] else super().render(task)
 
     whole = Column(no_wrap=True)
     yield progress.SpinnerColumn()
@@ -141,7 +141,7 @@ def _bars() -> Iterator["ProgressColumn"]:
     yield progress.BarColumn(bar_width=16)
     yield progress.MofNCompleteColumn(table_column=whole)
     yield progress.TimeElapsedColumn(table_column=whole)
-    yield TimeLeft(table_column=whole)
+    yield progress.TimeRemainingColumn(table_column=whole)
     cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     yield progress.TextColumn("{task.fields[told]}", table_column=cut)
 

@@ -11,10 +11,10 @@ from epifalcon import store
 from epifalcon.epidemic.known import Known, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-from epifalcon.experiments.measurements import Failed
 from epifalcon.experiments.run_folder import (
     KNOWN,
     Begun,
+    Failed,
     begin,
     finished,
     open_run,

@@ -2,14 +2,21 @@
 
 First city, outbreak and tests appear in it, atomically; then each method trains in a
 folder of its own and leaves checkpoints; plots and report come last. ``open_run`` loads
-everything to train on, ``FinishedRun`` what prediction sees: no held-out labels.
+everything to train on, ``FinishedRun`` what prediction sees: no held-out labels. A
+method's folder also holds its results in a comparison: ``Measured`` or ``Failed``, and
+``Followed`` of an analysis. Free of torch.
 """
 
 import contextlib
+import json
+import logging
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shutil
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,13 +31,18 @@ from epifalcon.errors import (
     EpifalconError,
     SettingsError,
 )
+from epifalcon.evaluation.metrics import Curve, dep
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.risks import Risks
 from epifalcon.experiments.simulation import CITY, REPORTED, Epidemic, Prepared
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
+from epifalcon.settings import json_text
+from epifalcon.types import Floats, Plain
 
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
 KIND = "run"
 COMPARISON = "comparison"
 """Kind of a folder that holds one run per seed."""
@@ -43,6 +55,9 @@ _REPORT = "report.html"
 # Inside the folder of a method:
 MEASURED = "measured"
 """The results of a method in a comparison."""
+FAILED, _FOUND = "failed.json", "found.json"
+_DETAILS = 4000
+"""Characters of a traceback that are stored."""
 PREDICTION = "prediction"
 FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
 """Last messages of regions and of people, inside ``PREDICTION``."""
@@ -268,3 +283,153 @@ def _holds_comparison(folder: Path) -> bool:
     with contextlib.suppress(EpifalconError):
         return bool(store.read_manifest(folder)["kind"] == COMPARISON)
     return False
+
+
+SCALINGS: Final = ("raw", "platt", "isotonic")
+"""Risks as predicted, and after each way to recalibrate them."""
+CALIBRATED: Final = ("brier", "log_loss", "ece")
+"""The metrics that recalibration is for."""
+RECALLS: Final = np.arange(5, 101) / 100
+"""Where precision is stored: below lies the luck of a few people."""
+TRAINING: Final = ("learning_rate", "steps", "at_limit")
+"""Of the model that was chosen on validation people; ``at_limit`` is True if these are
+all the steps allowed. None for what is unknown or not trained."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Figures of one method on the hidden people of one seed of a comparison."""
+
+    title: str
+    metrics: Mapping[str, Any]
+    """Every field of ``evaluation.metrics.Metrics``, None where undefined."""
+    seconds: float
+    """Of the fit."""
+    cpu_seconds: float | None
+    peak_rss_mb: float | None
+    """Of the whole process; both None where it found the fit done."""
+    recalibrated: Mapping[str, Mapping[str, float]]
+    """``CALIBRATED`` by scaling; what could not be fitted is as the raw one."""
+    masked: int
+    """People on whom the scalings were fitted."""
+    left_raw: str | None
+    """Why nothing could be fitted."""
+    source_sha256: str | None
+    """Of the user's file that the method is from."""
+    precision: Floats
+    """(recalls,) at the highest threshold that reaches each of ``RECALLS``."""
+    reliability: Floats
+    """(scalings, 3, bins): sum of risks, infected, people, in bins of one width."""
+    training: Plain = field(default_factory=lambda: dict.fromkeys(TRAINING))
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record as ``folder / "measured"``, atomically."""
+        meta = {key: value for key, value in vars(self).items() if key not in _ARRAYS}
+        arrays = {key: getattr(self, key) for key in _ARRAYS}
+        with store.new_directory(folder / MEASURED, overwrite=True) as scratch:
+            store.write(scratch, MEASURED, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Measured | None":
+        """Load the record, every byte checked; None where there is none."""
+        place = folder / MEASURED
+        if not place.is_dir():
+            return None
+        stored = store.read(place, MEASURED)
+        values: dict[str, Any] = dict(stored.meta)
+        values |= {key: np.array(array) for key, array in stored.arrays.items()}
+        try:
+            return cls(**values)
+        except TypeError:
+            raise CorruptFileError(
+                f"{place}: made by another version of epifalcon; delete it"
+            ) from None
+
+    @classmethod
+    def sound(cls, folder: Path) -> "Measured | None":
+        """Load the record; remove a damaged one, so that it is measured again.
+
+        So is one whose prediction has a damaged manifest: epsilons are read from there.
+        """
+        try:
+            found = cls.load(folder)
+            if found is not None and (folder / PREDICTION).is_dir():
+                # Its files may be gigabytes: whoever reads them checks them.
+                store.read_manifest(folder / PREDICTION)
+        except (CorruptFileError, DataError) as error:
+            _log.warning("%s; measured again", error)
+            with store.writing(folder):
+                for damaged in (MEASURED, PREDICTION):
+                    shutil.rmtree(folder / damaged, ignore_errors=True)
+            return None
+        return found
+
+
+_ARRAYS = ("precision", "reliability")
+
+
+def precision_at_recalls(ranked: Curve) -> Floats:
+    """Return precision at each of ``RECALLS``, as DEP is defined; NaN if undefined."""
+    return np.array([float(dep(ranked, recall)) for recall in RECALLS])
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a method, or the analysis of a run, has no result."""
+
+    message: str
+    details: str = ""
+    """The last output of the process, for whoever repairs it."""
+    source_sha256: str | None = None
+    killed: bool = False
+    """By a signal: often because memory ran out."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``failed.json`` into the method's folder."""
+        _save_json(folder, FAILED, vars(self))
+
+    @classmethod
+    def of(cls, error: BaseException, source_sha256: str | None = None) -> "Failed":
+        """Describe ``error``, which is being handled, with its traceback."""
+        message = str(error)
+        if not isinstance(error, EpifalconError):
+            message = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return cls(message, traceback.format_exc()[-_DETAILS:], source_sha256)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Failed | None":
+        """Load the failure of a method's folder; None where nothing failed."""
+        path = folder / FAILED
+        if not path.is_file():
+            return None
+        return _read_json(cls, path) or cls(f"{path}: cannot be read")
+
+
+@dataclass(frozen=True)
+class Followed:
+    """The result of a follow-up of a finished run."""
+
+    values: Mapping[str, float | None]
+    cpu_seconds: float
+
+    def save(self, folder: Path) -> None:
+        """Write ``found.json`` into ``folder``."""
+        _save_json(folder, _FOUND, vars(self))
+
+    @classmethod
+    def load(cls, folder: Path) -> "Followed | None":
+        """Read ``found.json``; None where it is missing or cannot be read."""
+        return _read_json(cls, folder / _FOUND)
+
+
+def _save_json(folder: Path, name: str, values: Plain) -> None:
+    with store.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        store.replace_text(folder / name, json_text(values, indent=2) + "\n")
+
+
+def _read_json(cls: type[T], path: Path) -> T | None:
+    try:
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -22,8 +22,14 @@ from epifalcon.errors import (
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
-from epifalcon.experiments.measurements import FAILED, SCALINGS, Failed
-from epifalcon.experiments.run_folder import PREDICTION, Begun, finished
+from epifalcon.experiments.run_folder import (
+    FAILED,
+    PREDICTION,
+    SCALINGS,
+    Begun,
+    Failed,
+    finished,
+)
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import Look, Watch
 from epifalcon.federation.preparing import Selection

@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from epifalcon.epidemic.outbreak import STATES, Outbreak
 from epifalcon.evaluation.metrics import Curve, sums_by_bin
-from epifalcon.experiments.measurements import RECALLS, SCALINGS, precision_at_recalls
+from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics, home_regions

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from epifalcon.experiments.measurements import RECALLS, SCALINGS, Measured
+from epifalcon.experiments.run_folder import RECALLS, SCALINGS, Measured
 from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL

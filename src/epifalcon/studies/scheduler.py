@@ -22,21 +22,24 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
-from epifalcon.experiments.measurements import (
+from epifalcon.experiments.run_folder import (
+    COMPARISON,
     FAILED,
+    METHODS,
+    SETTINGS,
+    Begun,
     Failed,
     Followed,
     Measured,
-    source_sha256,
+    begin,
 )
-from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS, Begun, begin
 from epifalcon.experiments.simulation import Epidemic, Prepared, prepare, run_epidemics
 from epifalcon.locks import alone
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
 from epifalcon.studies.study import Cell, FollowUp
-from epifalcon.studies.study_plan import Plan, Planned, begun_with
-from epifalcon.studies.worker_pool import Ended, Job, Running, Workers, run_jobs
+from epifalcon.studies.study_plan import Plan, Planned, begun_with, source_sha256
+from epifalcon.studies.worker_pool import Ended, Job, Worker, Workers, run_jobs
 
 _log = logging.getLogger(__name__)
 _BASE_MB, _BYTES_PER_VISIT = 500, 1200
@@ -176,14 +179,13 @@ def run_follow_ups(
         )
         for name, one in due.items()
     ]
-    took: list[float] = []
+    done = 0
 
-    def watch(running: Sequence[Running]) -> None:
-        left = (len(jobs) - len(took)) * sum(took) / len(took) if took else None
-        _report(progress, "attacks and sizes", len(took), len(jobs), running, left)
+    def watch(running: Sequence[Worker]) -> None:
+        _report(progress, "attacks and sizes", done, len(jobs), running)
 
     for ended in run_jobs([jobs], workers.at_once, lambda _: _FOLLOW_UP_MB, watch):
-        took.append(ended.seconds)
+        done += 1
         place = due[ended.job.name].place
         _store_failure(ended, place, done=Followed.load(place) is not None)
 
@@ -508,29 +510,15 @@ class Scheduler:
             for method in plan.methods
         }
 
-    def report(self, progress: Progress, running: Sequence[Running]) -> None:
-        """Report finished jobs, workers under way and the estimated time left."""
-        begun = {one.job.name: one.seconds for one in running}
-        left: float | None = None
-        for name in self._tasks.keys() - self._ended:
-            size, method = self._tasks[name].kind
-            took = {one: t for (of, one), t in self._seconds.items() if of == size}
-            if took:
-                expected = took.get(method, sum(took.values()) / len(took))
-                left = (left or 0.0) + max(0.0, expected - begun.get(name, 0.0))
+    def report(self, progress: Progress, running: Sequence[Worker]) -> None:
+        """Report finished jobs and workers under way."""
         done, total = len(self._ended), len(self._tasks)
-        _report(progress, "methods and seeds", done, total, running, left)
+        _report(progress, "methods and seeds", done, total, running)
 
 
 def _report(
-    progress: Progress,
-    name: str,
-    done: int,
-    total: int,
-    running: Sequence[Running],
-    left: float | None,
+    progress: Progress, name: str, done: int, total: int, running: Sequence[Worker]
 ) -> None:
-    """Report ``done`` of ``total`` jobs and ``left`` seconds of work of one worker."""
     if not total:
         return
     # Methods put their own name before their steps, as in "gcn: steps".
@@ -540,17 +528,7 @@ def _report(
     ]
     if len(running) > _SHOWN:
         words.append(f"{len(running) - _SHOWN} more")
-    if left is not None and running:
-        # First, since a narrow terminal cuts the end.
-        words.insert(0, f"about {_duration(left / len(running))} left")
     progress(name, done, total, "; ".join(words))
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _reason(error: Exception) -> str:

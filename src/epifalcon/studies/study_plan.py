@@ -5,9 +5,11 @@ settings share them, in one study or in several. ``epifalcon compare`` is a stud
 cell whose runs are in a folder of the user's choice.
 """
 
+import hashlib
 import importlib.metadata
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,15 @@ def begun_with(folder: Path) -> dict[str, Any] | None:
             "folder"
         )
     return manifest
+
+
+def source_sha256(method: str, sources: Sequence[Path]) -> str | None:
+    """Return the hash of the user's file that registered ``method``; None for ours."""
+    if method not in names():
+        return None
+    module = sys.modules.get(entry(method).target.partition(":")[0])
+    home = getattr(module, "__file__", None)
+    for source in sources:
+        if home is not None and source.resolve() == Path(home).resolve():
+            return hashlib.sha256(source.read_bytes()).hexdigest()
+    return None

@@ -13,15 +13,15 @@ from typing import Any, Final
 from epifalcon import store
 from epifalcon.errors import EpifalconError
 from epifalcon.evaluation.uncertainty import LEVEL, Summary, holm, over_seeds, paired
-from epifalcon.experiments.measurements import (
+from epifalcon.experiments.run_folder import (
     CALIBRATED,
+    PREDICTION,
     SCALINGS,
     TRAINING,
     Failed,
     Followed,
     Measured,
 )
-from epifalcon.experiments.run_folder import PREDICTION
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports.metrics import METRICS as REGISTRY
@@ -87,7 +87,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
             "peak_rss_mb": one.peak_rss_mb,
             "prevalence": one.metrics["prevalence"],
             "hidden_people": one.metrics["people"],
-            **vars(one.training),
+            **one.training,
             **_spent(plan, seed, method),
             **_after(after[seed]),
         }
@@ -260,7 +260,7 @@ def _training(measured: Sequence[Measured]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name in TRAINING:
-        values = [getattr(one.training, name) for one in measured]
+        values = [one.training.get(name) for one in measured]
         found[name] = values if any(value is not None for value in values) else None
     if found["at_limit"] is not None:
         found["at_limit"] = any(found["at_limit"])

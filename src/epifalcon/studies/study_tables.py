@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from epifalcon.experiments.measurements import CALIBRATED, SCALINGS, TRAINING
+from epifalcon.experiments.run_folder import CALIBRATED, SCALINGS, TRAINING
 from epifalcon.methods.registry import entry, names
 from epifalcon.reports import formats
 from epifalcon.reports.formats import number, plural, signed

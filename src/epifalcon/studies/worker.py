@@ -18,25 +18,26 @@ from epifalcon import store
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation.attacks.claims import Candidates, true_claims
 from epifalcon.evaluation.attacks.upload_recorder import VIEW, read_notes
-from epifalcon.evaluation.metrics import MetricSettings
-from epifalcon.experiments.measurements import (
-    FAILED,
-    SCALINGS,
-    Failed,
-    Followed,
-    Measured,
-    Training,
-    calibrated_figures,
-    precision_at_recalls,
-    reliability_sums,
-    source_sha256,
+from epifalcon.evaluation.metrics import (
+    Curve,
+    MetricSettings,
+    brier,
+    calibration_error,
+    log_loss,
+    sums_by_bin,
 )
 from epifalcon.experiments.run_folder import (
+    FAILED,
     METHODS,
     PREDICTION,
+    SCALINGS,
     Begun,
+    Failed,
     FinishedRun,
+    Followed,
+    Measured,
     open_run,
+    precision_at_recalls,
 )
 from epifalcon.experiments.run_methods import Listeners, Outcome, run_method
 from epifalcon.federation.preparing import hypergraph
@@ -52,11 +53,13 @@ from epifalcon.streams import Streams
 from epifalcon.studies.auditing import attacks_on
 from epifalcon.studies.place_attacks import Places, judged, learn_attacks, people_of
 from epifalcon.studies.study import FollowUp
+from epifalcon.studies.study_plan import source_sha256
 from epifalcon.studies.worker_pool import STOPPED
 
 _CHECKPOINT_SECONDS = 20.0
 _LOCK_SECONDS = 20.0
 """How long a worker waits for one that lost its parent and is about to end."""
+_BINS = 20
 _PEOPLE = 500
 _MOST_MEETINGS = 60_000_000
 """Contact graphs with more meetings are not built."""
@@ -141,19 +144,16 @@ def measure_method(
     return measured
 
 
-def training_of(outcome: Outcome) -> Training:
-    """Return the learning rate and the steps that ``outcome`` reports.
-
-    Falcon and HGNN count rounds.
-    """
+def training_of(outcome: Outcome) -> dict[str, Any]:
+    """Return ``TRAINING`` by name; Falcon and HGNN count rounds as steps."""
     reported = outcome.told
     steps = reported.get(BEST_STEP, reported.get("best_round"))
     limit = reported.get(STEP_LIMIT)
-    return Training(
-        learning_rate=reported.get(LEARNING_RATE),
-        steps=steps,
-        at_limit=None if steps is None or limit is None else steps >= limit,
-    )
+    return {
+        "learning_rate": reported.get(LEARNING_RATE),
+        "steps": steps,
+        "at_limit": None if steps is None or limit is None else steps >= limit,
+    }
 
 
 def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
@@ -161,16 +161,26 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
     found = outcome.evaluation
     if found is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
-    ranked, bins = found.ranked, MetricSettings().bins
+    ranked = found.ranked
     return {
         "metrics": found.metrics.as_plain(),
-        "recalibrated": {
-            name: calibrated_figures(one, bins) for name, one in ranked.items()
-        },
+        "recalibrated": {name: calibrated(one) for name, one in ranked.items()},
         "masked": 0 if outcome.masked is None else len(outcome.masked),
         "left_raw": found.left_raw,
         "precision": precision_at_recalls(ranked["raw"]),
-        "reliability": np.stack([reliability_sums(ranked[one]) for one in SCALINGS]),
+        # Sums, because those of several seeds can be added.
+        "reliability": np.stack(
+            [sums_by_bin(ranked[one], _BINS, "width") for one in SCALINGS]
+        ),
+    }
+
+
+def calibrated(ranked: Curve) -> dict[str, float]:
+    """Return ``CALIBRATED`` of one ranking whose scores are risks."""
+    return {
+        "brier": brier(ranked),
+        "log_loss": log_loss(ranked),
+        "ece": calibration_error(ranked, MetricSettings().bins, "width"),
     }
 
 

@@ -8,7 +8,6 @@ the others continue. No worker outlives its parent.
 import contextlib
 import faulthandler
 import importlib
-import json
 import multiprocessing
 import os
 import signal
@@ -82,15 +81,6 @@ class Ended:
         return f"killed by {name}{why}"
 
 
-@dataclass(frozen=True)
-class Running:
-    """The latest report of a worker under way."""
-
-    job: Job
-    seconds: float
-    progress: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Workers:
     """How many workers run at the same time, and whether failures are retried."""
@@ -114,16 +104,12 @@ class Workers:
         return max(1, cores() // self.at_once)
 
 
-def _as_listed(_job: Job) -> tuple[float, ...]:
-    return ()
-
-
 def run_jobs(
     batches: Iterable[Sequence[Job]],
     at_once: int,
     needed_mb: Callable[[Job], float],
-    watch: Callable[[Sequence[Running]], None],
-    priority: Callable[[Job], tuple[float, ...]] = _as_listed,
+    watch: Callable[[Sequence["Worker"]], None],
+    priority: Callable[[Job], tuple[float, ...]] = lambda _job: (),
 ) -> Iterator[Ended]:
     """Run all jobs and yield each that ends; leaving the iterator ends all workers.
 
@@ -134,7 +120,7 @@ def run_jobs(
     """
     coming = iter(batches)
     waiting = list(next(coming, ()))
-    running: list[_Worker] = []
+    running: list[Worker] = []
     batch: Sequence[Job] | None = ()
     try:
         while waiting or running or batch is not None:
@@ -147,8 +133,10 @@ def run_jobs(
                 if job is None:
                     break
                 waiting.remove(job)
-                running.append(_Worker(job))
-            watch([worker.now() for worker in running])
+                running.append(Worker(job))
+            for worker in running:
+                worker.listen()
+            watch(running)
             batch = None if batch is None else next(coming, None)
             if batch is None:
                 sleep(_POLL_SECONDS)
@@ -162,24 +150,24 @@ def run_jobs(
 
 
 def _next(
-    waiting: list[Job], running: list["_Worker"], needed_mb: Callable[[Job], float]
+    waiting: list[Job], running: list["Worker"], needed_mb: Callable[[Job], float]
 ) -> Job | None:
     """Return the first job whose memory is free; any job where nothing runs."""
     if not running:
         return waiting[0] if waiting else None
     # Workers hold a part of what they will need already.
-    claimed = sum(max(0.0, needed_mb(one.job) - one.rss_mb) for one in running)
-    room = free_mb() - claimed
+    claimed = (needed_mb(one.job) - rss_mb(one.process.pid) for one in running)
+    room = free_mb() - sum(max(0.0, one) for one in claimed)
     return next((job for job in waiting if needed_mb(job) <= room), None)
 
 
-class _Worker:
-    """One job under way."""
+class Worker:
+    """One job under way, with its latest ``progress``."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.progress = ""
         self._start = monotonic()
-        self._progress = ""
         handle, output = tempfile.mkstemp()
         os.close(handle)
         self._output = Path(output)
@@ -192,23 +180,21 @@ class _Worker:
             self.process.start()
         theirs.close()
 
-    @property
-    def rss_mb(self) -> float:
-        return rss_mb(self.process.pid)
-
-    def now(self) -> Running:
+    def listen(self) -> None:
+        """Read what the worker has reported since the last call."""
         with contextlib.suppress(EOFError, OSError):
             while self._reports.poll():
-                self._progress = str(json.loads(self._reports.recv_bytes()))
-        return Running(self.job, monotonic() - self._start, self._progress)
+                self.progress = self._reports.recv_bytes().decode()
 
     def result(self) -> Ended:
+        """Describe the end of a worker that has ended, and free what it held."""
         seconds, code = monotonic() - self._start, self.process.exitcode
         output = self._output.read_text(encoding="utf-8", errors="replace")
         self._close()
         return Ended(self.job, 0 if code is None else code, output[-_TAIL:], seconds)
 
     def kill(self, grace: float) -> None:
+        """End the worker if it does not end within ``grace`` seconds."""
         self.process.join(grace)
         self.process.kill()
         self.process.join()
@@ -284,6 +270,6 @@ def _reporter(reports: connection.Connection) -> Progress:
         now = monotonic()
         if now - last >= _REPORT_SECONDS or done == total:
             last = now
-            reports.send_bytes(json.dumps(f"{name} {done} of {total}").encode())
+            reports.send_bytes(f"{name} {done} of {total}".encode())
 
     return report
