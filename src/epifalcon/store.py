@@ -335,6 +335,23 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
 
 
+def occupant(folder: Path, kind: str) -> dict[str, Any] | None:
+    """Return the manifest of the ``kind`` in ``folder``; None if nothing is there.
+
+    Raises ``WriteError`` where the folder holds something else.
+    """
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not (folder / MANIFEST).is_file():
+        refuse_occupied(folder, overwrite=False)
+    manifest = read_manifest(folder)
+    if manifest["kind"] != kind:
+        raise WriteError(
+            f"{folder}: holds {manifest['kind']!r}, not a {kind}; choose another folder"
+        )
+    return manifest
+
+
 def _put_in_place(scratch: Path, path: Path) -> None:
     for entry in scratch.rglob("*"):
         _flush(entry)

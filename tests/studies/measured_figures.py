@@ -11,7 +11,7 @@ from epifalcon.experiments.run_folder import (
     Measured,
     precision_at_recalls,
 )
-from epifalcon.studies.study_plan import Plan
+from epifalcon.studies.study import Plan
 from epifalcon.studies.worker import calibrated
 from tests.studies import town
 

@@ -4,8 +4,7 @@ from functools import cache
 
 from epifalcon.experiments.run_folder import Failed, Followed
 from epifalcon.studies.scheduler import StudyRun, follow_up_task
-from epifalcon.studies.study import Asked, Cell, Study
-from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study import Asked, Cell, Study, plan_study
 from tests.studies import measured_figures
 
 VALUES = {

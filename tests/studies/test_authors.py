@@ -13,8 +13,7 @@ from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import Selection, fit, selection
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
-from epifalcon.studies.study import Asked
-from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study import Asked, plan_study
 from epifalcon.studies.study_rows import protocol
 from tests.studies import town
 

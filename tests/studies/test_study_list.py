@@ -11,8 +11,7 @@ from epifalcon.methods.registry import entries, names
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.studies import study_list, study_rows
 from epifalcon.studies.own.frontier import STUDY as FRONTIER
-from epifalcon.studies.study import SCALES, Asked
-from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study import SCALES, Asked, plan_study
 from epifalcon.studies.study_rows import protocol, study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown, findings, result_tables
 from tests.studies.measured_figures import plan

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from epifalcon.errors import SettingsError
-from epifalcon.studies import study_plan
+from epifalcon.studies import study as studies
 from epifalcon.studies.scheduler import _runs as runs_of
-from epifalcon.studies.study import Asked, Cell
+from epifalcon.studies.study import Asked, Cell, plan_study
 from epifalcon.studies.study_list import find_study
-from epifalcon.studies.study_plan import plan_study
 from tests.studies.study_results import tiny_study
 
 WORK = Path("work")
@@ -59,7 +58,7 @@ def test_costly_cells_have_fewer_seeds():
 
 def test_another_version_has_runs_of_its_own(monkeypatch):
     before = plan(with_cells(cell("a"))).plans["a"].folder
-    monkeypatch.setattr(study_plan.importlib.metadata, "version", lambda _name: "99")
+    monkeypatch.setattr(studies.importlib.metadata, "version", lambda _name: "99")
     assert plan(with_cells(cell("a"))).plans["a"].folder != before
 
 

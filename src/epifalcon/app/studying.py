@@ -11,7 +11,7 @@ from epifalcon.app.screen import Screen, resumable
 from epifalcon.errors import EpifalconError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.study_plan import Planned
+    from epifalcon.studies.study import Planned
 
 app = typer.Typer(
     help="The paper's tables and figures, and ours: one command each, resumable.",
@@ -48,7 +48,7 @@ def compare(
     from epifalcon.store import MANIFEST
     from epifalcon.studies.compare import plan_of
     from epifalcon.studies.scheduler import run_study
-    from epifalcon.studies.study_plan import plan_comparison
+    from epifalcon.studies.study import plan_comparison
     from epifalcon.studies.study_report import keep_comparison
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import Workers
@@ -167,9 +167,8 @@ def run(
     Example: epifalcon study run overall --scale hamlet --seeds 2
     """
     from epifalcon.studies.scheduler import run_study
-    from epifalcon.studies.study import Asked
+    from epifalcon.studies.study import Asked, method_names, plan_study
     from epifalcon.studies.study_list import find_study
-    from epifalcon.studies.study_plan import method_names, plan_study
     from epifalcon.studies.study_report import keep_study, require_free
     from epifalcon.studies.study_rows import study_result
     from epifalcon.studies.worker_pool import Workers

@@ -13,8 +13,16 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Against, Cell, Drawn, Study, drawn
-from epifalcon.studies.study_plan import Plan, Planned, comparison_command
+from epifalcon.studies.study import (
+    Against,
+    Cell,
+    Drawn,
+    Plan,
+    Planned,
+    Study,
+    comparison_command,
+    drawn,
+)
 from epifalcon.studies.towns import printed
 from epifalcon.types import Plain
 

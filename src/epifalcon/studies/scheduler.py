@@ -37,8 +37,14 @@ from epifalcon.experiments.simulation import Epidemic, Prepared, prepare, run_ep
 from epifalcon.locks import alone
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
-from epifalcon.studies.study import Cell, FollowUp
-from epifalcon.studies.study_plan import Plan, Planned, begun_with, source_sha256
+from epifalcon.studies.study import (
+    Cell,
+    FollowUp,
+    Plan,
+    Planned,
+    begun_with,
+    source_sha256,
+)
 from epifalcon.studies.worker_pool import Ended, Job, Worker, Workers, run_jobs
 
 _log = logging.getLogger(__name__)

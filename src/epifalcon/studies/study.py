@@ -1,16 +1,28 @@
-"""A study: which methods under which settings, and how their results are shown.
+"""A study: which methods under which settings, and the comparisons that run them.
 
 A study is data. Its cells name a preset, overrides and the methods that run there;
-running, storing and tabulating them is the same for all studies. Free of torch.
+running, storing and tabulating them is the same for all studies. Runs are stored under
+a hash of their settings, so that cells of equal settings share them, in one study or in
+several. ``epifalcon compare`` is a study of one cell whose runs are in a folder of the
+user's choice. Free of torch.
 """
 
+import hashlib
+import importlib.metadata
+import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
-from epifalcon.settings import unknown_name
+from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
+from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS
+from epifalcon.methods.registry import entry, names
+from epifalcon.settings import as_plain, fingerprint, first_difference, unknown_name
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
@@ -22,10 +34,8 @@ SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
 FollowUp = Literal["audit", "places", "sizes"]
 """Analysis of a finished run: every attack of the privacy card, attacks on claimed
 places alone, or sizes of hypergraph and contact graph."""
-KIND: Final = "study"
-"""Kind of a finished study in its manifest."""
-TABLE: Final = "table"
-"""Name of the files with the result: ``table.json`` and others."""
+ALL = "all"
+_HASH = 12
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,10 @@ class Against:
 class Cell:
     """Methods under one set of settings: one line of a table for each."""
 
-    label: str
+    label: str = ""
     """Unique in the study."""
     preset: str
-    methods: tuple[str, ...]
+    methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     group: str = ""
     """Cells of one group share a table. Rows compared with a reference of one group
@@ -62,6 +72,10 @@ class Cell:
     then: FollowUp | None = None
     most_seeds: int | None = None
     """Only the first so many seeds; None for all."""
+
+    def also(self, overrides: Sequence[str]) -> "Cell":
+        """Return the cell with further overrides."""
+        return replace(self, overrides=(*self.overrides, *overrides))
 
 
 @dataclass(frozen=True)
@@ -144,3 +158,210 @@ class Asked:
             raise SettingsError(unknown_name("scale", str(self.scale), SCALES))
         if self.seeds is not None:
             whole(1, seeds=self.seeds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which methods on which seeds, in which folder."""
+
+    folder: Path
+    name: str
+    """Of the preset."""
+    experiment: Experiment
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    sources: tuple[Path, ...] = ()
+    """The user's files that have registered methods."""
+    overrides: tuple[str, ...] = ()
+    label: str = ""
+    """Shown with progress, where a study has several cells."""
+
+    def run_folder(self, seed: int) -> Path:
+        """Return the folder of the run of ``seed``."""
+        return self.folder / f"seed-{seed}"
+
+    def place(self, seed: int, method: str) -> Path:
+        """Return the folder of ``method`` in the run of ``seed``."""
+        return self.run_folder(seed) / METHODS / method
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A study's cells with the comparison that holds the runs of each."""
+
+    study: Study
+    scale: str
+    """Empty for a comparison, which has one size only."""
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    plans: Mapping[str, Plan]
+    """By a cell's label; the same one for cells with equal settings."""
+    command: str
+    """The command that makes this study, or resumes it."""
+    asked: Asked = field(default_factory=Asked)
+
+    @property
+    def comparisons(self) -> list[Plan]:
+        """Each comparison once."""
+        return list({plan.folder: plan for plan in self.plans.values()}.values())
+
+    @property
+    def partial(self) -> bool:
+        """Whether less than the whole study was requested."""
+        return bool(self.asked.methods or self.asked.cells)
+
+    @property
+    def runs(self) -> int:
+        """The number of runs of methods."""
+        return sum(
+            len(self.plans[cell.label].seeds) * len(cell.methods) for cell in self.cells
+        )
+
+
+def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
+    """Plan the part of ``study`` that ``asked`` names; nothing is written yet."""
+    count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
+    seeds = tuple(range(study.first_seed, study.first_seed + count))
+    cells = _requested(study, asked)
+    plans: dict[str, Plan] = {}
+    by_folder: dict[Path, Plan] = {}
+    for cell in cells:
+        made = _plan(cell, seeds[: cell.most_seeds], work)
+        same = by_folder.get(made.folder)
+        if same is not None:
+            methods = tuple(dict.fromkeys((*same.methods, *made.methods)))
+            seeds_of_both = max(same.seeds, made.seeds, key=len)
+            made = replace(same, methods=methods, seeds=seeds_of_both)
+        by_folder[made.folder] = made
+        plans[cell.label] = made
+    plans = {label: by_folder[plan.folder] for label, plan in plans.items()}
+    # A cell may have fewer seeds than requested.
+    seeds = max((plan.seeds for plan in plans.values()), key=len, default=seeds)
+    words = ["epifalcon", "study", "run", study.name, "--scale", asked.scale]
+    words += ["--seeds", str(len(seeds))]
+    if asked.methods:
+        words += ["--methods", ",".join(asked.methods)]
+    for label in asked.cells:
+        words += ["--cell", label]
+    command = shlex.join(words)
+    return Planned(study, asked.scale, seeds, tuple(cells), plans, command, asked)
+
+
+def _requested(study: Study, asked: Asked) -> list[Cell]:
+    """Return the requested cells with the requested methods; none without methods."""
+    cells = list(study.cells(asked.scale))
+    labels = [cell.label for cell in cells]
+    for label in asked.cells:
+        if label not in labels:
+            raise SettingsError(unknown_name("cell", label, labels))
+    cells = [cell for cell in cells if not asked.cells or cell.label in asked.cells]
+    if not asked.methods:
+        return cells
+    wanted = {entry(one).name for one in asked.methods}
+    there = {method for cell in cells for method in cell.methods}
+    if missing := sorted(wanted - there):
+        raise SettingsError(
+            f"study {study.name} has no method {', '.join(missing)}, only "
+            f"{', '.join(sorted(there))}"
+        )
+    chosen = [
+        replace(cell, methods=tuple(one for one in cell.methods if one in wanted))
+        for cell in cells
+    ]
+    return [cell for cell in chosen if cell.methods]
+
+
+def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
+    experiment = Experiment.load(cell.preset, list(cell.overrides))
+    # Another version may compute other figures.
+    version = importlib.metadata.version("epifalcon")
+    key = fingerprint({"settings": as_plain(experiment), "epifalcon": version})
+    name = Path(cell.preset).stem.replace("+", "-")
+    return Plan(
+        folder=work / f"{name}-{key[:_HASH]}",
+        name=cell.preset,
+        experiment=experiment,
+        methods=cell.methods,
+        seeds=seeds,
+        overrides=cell.overrides,
+        label=cell.label,
+    )
+
+
+def plan_comparison(
+    folder: Path,
+    *,
+    preset: str | None = None,
+    overrides: tuple[str, ...] = (),
+    methods: str = ALL,
+    seeds: int = 5,
+    first_seed: int = 0,
+    sources: tuple[Path, ...] = (),
+) -> Plan:
+    """Plan the comparison in ``folder``; nothing is written yet.
+
+    Without a preset, the settings are those that the folder was begun with, or
+    ``hamlet`` in a new one. Other settings than those it was begun with are refused, as
+    is a folder that holds something else.
+    """
+    whole(1, seeds=seeds)
+    whole(0, first_seed=first_seed)
+    chosen = method_names(methods)
+    begun = begun_with(folder)
+    name = preset or DEFAULT_PRESET
+    stored = begun is not None and preset is None
+    experiment = Experiment.load(
+        str(folder / SETTINGS) if stored else name, list(overrides)
+    )
+    if begun is not None:
+        found = first_difference(begun["settings"], as_plain(experiment))
+        if found is not None:
+            key, before, now = found
+            raise SettingsError(
+                f"{folder}: was begun with {key}={before!r}, it cannot go on with "
+                f"{now!r}"
+            )
+        name, overrides = begun["meta"]["name"], tuple(begun["meta"]["overrides"])
+    numbers = tuple(range(first_seed, first_seed + seeds))
+    return Plan(folder, name, experiment, chosen, numbers, sources, overrides)
+
+
+def comparison_command(plan: Plan) -> str:
+    """Return the command that makes this comparison, or resumes it."""
+    words = ["epifalcon", "compare", "--preset", plan.name]
+    chosen = ALL if list(plan.methods) == names() else ",".join(plan.methods)
+    words += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
+    if plan.seeds[0]:
+        words += ["--first-seed", str(plan.seeds[0])]
+    for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
+        words += [word for one in given for word in (option, str(one))]
+    return shlex.join([*words, "--out", str(plan.folder)])
+
+
+def method_names(text: str) -> tuple[str, ...]:
+    """Return the method names between commas, each once; ``all`` means every one."""
+    found: list[str] = []
+    for word in (word.strip() for word in text.split(",")):
+        if word:
+            found += names() if word == ALL else [entry(word).name]
+    if not found:
+        raise SettingsError("--methods names no method: all, or names between commas")
+    return tuple(dict.fromkeys(found))
+
+
+def begun_with(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of the comparison in ``folder``; None if none was begun."""
+    found = store.occupant(folder, COMPARISON)
+    return None if found is None else store.verify(folder)
+
+
+def source_sha256(method: str, sources: Sequence[Path]) -> str | None:
+    """Return the hash of the user's file that registered ``method``; None for ours."""
+    if method not in names():
+        return None
+    module = sys.modules.get(entry(method).target.partition(":")[0])
+    home = getattr(module, "__file__", None)
+    for source in sources:
+        if home is not None and source.resolve() == Path(home).resolve():
+            return hashlib.sha256(source.read_bytes()).hexdigest()
+    return None

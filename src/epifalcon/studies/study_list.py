@@ -15,8 +15,7 @@ from epifalcon.studies.paper import (
     stages,
 )
 from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
-from epifalcon.studies.study import SCALES, Asked, Study
-from epifalcon.studies.study_plan import plan_study
+from epifalcon.studies.study import SCALES, Asked, Study, plan_study
 
 _STUDIES: dict[str, Study] = {
     study.name: study

@@ -18,9 +18,8 @@ from epifalcon.reports.metrics import glossary
 from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
-from epifalcon.studies.study import KIND, TABLE, Study
+from epifalcon.studies.study import Planned, Study
 from epifalcon.studies.study_list import find_study, study_names
-from epifalcon.studies.study_plan import Planned
 from epifalcon.studies.study_tables import (
     as_csv,
     as_markdown,
@@ -34,6 +33,10 @@ from epifalcon.studies.study_tables import (
 )
 from epifalcon.types import Plain
 
+_KIND: Final = "study"
+"""Kind of a finished study in its manifest."""
+_TABLE: Final = "table"
+"""Name of the files with the result: ``table.json`` and others."""
 _FIGURES: Final = "figures"
 _PICTURES: Final = "pictures"
 """In ``table.json``: caption and width of each plot by its name."""
@@ -45,7 +48,8 @@ _MOST_LABELS = 4
 
 def require_free(out: Path, planned: Planned) -> None:
     """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    manifest = store.occupant(out, _KIND)
+    if manifest is None:
         # Try to write beside it, then remove all that was made.
         trial, made = out.with_name(f".{out.name}.trial"), list[Path]()
         with store.writing(out, trial):
@@ -55,13 +59,6 @@ def require_free(out: Path, planned: Planned) -> None:
                 for place in reversed(made):
                     place.rmdir()
         return
-    if not (out / store.MANIFEST).is_file():
-        store.refuse_occupied(out, overwrite=False)
-    manifest = store.read_manifest(out)
-    if manifest["kind"] != KIND:
-        raise WriteError(
-            f"{out}: holds {manifest['kind']!r}, not a study; choose another folder"
-        )
     meta = manifest["meta"]
     if (meta["study"], meta["scale"]) != (planned.study.name, planned.scale):
         raise WriteError(
@@ -78,7 +75,7 @@ def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
     there = 0
     # A damaged table needs no protection.
     with contextlib.suppress(OSError, ValueError, KeyError):
-        text = (out / f"{TABLE}.json").read_text(encoding="utf-8")
+        text = (out / f"{_TABLE}.json").read_text(encoding="utf-8")
         there = len(json.loads(text)["seeds"])
     if seeds < there:
         raise WriteError(
@@ -99,7 +96,7 @@ def keep_study(out: Path, planned: Planned, result: Plain) -> None:
     origin = store.Origin.now(settings, None)
     with store.new_directory(out, overwrite=True) as scratch:
         write_files(scratch, planned, result)
-        store.write_manifest(scratch, KIND, meta=meta, origin=origin)
+        store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
 
 
 def write_files(folder: Path, planned: Planned, result: Plain) -> None:
@@ -112,11 +109,11 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
     said = findings(result)
     stored = {**result, "reading": said, _PICTURES: captions}
     for name, text in {
-        f"{TABLE}.csv": as_csv(study, result),
-        f"{TABLE}.md": as_markdown(study, result, said),
+        f"{_TABLE}.csv": as_csv(study, result),
+        f"{_TABLE}.md": as_markdown(study, result, said),
         "command.txt": _command(result),
         REPORT: _page(planned, result, pictures).to_html(),
-        f"{TABLE}.json": json_text(stored, indent=1) + "\n",
+        f"{_TABLE}.json": json_text(stored, indent=1) + "\n",
     }.items():
         store.replace_text(folder / name, text)
 
@@ -127,7 +124,7 @@ def keep_comparison(planned: Planned, result: Plain) -> Path:
     Nothing is written if the stored result is the same.
     """
     (plan,) = planned.comparisons
-    stored = plan.folder / f"{TABLE}.json"
+    stored = plan.folder / f"{_TABLE}.json"
     with store.writing(plan.folder):
         before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
         # Findings and captions come after the result.
@@ -141,10 +138,10 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
     """Return the results of finished studies by their folder, every byte checked."""
     found = {}
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if not (place / f"{TABLE}.json").is_file():
+        if not (place / f"{_TABLE}.json").is_file():
             continue
         try:
-            if store.read_manifest(place)["kind"] != KIND:
+            if store.read_manifest(place)["kind"] != _KIND:
                 continue
         except CorruptFileError:
             raise
@@ -152,7 +149,7 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
             # A table that is not ours.
             continue
         store.verify(place)
-        text = (place / f"{TABLE}.json").read_text(encoding="utf-8")
+        text = (place / f"{_TABLE}.json").read_text(encoding="utf-8")
         found[place] = json.loads(text)
     return found
 

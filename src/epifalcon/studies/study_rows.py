@@ -27,8 +27,7 @@ from epifalcon.privacy.events import UNITS
 from epifalcon.reports.metrics import METRICS as REGISTRY
 from epifalcon.reports.metrics import STUDY_METRICS as METRICS
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Cell
-from epifalcon.studies.study_plan import Plan, Planned
+from epifalcon.studies.study import Cell, Plan, Planned
 from epifalcon.types import Plain
 
 CHANCE: Final = 0.05

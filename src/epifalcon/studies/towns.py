@@ -1,13 +1,11 @@
 """The towns that studies are run in, by scale, and settings that studies share."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from epifalcon.methods.registry import entries
 from epifalcon.reports.paper_values import Row
-from epifalcon.studies.study import Against, Cell, FollowUp, Scale
-from epifalcon.types import Plain
+from epifalcon.studies.study import Cell, Scale
 
 PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
@@ -18,53 +16,15 @@ TRUE_FACTORS: Final = "hbp-true-factors"
 OTHER_DATA: Final = (
     "The paper's figures are of its own 15,738 people, whatever stands beside them"
 )
-
-
-@dataclass(frozen=True)
-class Town:
-    """A preset with overrides, in which studies place their cells."""
-
-    preset: str
-    overrides: tuple[str, ...] = ()
-
-    def cell(
-        self,
-        label: str,
-        methods: tuple[str, ...],
-        overrides: Sequence[str] = (),
-        *,
-        group: str = "",
-        facts: Plain | None = None,
-        titles: Mapping[str, str] | None = None,
-        against: tuple[Against, ...] = (),
-        published: Mapping[str, Mapping[str, float]] | None = None,
-        then: FollowUp | None = None,
-        most_seeds: int | None = None,
-    ) -> Cell:
-        """Return a cell of a study here, with further overrides."""
-        return Cell(
-            label=label,
-            preset=self.preset,
-            methods=methods,
-            overrides=(*self.overrides, *overrides),
-            group=group,
-            facts=facts or {},
-            titles=titles or {},
-            against=against,
-            published=published or {},
-            then=then,
-            most_seeds=most_seeds,
-        )
-
-
-SARS: Final[Mapping[Scale, Town]] = {
-    "hamlet": Town("hamlet"),
-    "full": Town("larger-sars"),
+SARS: Final[Mapping[Scale, Cell]] = {
+    "hamlet": Cell(preset="hamlet"),
+    "full": Cell(preset="larger-sars"),
 }
-"""The paper's Larger scenario."""
-OMICRON: Final[Mapping[Scale, Town]] = {
-    "hamlet": Town("hamlet", ("pathogen=omicron", "outbreak.seed_count=10")),
-    "full": Town("larger-omicron"),
+"""Towns without methods, on which studies build their cells; at full size the paper's
+Larger scenario."""
+OMICRON: Final[Mapping[Scale, Cell]] = {
+    "hamlet": SARS["hamlet"].also(("pathogen=omicron", "outbreak.seed_count=10")),
+    "full": Cell(preset="larger-omicron"),
 }
 
 

@@ -52,8 +52,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 from epifalcon.studies.auditing import attacks_on
 from epifalcon.studies.place_attacks import Places, judged, learn_attacks, people_of
-from epifalcon.studies.study import FollowUp
-from epifalcon.studies.study_plan import source_sha256
+from epifalcon.studies.study import FollowUp, source_sha256
 from epifalcon.studies.worker_pool import STOPPED
 
 _CHECKPOINT_SECONDS = 20.0

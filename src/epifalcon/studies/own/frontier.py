@@ -1,6 +1,7 @@
 """Accuracy against the true epsilon of a visit, a day and a person."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from epifalcon.federation.field.settings import METHOD as FIELD
@@ -35,7 +36,8 @@ _CLEAR = "nothing private"
 
 
 def _cells(scale: Scale) -> Sequence[Cell]:
-    clear = SARS[scale].cell(_CLEAR, ("hbp", "hgnn", "soft-dct-ratio", FIELD))
+    methods = ("hbp", "hgnn", "soft-dct-ratio", FIELD)
+    clear = replace(SARS[scale], label=_CLEAR, methods=methods)
     return [clear, *_falcon(scale), *_field(scale)]
 
 
@@ -81,10 +83,10 @@ def _private(
     words: Sequence[str],
     facts: Plain,
 ) -> Cell:
-    return SARS[scale].cell(
-        label,
-        (method,),
-        words,
+    return replace(
+        SARS[scale].also(words),
+        label=label,
+        methods=(method,),
         facts=facts,
         titles={method: title},
         against=(Against("HBP, nothing private", _CLEAR, "hbp"),),

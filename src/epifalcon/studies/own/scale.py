@@ -1,6 +1,7 @@
 """Time, memory and accuracy by the number of people; two graphs by their size."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
@@ -36,9 +37,10 @@ def _cells(scale: Scale) -> list[Cell]:
         methods = tuple(one for one in _METHODS if people <= _MOST.get(one, people))
         # Graphs are measured on the runs of a method that runs everywhere.
         counted, graphs = ("soft-dct-ratio",), f"{label}, graphs"
+        town = replace(town.also(words), facts=facts)
         made += [
-            town.cell(graphs, counted, words, facts=facts, then="sizes"),
-            town.cell(label, methods, words, facts=facts),
+            replace(town, label=graphs, methods=counted, then="sizes"),
+            replace(town, label=label, methods=methods),
         ]
     return made
 

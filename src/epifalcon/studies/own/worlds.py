@@ -47,9 +47,15 @@ def _cells(scale: Scale) -> list[Cell]:
             town = replace(town, preset=f"{town.preset}+{world}")
         methods = METHODS[scale] + (TRUE_FACTORS,) * world.startswith("regional")
         against = (Against("hbp", world, "hbp"),)
-        facts = {"world": world}
         made.append(
-            town.cell(world, methods, group=world, facts=facts, against=against)
+            replace(
+                town,
+                label=world,
+                methods=methods,
+                group=world,
+                facts={"world": world},
+                against=against,
+            )
         )
     return made
 

@@ -1,6 +1,7 @@
 """Falcon with parts taken away, each with reported and with everybody's cases."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
@@ -65,10 +66,10 @@ def _cell(
         against.append(Against("the same with reported cases", twin, method))
     elif printed and label not in (_WHOLE, _HGNN):
         against.append(Against(_WHOLE, _WHOLE, "falcon"))
-    return SARS[scale].cell(
-        label,
-        (method,),
-        words,
+    return replace(
+        SARS[scale].also(words),
+        label=label,
+        methods=(method,),
         group=_PAPERS if printed else _FURTHER,
         titles={method: label},
         against=tuple(against),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
@@ -17,7 +16,7 @@ from epifalcon.studies.study import (
     Study,
     drawn,
 )
-from epifalcon.studies.towns import PAPER, SARS, Town
+from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"
@@ -58,30 +57,37 @@ STRONGEST = "strongest"
 
 def _cells(scale: Scale) -> list[Cell]:
     """Return tables 7 and 6, the ladder, and references without any leak."""
-    town = Town(f"{SARS[scale].preset}+authors", SARS[scale].overrides)
+    town = replace(SARS[scale], preset=f"{SARS[scale].preset}+authors")
 
-    def _falcon(label: str, words: Sequence[str], **more: Any) -> Cell:  # noqa: ANN401
-        return town.cell(label, ("falcon",), words, titles={"falcon": label}, **more)
+    def falcon(label: str, words: Sequence[str]) -> Cell:
+        titles = {"falcon": label}
+        return replace(
+            town.also(words), label=label, methods=("falcon",), titles=titles
+        )
 
     against = (Against(_HGNN, _HGNN, "hgnn"), Against(_BARE, _BARE))
-    titles, hgnn = {"hgnn": _HGNN}, {"hgnn": ABLATION["hgnn"].figures}
-    made = [town.cell(_HGNN, ("hgnn",), group=_PARTS, titles=titles, published=hgnn)]
+    hgnn = replace(
+        town,
+        label=_HGNN,
+        methods=("hgnn",),
+        group=_PARTS,
+        titles={"hgnn": _HGNN},
+        published={"hgnn": ABLATION["hgnn"].figures},
+    )
+    made = [hgnn]
     for title, (printed, words) in PARTS.items():
-        published = {"falcon": ABLATION[printed].figures}
-        made.append(
-            _falcon(title, words, group=_PARTS, against=against, published=published)
-        )
+        published, cell = {"falcon": ABLATION[printed].figures}, falcon(title, words)
+        made.append(replace(cell, group=_PARTS, against=against, published=published))
     made += [
         replace(cell, titles={"falcon": cell.label})
-        for cell in table_6(town, (), _SIGMA_PEOPLE, group=_NOISE)
+        for cell in table_6(replace(town, group=_NOISE), _SIGMA_PEOPLE)
     ]
     words, before = (), tuple[Against, ...]()
     for step, (title, changed) in enumerate(LADDER.items()):
         words, label = (*words, *changed), f"{step} {title}"
         made.append(
-            _falcon(
-                label,
-                (*words, f"view.people={PEOPLE}"),
+            replace(
+                falcon(label, (*words, f"view.people={PEOPLE}")),
                 group=_LADDER,
                 facts={"step": step, "changed": " ".join(changed)},
                 against=before,
@@ -99,9 +105,13 @@ def _cells(scale: Scale) -> list[Cell]:
         facts={"step": len(LADDER), "changed": f"preset {ours.preset}, mode paper"},
         against=before,
     )
-    without_leak = "The same people without any leak"
-    rivals = ("soft-dct-ratio", "hbp", "oracle")
-    return [*made, last, town.cell("references", rivals, group=without_leak)]
+    references = replace(
+        town,
+        label="references",
+        methods=("soft-dct-ratio", "hbp", "oracle"),
+        group="The same people without any leak",
+    )
+    return [*made, last, references]
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:

@@ -1,12 +1,13 @@
 """Accuracy and attack errors by the noise of uploads: table 6."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import NOISE
 from epifalcon.reports.study_plots import Panel, Point, points
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS, Town
+from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
 PSEUDO = 9
@@ -37,25 +38,18 @@ _DRAWN = (
 """The paper's two attacks, and the strongest others."""
 
 
-def table_6(
-    town: Town, overrides: Sequence[str], people: int, group: str = ""
-) -> list[Cell]:
+def table_6(town: Cell, people: int) -> list[Cell]:
     """Return Falcon with the noise of each column of table 6, audited."""
+    town = town.also((f"pseudo.pseudo_copies={PSEUDO}", f"view.people={people}"))
     return [
-        town.cell(
-            f"σ {sigma:g}",
-            ("falcon",),
-            (
-                *overrides,
-                f"privacy.upload_sigma={sigma}",
-                f"pseudo.pseudo_copies={PSEUDO}",
-                f"view.people={people}",
-            ),
+        replace(
+            town.also((f"privacy.upload_sigma={sigma}",)),
+            label=f"σ {sigma:g}",
+            methods=("falcon",),
             facts={"upload_sigma": sigma},
             against=(Against("σ 0", "σ 0"),),
             published={"falcon": row.figures},
             then="audit",
-            group=group,
         )
         for sigma, row in NOISE.items()
     ]
@@ -63,8 +57,8 @@ def table_6(
 
 def _cells(scale: Scale) -> list[Cell]:
     town = SARS[scale]
-    clear = town.cell("nothing private", ("hbp", "oracle"))
-    return [clear, *table_6(town, PAPER, PEOPLE[scale])]
+    clear = replace(town, label="nothing private", methods=("hbp", "oracle"))
+    return [clear, *table_6(town.also(PAPER), PEOPLE[scale])]
 
 
 def _draw(result: Plain) -> dict[str, Drawn]:

@@ -1,9 +1,9 @@
 """All methods, with SARS-CoV-2 (table 4) and with Omicron: tables and curves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from epifalcon.reports.paper_values import OVERALL, Row
+from epifalcon.reports.paper_values import OVERALL
 from epifalcon.studies.compare import curves_by_group, draw_comparison
 from epifalcon.studies.study import EPSILON, Against, Cell, Scale, Study
 from epifalcon.studies.towns import (
@@ -12,7 +12,6 @@ from epifalcon.studies.towns import (
     OTHER_DATA,
     PAPER,
     SARS,
-    Town,
     all_methods,
     printed,
 )
@@ -20,67 +19,41 @@ from epifalcon.studies.towns import (
 _ONE_BASIC = "Basic has one seed, since forty days of all methods take hours"
 
 
-@dataclass(frozen=True)
-class _Scenario:
-    """A town with all methods, and the paper's figures for it."""
-
-    label: str
-    group: str
-    town: Town
-    figures: Mapping[str, Row] = field(default_factory=dict)
-    most_seeds: int | None = None
-
-
-_SARS: Mapping[Scale, tuple[_Scenario, ...]] = {
-    "hamlet": (
-        _Scenario(
-            "town", "Town of 2,000 people", SARS["hamlet"], OVERALL["larger-sars"]
-        ),
-    ),
+_BASIC = Cell(label="basic", group="Basic", preset="basic-sars", most_seeds=1)
+_LARGER, _TOWN = printed(OVERALL["larger-sars"]), "Town of 2,000 people"
+_SARS: Mapping[Scale, tuple[Cell, ...]] = {
+    "hamlet": (replace(SARS["hamlet"], label="town", group=_TOWN, published=_LARGER),),
     "full": (
-        _Scenario("basic", "Basic", Town("basic-sars"), OVERALL["basic-sars"], 1),
-        _Scenario("larger", "Larger", Town("larger-sars"), OVERALL["larger-sars"]),
+        replace(_BASIC, published=printed(OVERALL["basic-sars"])),
+        replace(SARS["full"], label="larger", group="Larger", published=_LARGER),
     ),
 }
-_OMICRON: Mapping[Scale, tuple[_Scenario, ...]] = {
-    "hamlet": (_Scenario("town", "Town of 2,000 people, Omicron", OMICRON["hamlet"]),),
+"""Towns with the paper's figures for them."""
+_OMICRON: Mapping[Scale, tuple[Cell, ...]] = {
+    "hamlet": (replace(OMICRON["hamlet"], label="town", group=f"{_TOWN}, Omicron"),),
     "full": (
-        _Scenario("basic", "Basic, Omicron", Town("basic-omicron"), most_seeds=1),
-        _Scenario("larger", "Larger, Omicron", OMICRON["full"]),
+        replace(_BASIC, group="Basic, Omicron", preset="basic-omicron"),
+        replace(OMICRON["full"], label="larger", group="Larger, Omicron"),
     ),
 }
 
 
-def _cells(scenario: _Scenario) -> list[Cell]:
+def _cells(town: Cell) -> list[Cell]:
     """Return all methods in one town, Falcon also with its noise, and with the leak.
 
     The paper's figures for Falcon stand beside Falcon with noise.
     """
-    town, label = scenario.town, scenario.label
-    figures = printed(scenario.figures)
-    falcon = {name: one for name, one in figures.items() if name == "falcon"}
-    others = {name: one for name, one in figures.items() if name != "falcon"}
-    return [
-        town.cell(
-            name,
-            methods,
-            words,
-            group=scenario.group,
-            most_seeds=scenario.most_seeds,
-            against=tuple(Against(one, label, one) for one in ("hgnn", "hbp")),
-            published=published,
-        )
-        for name, methods, words, published in (
-            (label, all_methods(), (), others),
-            (f"{label}, the paper's noise", ("falcon",), PAPER, falcon),
-            (
-                f"{label}, the paper's noise, everybody's cases",
-                ("falcon",),
-                (*PAPER, *EVERYBODYS),
-                falcon,
-            ),
-        )
-    ]
+    label, figures = f"{town.label}, the paper's noise", dict(town.published)
+    falcon = {"falcon": figures.pop("falcon")} if figures else {}
+    against = tuple(Against(one, town.label, one) for one in ("hgnn", "hbp"))
+    everything = replace(
+        town, methods=all_methods(), published=figures, against=against
+    )
+    noised = replace(
+        everything.also(PAPER), label=label, methods=("falcon",), published=falcon
+    )
+    leaking = replace(noised.also(EVERYBODYS), label=f"{label}, everybody's cases")
+    return [everything, noised, leaking]
 
 
 STUDY = Study(

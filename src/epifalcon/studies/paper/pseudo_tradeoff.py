@@ -1,5 +1,7 @@
 """Pseudo traces of five kinds: accuracy against what an attacker gets wrong."""
 
+from dataclasses import replace
+
 from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import METRICS
 from epifalcon.reports.study_plots import Panel, points
@@ -29,16 +31,18 @@ traces cost nothing (.669 and .668)."""
 
 def _cells(scale: Scale) -> list[Cell]:
     return [
-        SARS[scale].cell(
-            f"{generator} {copies}",
-            ("falcon",),
-            (
-                *PAPER,
-                *NOISE,
-                f"pseudo.method={generator}",
-                f"pseudo.pseudo_copies={copies}",
-                "region.macro_cases=none",
+        replace(
+            SARS[scale].also(
+                (
+                    *PAPER,
+                    *NOISE,
+                    f"pseudo.method={generator}",
+                    f"pseudo.pseudo_copies={copies}",
+                    "region.macro_cases=none",
+                )
             ),
+            label=f"{generator} {copies}",
+            methods=("falcon",),
             facts={"generator": generator, "copies": copies},
             against=(Against(f"plausible {copies}", f"plausible {copies}"),),
             then="places",

@@ -1,6 +1,7 @@
 """How much is reported: sweeps of the share of traces (eta) and of tests (lambda)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from epifalcon.federation.field.settings import METHOD as FIELD
@@ -38,10 +39,10 @@ def _cells(
         ):
             against = Against(first, first + ending), Against("HGNN", label, "hgnn")
             made.append(
-                SARS[scale].cell(
-                    label + ending,
-                    methods,
-                    (*words, *more),
+                replace(
+                    SARS[scale].also((*words, *more)),
+                    label=label + ending,
+                    methods=methods,
                     facts={setting.rpartition(".")[2]: share},
                     against=against,
                 )

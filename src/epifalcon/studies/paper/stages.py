@@ -1,6 +1,7 @@
 """Before and after the outbreak, with Omicron: table 5 and the epidemic curve."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,10 @@ def _cells(scale: Scale) -> list[Cell]:
             (f"{stage}, everybody's cases", (*days, *PAPER, *EVERYBODYS), ("falcon",)),
         ):
             made.append(
-                OMICRON[scale].cell(
-                    label,
-                    methods,
-                    words,
+                replace(
+                    OMICRON[scale].also(words),
+                    label=label,
+                    methods=methods,
                     group=f"{stage.capitalize()} the outbreak, day {day}",
                     facts={"day": day},
                     against=tuple(Against(one, stage, one) for one in ("hgnn", "hbp")),
