@@ -1,21 +1,21 @@
 """Attacks on places put together: what is rehearsed, and what is chosen by it."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from epifalcon.evaluation.attacks.claims import Candidates, true_claims
+from epifalcon.evaluation.attacks.claims import true_claims
 from epifalcon.evaluation.attacks.localisation import Profile
 from epifalcon.evaluation.attacks.recurrence import combined
 from epifalcon.evaluation.attacks.repeated_claims import by_sets
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.studies import place_attacks
-from epifalcon.studies.place_attacks import (
+from epifalcon.studies import auditing
+from epifalcon.studies.auditing import (
     Places,
-    claimants,
     judged,
     learn_attacks,
     rehearse,
@@ -104,16 +104,6 @@ def test_everything_is_stronger_than_its_parts(method):
     assert found["everything"].error < min(alone.values())
 
 
-def test_claimants_are_counted_over_everybody():
-    rng = np.random.default_rng(0)
-    traces = claims.town(rng, people=9, regions=4)
-    found = Candidates.of_pseudo(claims.pseudo(traces, rng, 1))
-    person, key = claims.flat(found)
-    wanted = [len(set(person[key == one])) for one in key]
-    assert claimants(found).tolist() == wanted
-    assert max(wanted) > 3
-
-
 def test_a_rehearsal_samples_the_same_share_of_people():
     words = [*WORDS, "pseudo.method=walk", "pseudo.people_share=0.25"]
     found = rehearse(Experiment.load("hamlet", words), 1, 5)
@@ -124,7 +114,10 @@ def test_a_rehearsal_samples_the_same_share_of_people():
 def test_a_large_city_is_rehearsed_in_part(monkeypatch):
     whole = rehearse(experiment("walk"), 1, 5)
     assert whole.model.people == 120
-    monkeypatch.setattr(place_attacks, "_REHEARSED", 30)
+    person, key = (one.tolist() for one in claims.flat(whole.candidates))
+    everybody = Counter(place for _, place in set(zip(person, key, strict=True)))
+    assert whole.claimed.tolist() == [everybody[place] for place in key]
+    monkeypatch.setattr(auditing, "_REHEARSED", 30)
     some = rehearse(experiment("walk"), 1, 5)
     assert (whole.traces.people, some.traces.people) == (120, 30)
     count = some.candidates.claims

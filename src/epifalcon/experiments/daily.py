@@ -12,13 +12,7 @@ from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.results import NamedTests, read_day_tests
 from epifalcon.errors import DataError, SettingsError, WriteError
-from epifalcon.experiments.explaining import (
-    Explanation,
-    find_person,
-    load_field,
-    one_person,
-    taken_apart,
-)
+from epifalcon.experiments import explaining
 from epifalcon.experiments.risks import Risks
 from epifalcon.experiments.run_folder import MESSAGES_FOLDER, PREDICTION, FinishedRun
 from epifalcon.federation.field.settings import METHOD as FIELD
@@ -49,7 +43,7 @@ def window_of(run: FinishedRun, wish: WindowSettings) -> FieldWindow:
             f"{FIELD}"
         )
     place = run.place / PREDICTION
-    field = load_field(place)
+    field = explaining.load_field(place)
     if not field.graph.own_in_sums:
         raise SettingsError(
             f"{run.folder}: was run behind noise (field_privacy.mode), and each day "
@@ -139,14 +133,16 @@ def risks_of(window: FieldWindow) -> Risks:
     return Risks(now.ever, window.boundary.status, names, now=now.tested)
 
 
-def explain_in(window: FieldWindow, person: str, *, tests: bool = False) -> Explanation:
+def explain_in(
+    window: FieldWindow, person: str, *, tests: bool = False
+) -> explaining.Explanation:
     """Where the risk of ``person`` comes from, by the days of the window."""
-    at = find_person(window.traces, person)
-    own = one_person(window.traces, window.known, at)
+    at = explaining.find_person(window.traces, person)
+    own = explaining.one_person(window.traces, window.known, at)
     alone = window.field.people(*own, window.messages.of(at))
     row = slice(at, at + 1)
     boundary = window.boundary
-    return taken_apart(
+    return explaining.taken_apart(
         alone.with_prior(boundary.prior[row], boundary.aside[row]),
         window.field,
         person,

@@ -23,20 +23,12 @@ from epifalcon.experiments.explaining import load_field
 from epifalcon.experiments.risks import Risks
 from epifalcon.experiments.run_folder import PREDICTION, FinishedRun, tests_folder
 from epifalcon.experiments.simulation import REPORTED, city_folder
-from epifalcon.federation import preparing
+from epifalcon.federation import preparing, training
 from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import EngineState, VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import Division, Household, cohort_of
-from epifalcon.federation.training import (
-    FEATURES,
-    REGION,
-    RegionFeatures,
-    Task,
-    best_model,
-    surrounding,
-)
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.clock import Clock
@@ -161,7 +153,7 @@ def score(
     settings, traces = run.settings, newcomers.traces
     cohort = _cohort(run, newcomers, progress)
     plan = PrivacyPlan.for_run(settings, traces.clock)
-    trained = best_model(run.place)
+    trained = training.best_model(run.place)
     seed, spent = run.seed, None
     if plan.is_private:
         seed, spent = _pay(run, plan, cohort)
@@ -247,14 +239,16 @@ def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohor
     cases.
     """
     settings, traces = run.settings, newcomers.traces
-    task = Task(run.traces, run.known, settings, run.seed)
-    around = surrounding(task, None, progress)
+    task = training.Task(run.traces, run.known, settings, run.seed)
+    around = training.surrounding(task, None, progress)
     home = Household(traces, newcomers.known)
     fold = newcomers.folds(settings.region.folds, run.seed)
     division = Division(np.zeros(0, np.int32), newcomers.known, fold)
     if settings.uses_region_model:
-        features = RegionFeatures.load(run.place / FEATURES)
-        model = DcrnnRegionModel.load(run.place / FEATURES / REGION, traces.regions)
+        features = training.RegionFeatures.load(run.place / training.FEATURES)
+        model = DcrnnRegionModel.load(
+            run.place / training.FEATURES / training.REGION, traces.regions
+        )
         cases = settings.region.cases
         tally = preparing.count_tally(home, division, settings)
         states = [

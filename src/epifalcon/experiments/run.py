@@ -10,6 +10,7 @@ from pathlib import Path
 from epifalcon import store
 from epifalcon.epidemic.known import Known, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
+from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.run_folder import (
     KNOWN,
@@ -20,13 +21,7 @@ from epifalcon.experiments.run_folder import (
     open_run,
     tests_folder,
 )
-from epifalcon.experiments.run_methods import (
-    Listeners,
-    require_possible,
-    run_guest,
-    run_method,
-    threads_now,
-)
+from epifalcon.experiments.run_methods import Listeners, run_guest, run_method
 from epifalcon.experiments.run_report import Kept, keep_results
 from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epidemics
 from epifalcon.locks import alone
@@ -155,8 +150,10 @@ def _begin(
         except DataError as error:
             raise DataError(f"{tests}: {error}") from None
     reported = prepared.reported(seed, progress)
-    begun = Begun(out, prepared, seed, reported, known, epidemic, threads_now())
-    require_possible(begun)
+    begun = Begun(
+        out, prepared, seed, reported, known, epidemic, run_methods.threads_now()
+    )
+    run_methods.require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[city, tests])
     return begun
 

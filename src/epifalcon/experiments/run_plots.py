@@ -20,18 +20,7 @@ from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style, study_plots
 from epifalcon.reports.page import Picture
-from epifalcon.reports.plot_style import (
-    FIGURE_TITLE,
-    GREEN,
-    INK,
-    PERCENT,
-    SMALL,
-    TITLE,
-    is_wide,
-    line_styles,
-    plain_ticks,
-    style_axes,
-)
+from epifalcon.reports.plot_style import TITLE, line_styles, style_axes
 from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
 from epifalcon.reports.tables import write_csv
 from epifalcon.types import Floats, RegionIds
@@ -164,7 +153,7 @@ def write_reliability(
         f"fewer than {_LEAST_IN_GROUP} people. Platt and isotonic: recalibrated on "
         "masked people, who were tested but whose results were withheld.",
         f"Reliability diagrams. {listed}.",
-        wide=is_wide(figure),
+        wide=plot_style.is_wide(figure),
     )
 
 
@@ -197,7 +186,7 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
         for look in one.looks:
             epsilon = look.epsilon if np.isfinite(look.epsilon) else None
             rows.append([one.method, look.round, look.loss, look.auc, epsilon])
-    auc.axhline(0.5, color=INK, linewidth=0.8, alpha=0.5)
+    auc.axhline(0.5, color=plot_style.INK, linewidth=0.8, alpha=0.5)
     loss.set(xlabel="round", ylabel="loss")
     auc.set(xlabel="round", ylabel="AUC")
     loss.set_title("Loss on tested people", **TITLE)
@@ -328,18 +317,18 @@ def write_mobility(folder: Path, statistics: MobilityStatistics, title: str) -> 
 def mobility_figure(statistics: MobilityStatistics, title: str) -> Figure:
     """Draw what ``write_mobility`` writes."""
     figure = Figure(figsize=(12, 6), layout="constrained")
-    figure.suptitle(title, **FIGURE_TITLE)
+    figure.suptitle(title, **plot_style.FIGURE_TITLE)
     for axes, name in zip(figure.subplots(2, 4).ravel(), _DRAWN_CURVES, strict=True):
         line = statistics.curve(name)
-        style_axes(axes).plot(line.x, line.y, color=GREEN, lw=2)
-        axes.set_xlabel(line.x_label, fontsize=SMALL)
-        axes.set_ylabel(line.y_label, fontsize=SMALL)
+        style_axes(axes).plot(line.x, line.y, color=plot_style.GREEN, lw=2)
+        axes.set_xlabel(line.x_label, fontsize=plot_style.SMALL)
+        axes.set_ylabel(line.y_label, fontsize=plot_style.SMALL)
         if line.log_x and line.x.size:
             axes.set_xscale("log")
-            plain_ticks(axes.xaxis)
+            plot_style.plain_ticks(axes.xaxis)
         if line.log_y and line.y.size:
             axes.set_yscale("log")
-            plain_ticks(axes.yaxis)
+            plot_style.plain_ticks(axes.yaxis)
     return figure
 
 
@@ -374,7 +363,7 @@ def risk_maps(
     panels[0].set_ylabel("km")
     bar = figure.colorbar(drawn, ax=list(panels), shrink=0.75, extend="both", pad=0.02)
     bar.set_label(label)
-    bar.ax.yaxis.set_major_formatter(PERCENT)
+    bar.ax.yaxis.set_major_formatter(plot_style.PERCENT)
     bar.outline.set_visible(False)
     return figure
 

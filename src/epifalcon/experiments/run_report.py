@@ -14,19 +14,10 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.epidemic.known import concerns
-from epifalcon.experiments import explaining, run_plots, run_tables
+from epifalcon.experiments import explaining, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explaining import Explanation, explain_person
-from epifalcon.experiments.run_folder import (
-    FIELD_FOLDER,
-    PREDICTION,
-    SETTINGS,
-    SUMMARY,
-    TABLES,
-    Begun,
-    finish,
-    finished,
-)
+from epifalcon.experiments.run_folder import Begun, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
 from epifalcon.methods.base import INTERVAL_WIDTH
@@ -99,7 +90,9 @@ def keep_results(
     that is finished already is only read, with what was spent on privacy since.
     """
     if finished(begun.folder):
-        summary = json.loads((begun.folder / SUMMARY).read_text(encoding="utf-8"))
+        summary = json.loads(
+            (begun.folder / run_folder.SUMMARY).read_text(encoding="utf-8")
+        )
         if entry(outcomes[0].method).trains_in_rounds:
             summary |= outcomes[0].spent or {}
         return Kept(summary, _terminal_tables(outcomes))
@@ -136,9 +129,9 @@ def keep_results(
             summary=summary,
             failed=failed or {},
         )
-        _write_tables(begun.folder / TABLES, results)
+        _write_tables(begun.folder / run_folder.TABLES, results)
         store.replace_text(begun.folder / "report.html", run_page(results).to_html())
-        finish(begun)
+        run_folder.finish(begun)
     return Kept(summary, _terminal_tables(outcomes))
 
 
@@ -146,8 +139,8 @@ def write_summary(
     folder: Path, experiment: Experiment, summary: dict[str, Any]
 ) -> None:
     """Write ``summary.json`` and ``settings.toml``, which runs it again."""
-    store.replace_text(folder / SUMMARY, json_text(summary, indent=2) + "\n")
-    store.replace_text(folder / SETTINGS, experiment.to_toml())
+    store.replace_text(folder / run_folder.SUMMARY, json_text(summary, indent=2) + "\n")
+    store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
 
 def write_outbreak_plots(
@@ -207,8 +200,8 @@ def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
     """
     if (outcome := _explaining(outcomes)) is None or not nobody_real(begun):
         return None
-    place = begun.method_folder(outcome.method) / PREDICTION
-    if not (place / FIELD_FOLDER).is_dir():
+    place = begun.method_folder(outcome.method) / run_folder.PREDICTION
+    if not (place / run_folder.FIELD_FOLDER).is_dir():
         return None
     known = begun.tests
     eligible = ~known.tested | known.tested.all()

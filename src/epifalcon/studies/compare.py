@@ -3,31 +3,32 @@
 ``epifalcon compare`` is a study with one cell, in the folder that holds its runs.
 """
 
+import shlex
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, Measured
+from epifalcon.methods.registry import names
 from epifalcon.reports import study_plots
 from epifalcon.reports.metrics import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
+from epifalcon.reports.study_plots import REFERENCES
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import (
+    ALL,
     Against,
     Cell,
     Drawn,
     Plan,
     Planned,
     Study,
-    comparison_command,
     drawn,
 )
 from epifalcon.studies.towns import printed
 from epifalcon.types import Plain
 
-REFERENCES: Final = ("hgnn", "hbp")
-"""Methods that all others are compared with: nothing private, and nothing learnt."""
 _PANELS = 6
 
 
@@ -54,7 +55,14 @@ def plan_of(plan: Plan) -> Planned:
         recalibration=True,
         more=_more,
     )
-    command = comparison_command(plan)
+    words = ["epifalcon", "compare", "--preset", plan.name]
+    chosen = ALL if list(plan.methods) == names() else ",".join(plan.methods)
+    words += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
+    if plan.seeds[0]:
+        words += ["--first-seed", str(plan.seeds[0])]
+    for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
+        words += [word for one in given for word in (option, str(one))]
+    command = shlex.join([*words, "--out", str(plan.folder)])
     return Planned(study, "", plan.seeds, (cell,), {cell.label: plan}, command)
 
 

@@ -5,10 +5,11 @@ on loopback with throw-away certificates. Then the same server and sites run in 
 process without a network, and both results are compared.
 """
 
+import contextlib
 import csv
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,22 +18,13 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.checks import whole
 from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.labels import Labels
 from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import simulation
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.federation.field.site import FieldOrder
-from epifalcon.federation.nvflare.jobs import (
-    RUNS,
-    Admin,
-    connect,
-    job_of,
-    server_run,
-    site_run,
-)
+from epifalcon.federation.nvflare import jobs
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
 from epifalcon.federation.preparing import Household, split
@@ -47,10 +39,10 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import as_plain
-from epifalcon.types import Plain, Probabilities
+from epifalcon.types import Probabilities
 
 RUN = "rehearsal"
-_START_SECONDS = 120.0
+_START_SECONDS, _MOST_SECONDS = 120.0, 24 * 3600.0
 _POLL_SECONDS = 0.5
 _POLICY = "[policy]\ngive_scores = true\nknown_noise = true\nleast_in_fold = 0\n"
 
@@ -64,15 +56,6 @@ class Rehearsal:
     seed: int = 0
     sites: int = 4
     rules: SiteRules = field(default_factory=SiteRules)
-    most_seconds: float = 24 * 3600.0
-
-    def __post_init__(self) -> None:
-        whole(1, sites=self.sites)
-
-    @property
-    def order(self) -> Order:
-        """What the server requests from its sites."""
-        return order_of(self.method, self.experiment, self.rules, self.seed)
 
 
 def federated_experiment(
@@ -113,19 +96,29 @@ def rehearse(
     wanted: Rehearsal, folder: Path, progress: Progress = silent
 ) -> dict[str, Any]:
     """Carry it out in ``folder``, which must be empty; return figures of both runs."""
-    order = wanted.order
-    dealt = deal_out(wanted.experiment, wanted.seed, wanted.sites, progress)
-    over_sites = _federated(wanted, order, dealt, folder, progress)
-    alone = _in_process(wanted, order, dealt, folder, progress)
+    experiment, seed = wanted.experiment, wanted.seed
+    order = order_of(wanted.method, experiment, wanted.rules, seed)
+    made = simulation.prepare(RUN, experiment, seed, progress)
+    (epidemic,) = simulation.run_epidemics(experiment, made.traces, seed)
+    parts = split(made.reported(seed, progress), epidemic.labels.known, wanted.sites)
+    homes = {f"site-{number:02d}": home for number, home in enumerate(parts, start=1)}
+    over_sites = _federated(order, homes, folder, progress)
+    alone = _in_process(order, homes, folder, progress)
     summary = over_sites.summary
     later, later_alone = over_sites.later_seconds, alone.later_seconds
-    scores, scores_alone = over_sites.scores(dealt), alone.scores(dealt)
+    scores, scores_alone = over_sites.scores, alone.scores
     rounds = max(summary["rounds"], 1)
+    hidden = epidemic.labels.hidden.open("the rehearsal's result")
+    recall = experiment.pathogen.extinction_recall
+    found, found_alone = (
+        as_plain(evaluate(risk[hidden.person], hidden.infected, recall))
+        for risk in (scores, scores_alone)
+    )
     return {
         "method": order.method,
         "sites": wanted.sites,
         "rounds": summary["rounds"],
-        "people": dealt.people,
+        "people": made.traces.people,
         "mode": order.mode,
         "uploads": "rows" if order.rules.sends_rows else "sums",
         "seconds_per_round": summary["seconds_per_round"],
@@ -137,33 +130,12 @@ def rehearse(
         "max_difference_to_in_process": max(
             over_sites.difference(alone), float(np.abs(scores - scores_alone).max())
         ),
-        "metrics": dealt.metrics(wanted.experiment, scores),
-        "in_process_metrics": dealt.metrics(wanted.experiment, scores_alone),
+        "metrics": found,
+        "in_process_metrics": found_alone,
         **{name: summary[name] for name in ("best_round", "law") if name in summary},
         "epsilon": summary["epsilon"],
         "troubles": summary["sites"]["troubles"],
     }
-
-
-@dataclass(frozen=True, eq=False)
-class Dealt:
-    """A simulated city whose people are split into sites."""
-
-    homes: list[Household]
-    names: list[str]
-    """Of the sites."""
-    labels: Labels
-
-    @property
-    def people(self) -> int:
-        """In all sites."""
-        return sum(home.traces.people for home in self.homes)
-
-    def metrics(self, experiment: Experiment, risk: Probabilities) -> Plain:
-        """Return the metrics of a run on hidden people."""
-        hidden = self.labels.hidden.open("the rehearsal's result")
-        recall = experiment.pathogen.extinction_recall
-        return as_plain(evaluate(risk[hidden.person], hidden.infected, recall))
 
 
 @dataclass(frozen=True)
@@ -179,15 +151,12 @@ class _Ran:
         listed: list[float] = self.summary["round_seconds"]
         return listed[1:] or listed or [0.0]
 
-    def scores(self, dealt: Dealt) -> Probabilities:
+    @property
+    def scores(self) -> Probabilities:
         """The scores that sites gave to the server, in the order of the sites."""
         with (self.place / SCORES).open(newline="") as file:
-            found = [
-                (row["site"], float(row["probability"])) for row in csv.DictReader(file)
-            ]
-        return np.array(
-            [one for name in dealt.names for site, one in found if site == name]
-        )
+            rows = sorted(csv.DictReader(file), key=lambda row: int(row["site"][5:]))
+        return np.array([float(row["probability"]) for row in rows])
 
     def difference(self, other: "_Ran") -> float:
         """Return the largest difference of any tensor that both servers wrote."""
@@ -199,20 +168,8 @@ class _Ran:
         return max(gaps)
 
 
-def deal_out(
-    experiment: Experiment, seed: int, sites: int, progress: Progress
-) -> Dealt:
-    """Simulate the experiment's city and outbreak, and split its people."""
-    made = simulation.prepare("rehearsal", experiment, seed, progress)
-    (epidemic,) = simulation.run_epidemics(experiment, made.traces, seed)
-    reported = made.reported(seed, progress)
-    homes = split(reported, epidemic.labels.known, sites)
-    names = [f"site-{number + 1:02d}" for number in range(sites)]
-    return Dealt(homes, names, epidemic.labels)
-
-
 def _federated(
-    wanted: Rehearsal, order: Order, dealt: Dealt, folder: Path, progress: Progress
+    order: Order, homes: Mapping[str, Household], folder: Path, progress: Progress
 ) -> _Ran:
     """Run server and sites as processes of their own."""
     port, admin_port = free_ports(2)
@@ -221,24 +178,24 @@ def _federated(
         host="localhost",
         port=port,
         admin_port=admin_port,
-        sites=tuple(dealt.names),
-        minimum_sites=wanted.sites,
+        sites=tuple(homes),
+        minimum_sites=len(homes),
     )
     progress("start-up kits", 0, 1)
     kits = provision(deployment, folder / "kits")
-    for name, home in zip(dealt.names, dealt.homes, strict=True):
-        lay_out_site(kits[name], home, wanted.seed)
+    for name, home in homes.items():
+        lay_out_site(kits[name], home, order.seed)
     progress("start-up kits", 1, 1)
-    place = kits["server"] / RUNS / RUN
+    place = kits["server"] / jobs.RUNS / RUN
     # Each site its share of this machine: more threads would wait for each other.
-    share = str(max(1, (os.cpu_count() or 1) // wanted.sites))
+    share = str(max(1, (os.cpu_count() or 1) // len(homes)))
     threads = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share}
     with running(kits, site_extra=threads) as parties:
         wait_for_port(parties["server"], _START_SECONDS)
-        with connect(kits["admin"], limit=_START_SECONDS) as admin:
-            admin.wait_for_sites(wanted.sites, _START_SECONDS)
-            job = admin.submit(job_of(RUN, order, Conduct(scores=True), wanted.sites))
-            _wait(admin, job, place, wanted.most_seconds, progress)
+        with jobs.connect(kits["admin"], limit=_START_SECONDS) as admin:
+            admin.wait_for_sites(len(homes), _START_SECONDS)
+            job = jobs.job_of(RUN, order, Conduct(scores=True), len(homes))
+            _wait(admin, admin.submit(job), place, progress)
     path = place / SUMMARY
     if not path.exists():
         raise EpifalconError(f"the server wrote no summary; see the logs in {folder}")
@@ -257,43 +214,39 @@ def lay_out_site(folder: Path, home: Household, seed: int) -> None:
     (folder / SITE_FILE).write_text(text)
 
 
-def _wait(
-    admin: Admin, job: str, place: Path, limit: float, progress: Progress
-) -> None:
-    end = monotonic() + limit
+def _wait(admin: jobs.Admin, job: str, place: Path, progress: Progress) -> None:
+    end = monotonic() + _MOST_SECONDS
     while not (found := admin.job(job)).finished:
         if (place / PROGRESS).exists():
             now = json.loads((place / PROGRESS).read_text())
             progress("rounds", now["round"], now["rounds"], now["told"])
         if monotonic() > end:
             admin.stop(job)
-            raise EpifalconError(f"no end after {limit:g} s: the job was stopped")
+            raise EpifalconError(f"no end after {_MOST_SECONDS:g} s: job stopped")
         sleep(_POLL_SECONDS)
     if not found.succeeded and not (place / SUMMARY).exists():
         raise EpifalconError(f"the job ended as {found.status}")
 
 
 def _in_process(
-    wanted: Rehearsal, order: Order, dealt: Dealt, folder: Path, progress: Progress
+    order: Order, homes: Mapping[str, Household], folder: Path, progress: Progress
 ) -> _Ran:
     """Run the same server and sites in this process, without a network."""
     place = folder / "in-process"
-    sites = {}
-    for name, home in zip(dealt.names, dealt.homes, strict=True):
-        lay_out_site(place / name, home, wanted.seed)
-        sites[name] = site_run(order.method)(SiteFiles(place / name), RUN, name)
-    transport = InMemoryTransport({name: one.answer for name, one in sites.items()})
+    with contextlib.ExitStack() as held:
+        answers = {}
+        for name, home in homes.items():
+            lay_out_site(place / name, home, order.seed)
+            site = jobs.site_run(order.method)(SiteFiles(place / name), RUN, name)
+            held.callback(site.close)
+            answers[name] = site.answer
+        transport, conduct = InMemoryTransport(answers), Conduct(scores=True)
+        run = jobs.server_run(order.method)(transport, place / RUN, order, conduct)
 
-    def report(name: str, done: int, total: int, told: str = "") -> None:
-        progress(f"{name} in one process", done, total, told)
+        def report(name: str, done: int, total: int, told: str = "") -> None:
+            progress(f"{name} in one process", done, total, told)
 
-    try:
-        conduct = Conduct(scores=True)
-        run = server_run(order.method)(transport, place / RUN, order, conduct)
         return _Ran(run.go(report), place / RUN)
-    finally:
-        for one in sites.values():
-            one.close()
 
 
 def deal(city: Path, out: Path, sites: int) -> list[Path]:

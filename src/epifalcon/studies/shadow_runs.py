@@ -29,7 +29,6 @@ from epifalcon.progress import Progress, silent
 from epifalcon.reports.privacy_card import Attack
 from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
-from epifalcon.studies.place_attacks import ranking
 from epifalcon.types import Mask, PersonIds
 
 _KIND = "shadow-run"
@@ -171,3 +170,15 @@ def inferences(
         one = ranking(name, what, Interval(auc.mean, auc.low, auc.high))
         attacks.append(replace(one, tpr_at_1_percent=figures.tpr.mean))
     return attacks
+
+
+def ranking(name: str, what: str, auc: Interval) -> Attack:
+    """Return an attack that ranks people: its error is the share of wrong pairs."""
+
+    def wrong(value: float | None) -> float | None:
+        return None if value is None else float(np.clip(1 - value, 0, 1))
+
+    error, low, high = wrong(auc.estimate), wrong(auc.high), wrong(auc.low)
+    return Attack(
+        name=name, title=name, what=what, error=error, low=low, high=high, random=0.5
+    )

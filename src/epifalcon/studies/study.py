@@ -89,10 +89,6 @@ class Column:
     """Whether a terminal, which has room for few, shows it too."""
 
 
-EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
-"""The true epsilon, of methods that noise what leaves a device."""
-
-
 @dataclass(frozen=True)
 class Drawn:
     """A plot and its caption, which is also its alternative text."""
@@ -324,18 +320,6 @@ def plan_comparison(
         name, overrides = begun["meta"]["name"], tuple(begun["meta"]["overrides"])
     numbers = tuple(range(first_seed, first_seed + seeds))
     return Plan(folder, name, experiment, chosen, numbers, sources, overrides)
-
-
-def comparison_command(plan: Plan) -> str:
-    """Return the command that makes this comparison, or resumes it."""
-    words = ["epifalcon", "compare", "--preset", plan.name]
-    chosen = ALL if list(plan.methods) == names() else ",".join(plan.methods)
-    words += ["--methods", chosen, "--seeds", str(len(plan.seeds))]
-    if plan.seeds[0]:
-        words += ["--first-seed", str(plan.seeds[0])]
-    for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
-        words += [word for one in given for word in (option, str(one))]
-    return shlex.join([*words, "--out", str(plan.folder)])
 
 
 def method_names(text: str) -> tuple[str, ...]:

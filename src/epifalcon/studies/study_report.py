@@ -18,19 +18,9 @@ from epifalcon.reports.metrics import glossary
 from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
+from epifalcon.studies import study_tables
 from epifalcon.studies.study import Planned, Study
 from epifalcon.studies.study_list import find_study, study_names
-from epifalcon.studies.study_tables import (
-    as_csv,
-    as_markdown,
-    cost_table,
-    difference_tables,
-    figure_tables,
-    findings,
-    headline,
-    lead,
-    recalibration_tables,
-)
 from epifalcon.types import Plain
 
 _KIND: Final = "study"
@@ -106,11 +96,11 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
     captions = {
         one.path.stem: {"caption": one.caption, "wide": one.wide} for one in pictures
     }
-    said = findings(result)
+    said = study_tables.findings(result)
     stored = {**result, "reading": said, _PICTURES: captions}
     for name, text in {
-        f"{_TABLE}.csv": as_csv(study, result),
-        f"{_TABLE}.md": as_markdown(study, result, said),
+        f"{_TABLE}.csv": study_tables.as_csv(study, result),
+        f"{_TABLE}.md": study_tables.as_markdown(study, result, said),
         "command.txt": _command(result),
         REPORT: _page(planned, result, pictures).to_html(),
         f"{_TABLE}.json": json_text(stored, indent=1) + "\n",
@@ -205,17 +195,17 @@ def _study_section(place: Path, result: Plain, out: Path) -> Section:
     study = find_study(result["study"])
     link = os.path.relpath(place / REPORT, out.parent)
     parts: list[Part] = [Link("All tables of this study", link), *_said(result)]
-    parts += figure_tables(study, result)[:1]
+    parts += study_tables.figure_tables(study, result)[:1]
     for path in sorted((place / _FIGURES).glob("*.png")):
         shown = result.get(_PICTURES, {}).get(path.stem, {})
         name = f"{study.title}, {result['scale']}: {path.stem.replace('-', ' ')}"
         wide = shown.get("wide", False)
         parts.append(Picture(path, shown.get("caption") or name, wide=wide))
-    return Section(headline(result), parts, lead(result))
+    return Section(study_tables.headline(result), parts, study_tables.lead(result))
 
 
 def _said(result: Plain) -> list[Text]:
-    said = findings(result)
+    said = study_tables.findings(result)
     return [Text(said, "findings")] if said else []
 
 
@@ -256,22 +246,25 @@ def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
         auc = formats.number(best["metrics"]["auc"]["mean"])
         where = "" if best["cell"] in best["title"] else f", {best['cell']}"
         cards.append((auc, f"highest AUC: {best['title']}{where}"))
-    figures, differences = figure_tables(study, result), difference_tables(result)
+    figures, differences = (
+        study_tables.figure_tables(study, result),
+        study_tables.difference_tables(result),
+    )
     heads = [name for table in (*figures, *differences) for name in table.columns]
     terms = {**glossary([*heads, *(["±"] if seeds > 1 else [])]), **study.words}
     words = Table("", ["word", "meaning"], [list(one) for one in terms.items()])
     return Page(
-        title=headline(result),
-        lead=lead(result),
+        title=study_tables.headline(result),
+        lead=study_tables.lead(result),
         headline=cards,
         sections=[
             Section("Results", [*_said(result), *figures]),
             Section("Figures", pictures),
             Section("Differences", differences),
-            Section("Recalibration", recalibration_tables(study, result)),
+            Section("Recalibration", study_tables.recalibration_tables(study, result)),
             Section("What the words mean", [words]),
             Section("What was run", [_towns(planned)]),
-            Section("Cost", [cost_table(result)]),
+            Section("Cost", [study_tables.cost_table(result)]),
         ],
         settings_toml="\n".join(
             f"# {cell.label}\n"

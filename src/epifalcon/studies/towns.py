@@ -5,7 +5,7 @@ from typing import Final
 
 from epifalcon.methods.registry import entries
 from epifalcon.reports.paper_values import Row
-from epifalcon.studies.study import Cell, Scale
+from epifalcon.studies.study import Cell, Column, Scale
 
 PAPER: Final = ("privacy.mode=paper",)
 """Falcon as published: clip .1, epsilon 1 by their formula, two pseudo traces."""
@@ -16,6 +16,8 @@ TRUE_FACTORS: Final = "hbp-true-factors"
 OTHER_DATA: Final = (
     "The paper's figures are of its own 15,738 people, whatever stands beside them"
 )
+EPSILON: Final = Column("epsilon_person", "epsilon of a person", on_screen=False)
+"""The true epsilon, of methods that noise what leaves a device."""
 SARS: Final[Mapping[Scale, Cell]] = {
     "hamlet": Cell(preset="hamlet"),
     "full": Cell(preset="larger-sars"),

@@ -16,16 +16,9 @@ import numpy as np
 
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
+from epifalcon.evaluation import metrics
 from epifalcon.evaluation.attacks.claims import Candidates, true_claims
 from epifalcon.evaluation.attacks.upload_recorder import VIEW, read_notes
-from epifalcon.evaluation.metrics import (
-    Curve,
-    MetricSettings,
-    brier,
-    calibration_error,
-    log_loss,
-    sums_by_bin,
-)
 from epifalcon.experiments.run_folder import (
     FAILED,
     METHODS,
@@ -50,8 +43,7 @@ from epifalcon.methods.registry import load_file
 from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.studies.auditing import attacks_on
-from epifalcon.studies.place_attacks import Places, judged, learn_attacks, people_of
+from epifalcon.studies import auditing
 from epifalcon.studies.study import FollowUp, source_sha256
 from epifalcon.studies.worker_pool import STOPPED
 
@@ -169,17 +161,19 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
         "precision": precision_at_recalls(ranked["raw"]),
         # Sums, because those of several seeds can be added.
         "reliability": np.stack(
-            [sums_by_bin(ranked[one], _BINS, "width") for one in SCALINGS]
+            [metrics.sums_by_bin(ranked[one], _BINS, "width") for one in SCALINGS]
         ),
     }
 
 
-def calibrated(ranked: Curve) -> dict[str, float]:
+def calibrated(ranked: metrics.Curve) -> dict[str, float]:
     """Return ``CALIBRATED`` of one ranking whose scores are risks."""
     return {
-        "brier": brier(ranked),
-        "log_loss": log_loss(ranked),
-        "ece": calibration_error(ranked, MetricSettings().bins, "width"),
+        "brier": metrics.brier(ranked),
+        "log_loss": metrics.log_loss(ranked),
+        "ece": metrics.calibration_error(
+            ranked, metrics.MetricSettings().bins, "width"
+        ),
     }
 
 
@@ -189,7 +183,7 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
     The attacks of ``epifalcon audit``, without canaries. ``strongest`` is the lowest
     error of all attacks on places.
     """
-    found = attacks_on(run, read_notes(run.place), 0, progress)
+    found = auditing.attacks_on(run, read_notes(run.place), 0, progress)
     blind = found[0].random
     errors = [one.error for one in found if one.random == blind]
     strongest = min((one for one in errors if one is not None), default=None)
@@ -208,19 +202,19 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
     rng = Streams(run.seed).numpy("attacked people")
     count = min(_PEOPLE, run.traces.people)
     people = np.sort(rng.choice(run.traces.people, count, replace=False))
-    traces = people_of(run.traces, people)
+    traces = auditing.people_of(run.traces, people)
     some = PseudoTraces(traces, np.ascontiguousarray(made.pseudo[:, :, people]))
     window = run.settings.model.window_slots
     claims = Candidates.of_pseudo(some, window)
     all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
-    places = Places(
+    places = auditing.Places(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        learnt=learn_attacks(run.experiment, made.copies, run.seed, progress),
+        learnt=auditing.learn_attacks(run.experiment, made.copies, run.seed, progress),
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)
-    found = [judged(one, claims, true, run.seed) for one in places.tried()]
+    found = [auditing.judged(one, claims, true, run.seed) for one in places.tried()]
     return {one.name: one.error for one in found} | {"random": found[0].random}
 
 

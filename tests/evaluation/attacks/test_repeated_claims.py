@@ -22,7 +22,7 @@ from epifalcon.evaluation.attacks.repeated_claims import (
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.mobility.clock import Clock
 from epifalcon.privacy.pseudo_traces import PseudoTraces
-from epifalcon.studies.place_attacks import rehearse
+from epifalcon.studies.auditing import rehearse
 from tests.evaluation.attacks import claims
 from tests.evaluation.attacks.test_recurrence import error
 from tests.oracles import set_lives

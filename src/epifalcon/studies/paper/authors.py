@@ -6,17 +6,8 @@ from dataclasses import replace
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.paper.noise import table_6
-from epifalcon.studies.study import (
-    EPSILON,
-    Against,
-    Cell,
-    Column,
-    Drawn,
-    Scale,
-    Study,
-    drawn,
-)
-from epifalcon.studies.towns import PAPER, SARS
+from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.towns import EPSILON, PAPER, SARS
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.studies.compare import curves_by_group, draw_comparison
-from epifalcon.studies.study import EPSILON, Against, Cell, Scale, Study
+from epifalcon.studies.study import Against, Cell, Scale, Study
 from epifalcon.studies.towns import (
+    EPSILON,
     EVERYBODYS,
     OMICRON,
     OTHER_DATA,

@@ -6,20 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from epifalcon.epidemic.outbreak import (
-    ASYMPTOMATIC,
-    EXPOSED,
-    RECOVERED,
-    SUSCEPTIBLE,
-    SYMPTOMATIC,
-    Outbreak,
-)
+from epifalcon.epidemic import outbreak as state
+from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.paper_values import STAGE_DAYS, STAGES
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import EPSILON, Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import EVERYBODYS, OMICRON, OTHER_DATA, PAPER, printed
+from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
+from epifalcon.studies.towns import (
+    EPSILON,
+    EVERYBODYS,
+    OMICRON,
+    OTHER_DATA,
+    PAPER,
+    printed,
+)
 from epifalcon.types import Plain
 
 _RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
@@ -61,12 +62,12 @@ def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
             continue
         outbreak = Outbreak.load(folder)
         counts = outbreak.counts_by_day()
-        ill = counts[:, ASYMPTOMATIC] + counts[:, SYMPTOMATIC]
+        ill = counts[:, state.ASYMPTOMATIC] + counts[:, state.SYMPTOMATIC]
         for name, values in (
-            ("susceptible", counts[:, SUSCEPTIBLE]),
-            ("exposed", counts[:, EXPOSED]),
+            ("susceptible", counts[:, state.SUSCEPTIBLE]),
+            ("exposed", counts[:, state.EXPOSED]),
             ("infectious", ill),
-            ("recovered", counts[:, RECOVERED]),
+            ("recovered", counts[:, state.RECOVERED]),
             ("new", outbreak.new_cases_by_day()),
         ):
             counted.setdefault(name, []).append(np.asarray(values).tolist())
