@@ -77,15 +77,13 @@ def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
     the parents it created, if they are still empty.
     """
     folder = Path(os.path.realpath(folder))
-    made: list[Path] = []
     path = folder.parent / f".{folder.name}.lock"
     busy = (
         f"{folder}: another process is working on this run; wait for it or choose "
         "another folder"
     )
-    try:
+    with store.parents_of(folder):
         with store.writing(folder, path):
-            store.make_parents(folder.parent, made)
             lock = _patient_lock(path, busy, monotonic() + patience)
         try:
             with store.writing(folder):
@@ -93,10 +91,6 @@ def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
             yield
         finally:
             lock.release(remove=True)
-    finally:
-        for parent in reversed(made):
-            with contextlib.suppress(OSError):
-                parent.rmdir()
 
 
 def _patient_lock(path: Path, busy: str, end: float) -> FileLock:

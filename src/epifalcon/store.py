@@ -101,27 +101,21 @@ def new_directory(
     """
     path = Path(os.path.realpath(path))
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    made: list[Path] = []
-    try:
-        with writing(path, scratch):
-            refuse_occupied(path, overwrite)
-            for given in inputs:
-                read = path if given is None else Path(os.path.realpath(given))
-                if given is not None and (read == path or path in read.parents):
-                    raise WriteError(
-                        f"{path}: holds {given}, which is being read; choose another "
-                        "folder"
-                    )
-            make_parents(path.parent, made)
+    with writing(path, scratch):
+        refuse_occupied(path, overwrite)
+    for given in inputs:
+        read = path if given is None else Path(os.path.realpath(given))
+        if given is not None and (read == path or path in read.parents):
+            raise WriteError(
+                f"{path}: holds {given}, which is being read; choose another folder"
+            )
+    with parents_of(path), writing(path, scratch):
+        try:
             scratch.mkdir()
             yield scratch
             _put_in_place(scratch, path)
-        made.clear()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        for parent in reversed(made):
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def clear_scratch(folder: Path, name: str | None = None) -> None:
@@ -292,14 +286,21 @@ def writing(*paths: Path) -> Iterator[None]:
         raise WriteError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def make_parents(folder: Path, made: list[Path]) -> None:
-    """Make ``folder`` and its missing parents; append each to ``made``."""
-    missing = [folder, *folder.parents]
-    missing = missing[: next(i for i, place in enumerate(missing) if place.exists())]
-    for place in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            place.mkdir()
-            made.append(place)
+@contextlib.contextmanager
+def parents_of(path: Path) -> Iterator[None]:
+    """Make the missing parents of ``path``; at the end remove them if still empty."""
+    made: list[Path] = []
+    try:
+        with writing(path):
+            for place in reversed([one for one in path.parents if not one.exists()]):
+                with contextlib.suppress(FileExistsError):
+                    place.mkdir()
+                    made.append(place)
+        yield
+    finally:
+        for place in reversed(made):
+            with contextlib.suppress(OSError):
+                place.rmdir()
 
 
 def _own_digest(manifest: Plain) -> str:

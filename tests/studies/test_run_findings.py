@@ -114,4 +114,4 @@ def test_equal_groups_show_what_one_bin_would_hide(tmp_path, people, groups):
         shares = [float(cells[3]) for cells in raw]
         np.testing.assert_allclose(shares, truth.reshape(10, 120).mean(axis=1))
         assert one.metrics.ece < 0.03 < 0.1 < one.metrics.ece_mass
-    assert f"equal groups {one.metrics.ece_mass:.3f}" in picture.alt
+    assert f"equal groups: HGNN {one.metrics.ece_mass:.3f}" in picture.caption

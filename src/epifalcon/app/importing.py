@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen
 
 if TYPE_CHECKING:
@@ -15,58 +14,30 @@ _Text = str | None
 
 
 def import_(
-    visits: Annotated[Path, typer.Option(help="CSV, Parquet or .npy file of visits.")],
-    kind: Annotated[str, typer.Option(help="pings, stays, checkins, cells or matrix.")],
-    out: Annotated[Path, typer.Option(help="Folder to write into.")],
-    tests: Annotated[
-        Path | None, typer.Option(help="CSV or Parquet file of person, time, result.")
-    ] = None,
-    columns: Annotated[
-        _Text,
-        typer.Option(help="Column names of the visits, e.g. person=user_id,time=ts."),
-    ] = None,
-    test_columns: Annotated[
-        _Text, typer.Option(help="Column names of the tests, e.g. result=outcome.")
-    ] = None,
-    regions: Annotated[
-        _Text, typer.Option(help="given, grid, h3, polygons or towers.")
-    ] = None,
-    cell_km: Annotated[
-        float | None, typer.Option(help="Side of a cell of the grid.")
-    ] = None,
-    h3_resolution: Annotated[
-        int | None, typer.Option(help="Resolution of H3 cells, 0 to 15.")
-    ] = None,
-    polygons: Annotated[_Text, typer.Option(help="GeoJSON file of areas.")] = None,
+    visits: Annotated[Path, option("CSV, Parquet or .npy file of visits.")],
+    kind: Annotated[str, option("pings, stays, checkins, cells or matrix.")],
+    out: Annotated[Path, option("Folder to write into.")],
+    tests: Annotated[Path | None, option("Table of person, time, result.")] = None,
+    columns: Annotated[_Text, option("Of visits, e.g. person=id,time=ts.")] = None,
+    test_columns: Annotated[_Text, option("Of tests, e.g. result=outcome.")] = None,
+    regions: Annotated[_Text, option("given, grid, h3, polygons or towers.")] = None,
+    cell_km: Annotated[float | None, option("Side of a cell of the grid.")] = None,
+    h3_resolution: Annotated[int | None, option("Of H3 cells, 0 to 15.")] = None,
+    polygons: Annotated[_Text, option("GeoJSON file of areas.")] = None,
     places: Annotated[
         _Text,
-        typer.Option(
-            "--places", "--towers", help="Table of places or towers: name, lat, lon."
-        ),
+        option("Table of places or towers: name, lat, lon.", "--places", "--towers"),
     ] = None,
-    place_columns: Annotated[
-        _Text,
-        typer.Option(help="Column names of that table, e.g. place=id,lat=y,lon=x."),
-    ] = None,
-    slot_hours: Annotated[
-        float | None, typer.Option(help="Length of a slot: a part of a day.")
-    ] = None,
-    start: Annotated[_Text, typer.Option(help="First day, e.g. 2020-03-01.")] = None,
-    days: Annotated[
-        int | None, typer.Option(help="Number of days from the first.")
-    ] = None,
-    timezone: Annotated[
-        _Text, typer.Option(help="The city's, e.g. Europe/Berlin.")
-    ] = None,
-    fill_gap_hours: Annotated[
-        float | None, typer.Option(help="Longest gap filled by staying.")
-    ] = None,
+    place_columns: Annotated[_Text, option("Of places, e.g. lat=y,lon=x.")] = None,
+    slot_hours: Annotated[float | None, option("Length of a slot.")] = None,
+    start: Annotated[_Text, option("First day, e.g. 2020-03-01.")] = None,
+    days: Annotated[int | None, option("Number of days from the first.")] = None,
+    timezone: Annotated[_Text, option("The city's, e.g. Europe/Berlin.")] = None,
+    fill_gap_hours: Annotated[float | None, option("Longest gap filled.")] = None,
     max_refused_share: Annotated[
-        float | None, typer.Option(help="More refused rows are an error.")
+        float | None, option("More refused rows are an error.")
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Any refused row is an error.")
-    ] = False,
+    strict: Annotated[bool, option("Any refused row is an error.", "--strict")] = False,
     overrides: options.Overrides = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,

@@ -1,9 +1,14 @@
 """Options that several commands share, so that one word means one thing everywhere."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+
+def option(text: str, *flags: str) -> Any:  # noqa: ANN401
+    """Return a Typer option with ``text`` as help."""
+    return typer.Option(*flags, help=text)
 
 
 def _load_own(files: list[Path] | None) -> list[Path]:
@@ -31,6 +36,11 @@ Overrides = Annotated[
         help="Override one setting, e.g. --set city.people=5000. May be repeated.",
     ),
 ]
+FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
+MethodOfRun = Annotated[
+    str | None,
+    typer.Option("--method", help="One of the run's methods (default: its own)."),
+]
 Seed = Annotated[
     int, typer.Option("--seed", help="Equal seeds and settings give equal results.")
 ]
@@ -53,9 +63,7 @@ Own = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        "--jobs", help="Processes at once, if memory allows; one a core unless told."
-    ),
+    option("Processes at once, if memory allows (default: one per core).", "--jobs"),
 ]
 Retry = Annotated[bool, typer.Option("--retry", help="Try again what failed before.")]
 Overwrite = Annotated[

@@ -2,11 +2,10 @@
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
 
@@ -15,29 +14,21 @@ if TYPE_CHECKING:
 
 
 def privacy(
-    sigma: Annotated[
-        float | None, typer.Option(help="Noise of each upload, as given.")
-    ] = None,
-    clip: Annotated[float, typer.Option(help="Largest L2 norm of an upload.")] = 0.1,
-    rounds: Annotated[int, typer.Option(help="Rounds of the whole run.")] = 500,
-    layers: Annotated[int, typer.Option(help="Uploads for a place in a round.")] = 2,
-    slots: Annotated[int, typer.Option(help="Slots of a person's whole trace.")] = 168,
-    slots_per_day: Annotated[int, typer.Option(help="Slots of a day.")] = 12,
-    delta: Annotated[float, typer.Option(help="Delta of the exact figures.")] = 1e-6,
-    paper_delta: Annotated[
-        float, typer.Option(help="Delta of the paper's formula.")
-    ] = 0.001,
-    relation: Annotated[
-        str, typer.Option(help="Neighbours: zero-out or replace.")
-    ] = "zero-out",
+    sigma: Annotated[float | None, option("Noise of each upload, as given.")] = None,
+    clip: Annotated[float, option("Largest L2 norm of an upload.")] = 0.1,
+    rounds: Annotated[int, option("Rounds of the whole run.")] = 500,
+    layers: Annotated[int, option("Uploads for a place in a round.")] = 2,
+    slots: Annotated[int, option("Slots of a person's whole trace.")] = 168,
+    slots_per_day: Annotated[int, option("Slots of a day.")] = 12,
+    delta: Annotated[float, option("Delta of the exact figures.")] = 1e-6,
+    paper_delta: Annotated[float, option("Delta of the paper's formula.")] = 0.001,
+    relation: Annotated[str, option("Neighbours: zero-out or replace.")] = "zero-out",
     target_epsilon: Annotated[
-        float | None, typer.Option(help="Find the sigma that keeps this.")
+        float | None, option("Find the sigma that keeps this.")
     ] = None,
-    unit: Annotated[
-        str, typer.Option(help="For whom: visit, day or person.")
-    ] = "person",
+    unit: Annotated[str, option("For whom: visit, day or person.")] = "person",
     check: Annotated[
-        bool, typer.Option("--check", help="Ask dp-accounting the same (seconds).")
+        bool, option("Ask dp-accounting the same (seconds).", "--check")
     ] = False,
     as_json: options.Json = False,
 ) -> None:
@@ -82,21 +73,18 @@ def privacy(
         told = ", ".join(f"{name.upper()} {value:.6g}" for name, value in found.items())
         exact = getattr(cost, unit)
         screen.say(f"One {unit}: {exact:.6g} here; dp-accounting: {told}.")
-    screen.figures(_figures(uploads, cost, found))
+    checked = {} if found is None else {"checked": found}
+    screen.figures(asdict(cost) | {"settings": asdict(uploads)} | checked)
 
 
 def _show(screen: Screen, uploads: "Uploads", cost: "Cost") -> None:
     from epifalcon.privacy.events import UNITS
     from epifalcon.reports import formats
 
-    rows = [
-        [
-            f"one {unit}",
-            f"{uploads.releases(unit):,}",
-            formats.epsilon(getattr(cost, unit)),
-        ]
-        for unit in UNITS
-    ]
+    rows = []
+    for unit in UNITS:
+        epsilon = formats.epsilon(getattr(cost, unit))
+        rows.append([f"one {unit}", f"{uploads.releases(unit):,}", epsilon])
     formula = f"the paper's formula, delta {uploads.paper_delta:g}"
     rows.append([formula, f"{uploads.rounds:,}", formats.epsilon(cost.paper_formula)])
     title = (
@@ -113,12 +101,3 @@ def _at_least(sigma: float) -> str:
         return told
     step = 10.0 ** (math.floor(math.log10(sigma)) - 4)
     return f"{float(told) + step:.5g}"
-
-
-def _figures(
-    uploads: "Uploads", cost: "Cost", checked: dict[str, float] | None
-) -> dict[str, Any]:
-    figures = asdict(cost) | {"settings": asdict(uploads)}
-    if checked is not None:
-        figures["checked"] = checked
-    return figures

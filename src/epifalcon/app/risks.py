@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
@@ -21,38 +22,28 @@ _SHOWN = 10
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Option(help="File to write, .csv or .parquet.")],
-    method: Annotated[
-        str | None, typer.Option(help="One of the run's methods; its own unless told.")
-    ] = None,
+    run: options.FinishedRun,
+    out: Annotated[Path, option("File to write, .csv or .parquet.")],
+    method: options.MethodOfRun = None,
     city: Annotated[
         Path | None,
-        typer.Option(
-            help="A folder made by epifalcon city, import or run: score its people, "
-            "new people or new days in the run's regions, instead of the run's own. "
+        option(
+            "A folder with a city in the run's regions: score its people instead. "
             "Needs a run with model.input=status, or one of falcon-field."
         ),
     ] = None,
     known: Annotated[
-        Path | None,
-        typer.Option(help="Folder of these people's test results. Needs --city."),
+        Path | None, option("Folder of these people's test results. Needs --city.")
     ] = None,
     traces: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of new people: person, day, hour, region. Instead of --city."
-        ),
+        Path | None, option("File of new people: person, day, hour, region.")
     ] = None,
     tests: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file of their tests: person, day, result. Needs --traces."
-        ),
+        Path | None, option("Tests of --traces: person, day, result.")
     ] = None,
     own: options.Own = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file if it exists.")
+        bool, option("Replace the file if it exists.", "--overwrite")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -178,41 +169,25 @@ def update(
         Path, typer.Argument(help="Folder that is kept between days; see --from.")
     ],
     traces: Annotated[
-        Path | None,
-        typer.Option(
-            help="The next day's visits: person, day, hour, region. Without it the "
-            "list is written again."
-        ),
+        Path | None, option("The next day's visits: person, day, hour, region.")
     ] = None,
     tests: Annotated[
-        Path | None,
-        typer.Option(
-            help="Tests that came in: person, day, result; of any day so far. Needs "
-            "--traces."
-        ),
+        Path | None, option("New tests of any day so far: person, day, result.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Write everybody's risk to this file, .csv or .parquet."),
+        Path | None, option("Write everybody's risk to this file, .csv or .parquet.")
     ] = None,
     run: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", help="Begin the state from this finished run of falcon-field."
-        ),
+        Path | None, option("Finished run of falcon-field to begin from.", "--from")
     ] = None,
     days: Annotated[
-        int | None,
-        typer.Option(
-            help="Days that can be thought of anew, 14 unless told. With --from."
-        ),
+        int | None, option("Days that are inferred again (default: 14).")
     ] = None,
     sweeps: Annotated[
-        int | None,
-        typer.Option(help="Exchanges after each day, 8 unless told. With --from."),
+        int | None, option("Exchanges after each day (default: 8). With --from.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the list if it exists.")
+        bool, option("Replace the list if it exists.", "--overwrite")
     ] = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -291,32 +266,18 @@ def update(
 
 def explain(
     run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a finished run, or a state of epifalcon update."
-        ),
+        Path, typer.Argument(help="Finished run, or a state of epifalcon update.")
     ],
     person: Annotated[
         str, typer.Argument(help="The person's name in the data, or number from 0.")
     ],
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="One of the run's methods, if the run's own is not falcon-field."
-        ),
-    ] = None,
+    method: options.MethodOfRun = None,
     with_tests: Annotated[
-        bool,
-        typer.Option(
-            "--with-tests",
-            help="Count the person's own tests; else they are left aside, as in the "
-            "list of a run. Those of a state always count, as in its list.",
-        ),
+        bool, option("Count the person's own tests, as a state does.", "--with-tests")
     ] = False,
     top: Annotated[int, typer.Option(help="How many exposures are shown.", min=1)] = 10,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder to write page, picture and numbers into."),
+        Path | None, option("Folder to write page, picture and numbers into.")
     ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -329,24 +290,18 @@ def explain(
     Example: epifalcon explain field 17
     """
     from epifalcon import store
+    from epifalcon.experiments import explaining as page
 
     if out is not None:
         store.refuse_occupied(out, overwrite=False)
     screen = Screen(json=json, quiet=quiet)
     found, listed = _explained(run, method, person, with_tests)
-    from epifalcon.experiments import explaining as page
-
     if out is not None:
         words = f"{' --with-tests' if with_tests else ''} --out {out}"
         page.write_page(out, found, f"epifalcon explain {run} {person}{words}", top)
     screen.figures({**found.as_plain(), "listed_risk": listed, "run": run, "out": out})
-    for sentence in page.sentences(found):
-        screen.say(sentence)
-    for line in page.day_lines(found):
-        screen.say(line)
-    table = page.exposure_table(found, top)
-    if table.rows:
-        screen.table(table.caption, table.columns, table.rows)
+    screen.say("\n".join([*page.sentences(found), *page.day_lines(found)]))
+    screen.tables([page.exposure_table(found, top)])
     screen.say(page.CAUTION)
     if out is not None:
         screen.say(f"Written to {out}.")

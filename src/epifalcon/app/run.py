@@ -8,50 +8,33 @@ from typing import Annotated, Any
 import typer
 
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen, resumable
 from epifalcon.errors import SettingsError
 
 
 def run(
-    out: Annotated[Path, typer.Option(help="Folder to write the run into.")],
+    out: Annotated[Path, option("Folder to write the run into.")],
     preset: options.Preset = None,
     city: options.City = None,
     known: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of test results (made by import or run): learn from them "
-            "instead of simulating an outbreak. Needs --city."
-        ),
+        Path | None, option("Test results to learn from, with --city: no simulation.")
     ] = None,
     method: Annotated[
-        str | None,
-        typer.Option(
-            help="Whose scores are the run's: falcon unless told. All names: epifalcon "
-            "methods."
-        ),
+        str | None, option("Method whose scores are the run's (default: falcon).")
     ] = None,
     mode: Annotated[
-        str | None,
-        typer.Option(
-            help="Privacy: off (default), paper (as published) or local (an exact "
-            "epsilon); of falcon-field off, sums or local."
-        ),
+        str | None, option("Privacy: off, paper, local, or sums (falcon-field).")
     ] = None,
     beside: Annotated[
-        list[str] | None,
-        typer.Option(help="Run this method too, on the same labels. May be repeated."),
+        list[str] | None, option("Another method on the same tests. May be repeated.")
     ] = None,
     overrides: options.Overrides = None,
     own: options.Own = None,
     seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Equal seeds and settings give equal results; 0 unless told."
-        ),
+        int | None, option("Equal seeds and settings give equal results (default: 0).")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run in --out, bit by bit.")
-    ] = False,
+    resume: Annotated[bool, option("Continue the run in --out.", "--resume")] = False,
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="Least time between two checkpoints.")
     ] = 10.0,
@@ -60,13 +43,11 @@ def run(
         typer.Option(
             min=1,
             metavar="PEOPLE",
-            help="Keep what a curious server sees of so many people, for epifalcon "
-            "audit.",
+            help="Record the server's view of so many people, for epifalcon audit.",
         ),
     ] = None,
     tensorboard: Annotated[
-        bool,
-        typer.Option("--tensorboard", help="Also write a log that TensorBoard reads."),
+        bool, option("Also write a log that TensorBoard reads.", "--tensorboard")
     ] = False,
     overwrite: options.Overwrite = False,
     as_json: options.Json = False,
@@ -118,8 +99,7 @@ def run(
     screen.figures({**finished_run.figures, "out": str(out)})
     for method, why in finished_run.figures.get("failed", {}).items():
         screen.note(f"{method} has no result: {why}")
-    for table in finished_run.tables:
-        screen.table(table.caption, table.columns, table.rows)
+    screen.tables(finished_run.tables)
     screen.say(f"Report: {out / 'report.html'}")
     following = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
     following += [word for one in own or () for word in ("--with", str(one))]

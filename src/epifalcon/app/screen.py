@@ -6,7 +6,7 @@ output and nothing else there; ``--quiet`` prints only errors.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from epifalcon.settings import json_text
 
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
+
+    from epifalcon.reports.tables import Table
 
 _PIPED = 120
 """Width of output that is not on a terminal."""
@@ -72,6 +74,12 @@ class Screen:
     def warn(self, text: str) -> None:
         """Print a failure on standard error, even with --quiet."""
         sys.stderr.write(f"epifalcon: {text}\n")
+
+    def tables(self, tables: Iterable["Table"]) -> None:
+        """Print tables that have rows."""
+        for one in tables:
+            if one.rows:
+                self.table(one.caption, one.columns, one.rows)
 
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]

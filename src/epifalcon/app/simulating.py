@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen
 
 
 def city(
-    out: Annotated[Path, typer.Option(help="Folder to write the city into.")],
+    out: Annotated[Path, option("Folder to write the city into.")],
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     seed: options.Seed = 0,
@@ -124,9 +125,7 @@ def inspect(
     preset: options.Preset = None,
     overrides: options.Overrides = None,
     seed: options.Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the picture into this folder.")
-    ] = None,
+    out: Annotated[Path | None, option("Write the picture into this folder.")] = None,
     overwrite: options.Overwrite = False,
     json: options.Json = False,
     quiet: options.Quiet = False,

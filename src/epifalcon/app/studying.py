@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epifalcon.app import options
+from epifalcon.app.options import option
 from epifalcon.app.screen import Screen, resumable
 from epifalcon.errors import EpifalconError
 
@@ -23,13 +24,13 @@ _RESULTS = Path("results")
 
 
 def compare(
-    out: Annotated[Path, typer.Option(help="Folder of the comparison, new or begun.")],
+    out: Annotated[Path, option("Folder of the comparison, new or begun.")],
     preset: options.Preset = None,
     methods: Annotated[
-        str, typer.Option(help="all, or names between commas (see: epifalcon methods).")
+        str, option("all, or names between commas (see: epifalcon methods).")
     ] = "all",
-    seeds: Annotated[int, typer.Option(help="How many cities and outbreaks.")] = 5,
-    first_seed: Annotated[int, typer.Option(help="Of the seeds.")] = 0,
+    seeds: Annotated[int, option("How many cities and outbreaks.")] = 5,
+    first_seed: Annotated[int, option("Of the seeds.")] = 0,
     jobs: options.Jobs = None,
     retry: options.Retry = False,
     overrides: options.Overrides = None,
@@ -80,8 +81,7 @@ def _show(
 
     said = findings(result)
     screen.figures({**result, "reading": said, "out": place})
-    for table in screen_tables(planned.study, result):
-        screen.table(table.caption, table.columns, table.rows)
+    screen.tables(screen_tables(planned.study, result))
     for sentence in said:
         screen.say(f"- {sentence}")
     for note in result["notes"]:
@@ -122,37 +122,23 @@ def list_(as_json: options.Json = False) -> None:
 def run(
     name: Annotated[str, typer.Argument(help="One of: epifalcon study list.")],
     scale: Annotated[
-        str,
-        typer.Option(
-            help="hamlet (2,000 people, minutes) or full (the paper's sizes)."
-        ),
+        str, option("hamlet (2,000 people, minutes) or full (the paper's sizes).")
     ] = "full",
     seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="How many cities and outbreaks; the study's own number unless told."
-        ),
+        int | None, option("How many cities and outbreaks (default: the study's).")
     ] = None,
     methods: Annotated[
-        str | None,
-        typer.Option(help="Only these of the study's methods, names between commas."),
+        str | None, option("Only these of the study's methods, names between commas.")
     ] = None,
     cell: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Only this setting of the study, by its label; more than one is fine."
-        ),
+        list[str] | None, option("Only the cell of this label. May be repeated.")
     ] = None,
     jobs: options.Jobs = None,
     work: Annotated[
-        Path, typer.Option(help="Folder that keeps the runs, for all studies.")
+        Path, option("Folder that keeps the runs, for all studies.")
     ] = _WORK,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of tables and figures: results/NAME unless told; in the work "
-            "folder at scale hamlet, or with --methods or --cell."
-        ),
+        Path | None, option("Folder of tables and figures (default: results/NAME).")
     ] = None,
     retry: options.Retry = False,
     as_json: options.Json = False,
@@ -202,14 +188,10 @@ def run(
 
 @app.command()
 def report(
-    results: Annotated[
-        Path, typer.Option(help="Folder that holds finished studies.")
-    ] = _RESULTS,
+    results: Annotated[Path, option("Folder that holds finished studies.")] = _RESULTS,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="HTML file to write; studies.html in that folder unless told."
-        ),
+        option("HTML file to write; studies.html in that folder unless told."),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -147,10 +147,7 @@ class Experiment:
 
     @classmethod
     def load(
-        cls,
-        source: str,
-        overrides: Sequence[str] = (),
-        options: Plain | None = None,
+        cls, source: str, overrides: Sequence[str] = (), options: Plain | None = None
     ) -> "Experiment":
         """Return the experiment of a preset name or TOML path.
 
@@ -165,10 +162,7 @@ class Experiment:
 
     @classmethod
     def of(
-        cls,
-        values: Plain,
-        overrides: Sequence[str] = (),
-        options: Plain | None = None,
+        cls, values: Plain, overrides: Sequence[str] = (), options: Plain | None = None
     ) -> "Experiment":
         """Return the experiment of plain settings, ``options`` and ``overrides``."""
         values = _merged(_with_pathogen_table(values), options or {})

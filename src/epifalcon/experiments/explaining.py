@@ -279,7 +279,7 @@ def write_plot(folder: Path, found: Explanation) -> Picture:
     rows = zip(names, shares, strict=True)
     write_csv(path.with_suffix(".csv"), ["day", "share"], rows)
     caption = "Share of the risk by day; the grey bar is from before the first day."
-    return Picture(path, caption, f"Bars by day. {_when(found)}")
+    return Picture(path, caption)
 
 
 def parts(

@@ -43,9 +43,6 @@ from epifalcon.streams import Streams
 from epifalcon.types import UNKNOWN
 
 _PARAMETER = "parameter/"
-# FNV-1a takes in the regions one by one; splitmix64's end spreads the bits.
-_OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
-_SPREAD = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +112,13 @@ class Newcomers:
 
         A hash of the person's own trace, so independent of all others and of tests.
         """
-        start = Streams(seed).seed_for("folds of new people")
-        found = np.full(self.traces.people, start ^ _OFFSET, np.uint64)
-        for regions in self.traces.by_slot:
-            found ^= (regions + 2).astype(np.uint64)
-            found *= np.uint64(_PRIME)
-        for shift, factor in _SPREAD:
-            found ^= found >> np.uint64(shift)
-            found *= np.uint64(factor)
-        fold = (found % np.uint64(count)).astype(np.int64)
-        return np.where(self.known.tested, fold, -1)
+        key = Streams(seed).seed_for("folds of new people").to_bytes(8)
+        fold = np.full(self.traces.people, -1)
+        for person in np.flatnonzero(self.known.tested):
+            trace = self.traces.by_slot[:, person].tobytes()
+            digest = hashlib.blake2b(trace, digest_size=8, key=key).digest()
+            fold[person] = int.from_bytes(digest) % count
+        return fold
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,31 +198,34 @@ def _require_days(clock: Clock, of_run: Clock) -> None:
 
 def require_inductive(run: FinishedRun) -> None:
     """Raise ``SettingsError`` where the run's model cannot tell of other people."""
-    told = f"{run.folder}: {run.method}"
-    if entry(run.method).stores_state:
+    listed, settings = entry(run.method), run.settings
+    if listed.stores_state:
         return
-    if not entry(run.method).trains_in_rounds:
-        raise SettingsError(
-            f"{told} scores the people of its own run alone: run it on others with "
+    cases, why = settings.macro_cases, ""
+    if not listed.trains_in_rounds:
+        why = (
+            "scores the people of its own run alone: run it on others with "
             f"epifalcon run --method {run.method} --city CITY --known KNOWN"
         )
-    if run.settings.model.input != "status":
-        raise SettingsError(
-            f"{told} was trained with model.input={run.settings.model.input!r}, a row "
-            "for each person of the training: to score new people, train with "
-            "--set model.input=status"
+    elif settings.model.input != "status":
+        why = (
+            f"was trained with model.input={settings.model.input!r}, a row for each "
+            "person of the training: to score new people, train with --set "
+            "model.input=status"
         )
-    if run.settings.macro_cases == "all":
-        raise SettingsError(
-            f"{told} was trained with region.macro_cases='all', everybody's cases, "
-            "hidden ones too, which nobody can know of new people: train with "
+    elif cases == "all":
+        why = (
+            "was trained with region.macro_cases='all', everybody's cases, hidden ones "
+            "too, which nobody can know of new people: train with "
             "region.macro_cases=reported or none"
         )
-    if run.settings.macro_cases != "none" and run.settings.region.network.kind == "gru":
-        raise SettingsError(
-            f"{told} was trained with region.network.kind='gru', which is not stored "
-            "with a run: to score new people, train with region.network.kind=dcrnn"
+    elif cases != "none" and settings.region.network.kind == "gru":
+        why = (
+            "was trained with region.network.kind='gru', which is not stored with a "
+            "run: to score new people, train with region.network.kind=dcrnn"
         )
+    if why:
+        raise SettingsError(f"{run.folder}: {run.method} {why}")
 
 
 def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:

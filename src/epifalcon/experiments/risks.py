@@ -139,20 +139,10 @@ def require_writable(path: Path, *, overwrite: bool = False) -> None:
 
 @contextlib.contextmanager
 def _scratch(path: Path) -> Iterator[Path]:
-    """Yield a new file beside ``path``; remove it, and folders made for it, at the end.
-
-    Renaming it to ``path`` preserves both.
-    """
+    """Yield a new file beside ``path``, which is removed at the end unless renamed."""
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
-    made: list[Path] = []
-    try:
-        with store.writing(path, scratch):
-            store.make_parents(path.parent, made)
+    with store.parents_of(path), store.writing(path, scratch):
+        try:
             yield scratch
-    finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        for parent in reversed(made):
-            # Goes only if it is empty.
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+        finally:
+            scratch.unlink(missing_ok=True)

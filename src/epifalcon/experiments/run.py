@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from epifalcon import store
 from epifalcon.epidemic.known import Known, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
@@ -150,9 +152,9 @@ def _begin(
         except DataError as error:
             raise DataError(f"{tests}: {error}") from None
     reported = prepared.reported(seed, progress)
-    begun = Begun(
-        out, prepared, seed, reported, known, epidemic, run_methods.threads_now()
-    )
+    # The number of threads decides the last bits of sums.
+    threads = torch.get_num_threads()
+    begun = Begun(out, prepared, seed, reported, known, epidemic, threads)
     run_methods.require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[city, tests])
     return begun

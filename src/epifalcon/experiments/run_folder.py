@@ -25,12 +25,7 @@ from epifalcon.epidemic.hidden import Hidden
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.errors import (
-    CorruptFileError,
-    DataError,
-    EpifalconError,
-    SettingsError,
-)
+from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import Curve, dep
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.risks import Risks

@@ -13,12 +13,7 @@ import torch
 
 from epifalcon import store
 from epifalcon.epidemic.cases import all_cases
-from epifalcon.errors import (
-    CorruptFileError,
-    SettingsError,
-    StoppedError,
-    WriteError,
-)
+from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
 from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
@@ -177,7 +172,7 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
     with store.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         store.clear_scratch(folder)
-    with threads(begun.threads or threads_now()):
+    with threads(begun.threads or torch.get_num_threads()):
         scores, seconds = _fit(begun, method, folder, listeners)
     outcome = Outcome(
         method=method,
@@ -209,11 +204,6 @@ def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Fail
         return failed
     (place / FAILED).unlink(missing_ok=True)
     return outcome
-
-
-def threads_now() -> int:
-    """Return the number of torch's threads, which decides the last bits of sums."""
-    return torch.get_num_threads()
 
 
 def require_possible(begun: Begun) -> None:
@@ -260,11 +250,9 @@ def _fit(
     require_same(place, begun.origin, exact=False)
     record = store.read(place, PREDICTION)
     arrays = {name: np.array(one) for name, one in record.arrays.items()}
-    if "probability" not in arrays:
-        raise CorruptFileError(f"{place}: the record lacks 'probability'")
-    scores = Scores(
-        arrays.pop("probability"), **arrays, diagnostics=record.meta["told"]
-    )
+    arrays["risk"] = np.array(record.arrays["probability"])
+    del arrays["probability"]
+    scores = Scores(**arrays, diagnostics=record.meta["told"])
     return scores, record.meta["seconds"]
 
 

@@ -66,8 +66,8 @@ def write_epidemic_curve(
     drawn = {
         name: counts[:, :, state] for state, name in enumerate(_DRAWN_STATES, start=1)
     }
-    infected = f"{1 - spared / people:.1%} infected by day {days}"
-    figure = epidemic_curve(drawn, new_cases, f"{title}: {infected}")
+    title += f": {1 - spared / people:.1%} infected by day {days}"
+    figure = epidemic_curve(drawn, new_cases, title)
     rows = [
         [day + 1, *np.median(counts[:, day], axis=0), np.median(new_cases[:, day])]
         for day in range(days)
@@ -78,7 +78,6 @@ def write_epidemic_curve(
         "People in each state at the end of each day, and new infections below, "
         "without the people with whom the outbreak began. Susceptible people "
         f"({spared:,.0f} of {people:,} at the end) are in the CSV only.",
-        f"Epidemic curve: {infected}.",
     )
 
 
@@ -112,9 +111,8 @@ def write_precision_recall(
     return Picture(
         save(folder, "precision-recall", figure, columns, rows),
         "Precision against recall on hidden people; higher is better. The dotted line "
-        "is the recall that would end the epidemic; the precision there is DEP. The "
-        "grey line is chance.",
-        f"Precision-recall curves. Precision at recall {recall:.2f}: {reached}.",
+        "is the recall that would end the epidemic; the precision there is DEP: "
+        f"{reached}. The grey line is chance.",
     )
 
 
@@ -141,18 +139,15 @@ def write_reliability(
         for risk, infected, people in found.T
         if people
     ]
-    listed = "; ".join(
-        f"{one.title}: calibration error in equal groups {one.metrics.ece_mass:.3f}"
-        for one in drawn
-    )
+    listed = "; ".join(f"{one.title} {one.metrics.ece_mass:.3f}" for one in drawn)
     return Picture(
         save(folder, "reliability", figure, columns, rows),
         "Infected share of hidden people against predicted risk: on the diagonal, 20 "
         f"of 100 people with a risk of 20 % are infected. Each point is one of "
         f"{_GROUPS} groups of equally many people, or fewer groups if they would have "
         f"fewer than {_LEAST_IN_GROUP} people. Platt and isotonic: recalibrated on "
-        "masked people, who were tested but whose results were withheld.",
-        f"Reliability diagrams. {listed}.",
+        "masked people, who were tested but whose results were withheld. Calibration "
+        f"error in equal groups: {listed}.",
         wide=plot_style.is_wide(figure),
     )
 
@@ -203,7 +198,6 @@ def write_training(folder: Path, outcomes: Sequence[Outcome]) -> Picture | None:
         "Loss on tested people and AUC on validation people, who were tested but held "
         "back; if the round was selected on test people, on these. The dot is the "
         f"selected round. {best_rounds}. The AUC of few people is uncertain.",
-        f"Training curves. {best_rounds}.",
         wide=True,
     )
 
@@ -281,7 +275,6 @@ def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | 
         path,
         f"{what}. Each region's mean is shrunk to the city's, as if {_PRIOR_PEOPLE} "
         f"average people lived there too; a region without any is {empty}.{agreement}",
-        f"Map of regions. {what}.{agreement}",
         wide=found is not None,
     )
 

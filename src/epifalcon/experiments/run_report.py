@@ -31,17 +31,6 @@ from epifalcon.reports.page import Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table, write_csv
 from epifalcon.settings import json_text
 
-_MODES = {
-    "off": "Privacy is off: rows, gradients and places leave as they are.",
-    "paper": "Privacy as the paper publishes it: clipped and noised uploads, places "
-    "hidden among pseudo places; its true cost is on the privacy card.",
-    "local": "Privacy in local mode: the noise is set so that all noised channels "
-    "together have the requested epsilon.",
-}
-_PROGRAM = (
-    "Clip and noise are, at least in part, those of the authors' program: nothing "
-    "bounds what uploads reveal about a person, and no epsilon exists."
-)
 _GLOSSARY = (
     *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
     *("Platt, isotonic", "epsilon", "s"),
@@ -241,12 +230,11 @@ def _write_tables(folder: Path, results: RunResults) -> None:
 
 
 def _terminal_tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    tables = (
+    return [
         run_tables.methods_table(outcomes, TERMINAL_METRICS),
         run_tables.privacy_table(outcomes),
         run_tables.forecast_table(outcomes),
-    )
-    return [table for table in tables if table.rows]
+    ]
 
 
 def _headline(results: RunResults) -> list[tuple[str, str]]:
@@ -296,8 +284,7 @@ def _what(results: RunResults) -> list[Part]:
         f"{positive:,} of them positive. Methods know these results and where people "
         "have been; what else they know is in the table."
     )
-    said = [city, _disease(results), tests, _mode(results)]
-    shown: list[Part] = [Text([one for one in said if one])]
+    shown: list[Part] = [Text([city, _disease(results), tests])]
     if warnings := concerns(known, begun.reported):
         shown.append(Text(warnings, "note"))
     rows = []
@@ -345,16 +332,6 @@ def _disease(results: RunResults) -> str:
         f"{len(begun.epidemic.labels.hidden):,} people not tested are hidden: methods "
         "are evaluated on their true state."
     )
-
-
-def _mode(results: RunResults) -> str:
-    listed = [entry(one.method) for one in results.outcomes]
-    if not any(one.trains_in_rounds and one.takes_privacy for one in listed):
-        return ""
-    privacy = results.begun.prepared.experiment.privacy
-    if privacy.mode != "off" and not privacy.is_published:
-        return _PROGRAM
-    return _MODES[privacy.mode]
 
 
 def _results(results: RunResults) -> list[Part]:

@@ -40,15 +40,10 @@ def require_free(out: Path, planned: Planned) -> None:
     """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
     manifest = store.occupant(out, _KIND)
     if manifest is None:
-        # Try to write beside it, then remove all that was made.
-        trial, made = out.with_name(f".{out.name}.trial"), list[Path]()
-        with store.writing(out, trial):
-            try:
-                store.make_parents(trial, made)
-            finally:
-                for place in reversed(made):
-                    place.rmdir()
-        return
+        # Try to write beside it; what was made is removed.
+        trial = out.with_name(f".{out.name}.trial")
+        with store.writing(out, trial), store.parents_of(trial / "file"):
+            return
     meta = manifest["meta"]
     if (meta["study"], meta["scale"]) != (planned.study.name, planned.scale):
         raise WriteError(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from epifalcon.experiments.run_folder import CALIBRATED, SCALINGS, TRAINING
 from epifalcon.methods.registry import entry, names
@@ -64,31 +64,37 @@ def as_csv(study: Study, result: Plain) -> str:
     figures = _keys(row["figures"] for row in rows)
     printed = _keys(row["published"] or {} for row in rows)
     against = _keys(row["differences"] for row in rows)
-    head = ["study", "scale", "group", "cell", *facts, "method", "title", "protocol"]
-    head += [f"{name}_{end}" for name in (*study.metrics, *figures) for end in _ENDS]
-    head += [f"{name}_paper" for name in printed]
-    head += [
-        f"{metric}_minus_{one}_{end}"
-        for one in against
-        for metric in study.metrics
-        for end in _DIFFERENCE
+    lines = [
+        {
+            "study": result["study"],
+            "scale": result["scale"],
+            "group": row["group"],
+            "cell": row["cell"],
+            **{name: row["facts"].get(name) for name in facts},
+            **{name: row[name] for name in ("method", "title", "protocol")},
+            **_ends(row["metrics"], study.metrics),
+            **_ends(row["figures"], figures),
+            **{f"{name}_paper": (row["published"] or {}).get(name) for name in printed},
+            **{
+                f"{metric}_minus_{one}_{end}": gaps.get(metric, {}).get(end)
+                for one in against
+                for gaps in [row["differences"].get(one, {})]
+                for metric in study.metrics
+                for end in _DIFFERENCE
+            },
+            **_training(row),
+            "seeds": len(row["seeds"]),
+            "failed": row["failed"],
+        }
+        for row in rows
     ]
-    lines = []
-    for row in rows:
-        cells: list[Any] = [result["study"], result["scale"], row["group"], row["cell"]]
-        cells += [row["facts"].get(name) for name in facts]
-        cells += [row["method"], row["title"], row["protocol"]]
-        cells += [row["metrics"][name][end] for name in study.metrics for end in _ENDS]
-        cells += [
-            row["figures"].get(name, {}).get(end) for name in figures for end in _ENDS
-        ]
-        cells += [(row["published"] or {}).get(name) for name in printed]
-        for one in against:
-            for metric in study.metrics:
-                gap = row["differences"].get(one, {}).get(metric, {})
-                cells += [gap.get(end) for end in _DIFFERENCE]
-        lines.append([*cells, *_training(row), len(row["seeds"]), row["failed"]])
-    return csv_text([*head, *TRAINING, "seeds", "failed"], lines)
+    return csv_text(_keys(lines), [list(line.values()) for line in lines])
+
+
+def _ends(part: Plain, names: Iterable[str]) -> dict[str, float | None]:
+    return {
+        f"{name}_{end}": part.get(name, {}).get(end) for name in names for end in _ENDS
+    }
 
 
 def as_markdown(study: Study, result: Plain, said: Sequence[str] = ()) -> str:
@@ -375,12 +381,12 @@ def _keys(parts: Iterable[Plain]) -> list[str]:
     return list(dict.fromkeys(key for part in parts for key in part))
 
 
-def _training(row: Plain) -> list[str]:
+def _training(row: Plain) -> dict[str, str]:
     """Return ``TRAINING`` of a row as CSV cells; values of seeds are spaced apart."""
-    cells = []
+    cells = {}
     for name in TRAINING:
         # Tables written before these columns existed lack them.
         value = row.get(name)
         values = value if isinstance(value, list) else [value]
-        cells.append("" if value is None else " ".join(map(json.dumps, values)))
+        cells[name] = "" if value is None else " ".join(map(json.dumps, values))
     return cells
