@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
@@ -26,7 +25,7 @@ from epifalcon.experiments.simulation import REPORTED, city_folder
 from epifalcon.federation import preparing, training
 from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.client import Cohort
-from epifalcon.federation.engine import EngineState, VectorisedEngine
+from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import Division, Household, cohort_of
 from epifalcon.locks import alone
@@ -153,7 +152,14 @@ def score(
         seed, spent = _pay(run, plan, cohort)
     # With a ledger of its own: it lives for this one pass, which is paid for.
     engine = VectorisedEngine(cohort, settings.model, plan, seed)
-    engine.restore(_with_parameters(engine.state(), trained))
+    fresh = engine.state()
+    tensors = {
+        name: one
+        for held, parameters in ((fresh.tensors, False), (trained, True))
+        for name, one in held.items()
+        if name.startswith(_PARAMETER) == parameters
+    }
+    engine.restore(replace(fresh, tensors=tensors))
     risks = Risks(engine.scores(fresh=True), newcomers.known.status, traces.names)
     return Scored(run.method, risks, spent)
 
@@ -254,19 +260,6 @@ def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohor
         around = replace(around, states=np.stack(states), scaling=features.scaling)
     rng = RunSeeds(run.seed).pseudo(0)
     return cohort_of(home, division, settings, around, rng, progress)
-
-
-def _with_parameters(fresh: EngineState, trained: dict[str, Tensor]) -> EngineState:
-    """The state of a new engine with the parameters of a trained one."""
-    tensors = {
-        name: one
-        for name, one in fresh.tensors.items()
-        if not name.startswith(_PARAMETER)
-    }
-    tensors |= {
-        name: one for name, one in trained.items() if name.startswith(_PARAMETER)
-    }
-    return replace(fresh, tensors=tensors)
 
 
 def _pay(

@@ -21,6 +21,7 @@ from epifalcon.experiments.run_folder import (
     begin,
     finished,
     open_run,
+    require_settings,
     tests_folder,
 )
 from epifalcon.experiments.run_methods import Listeners, run_guest, run_method
@@ -29,7 +30,7 @@ from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epi
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, first_difference
+from epifalcon.settings import as_plain
 
 _log = logging.getLogger(__name__)
 
@@ -183,12 +184,7 @@ def _resume(
     if experiment is not None:
         if city is not None:
             experiment = replace(experiment, city=mine.city)
-        found = first_difference(as_plain(mine), as_plain(experiment))
-        if found is not None:
-            key, then, now = found
-            raise SettingsError(
-                f"{out}: was begun with {key}={then!r}, it cannot go on with {now!r}"
-            )
+        require_settings(out, as_plain(mine), experiment)
     return begun
 
 

@@ -33,7 +33,7 @@ from epifalcon.experiments.simulation import CITY, REPORTED, Epidemic, Prepared
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
-from epifalcon.settings import json_text
+from epifalcon.settings import as_plain, first_difference, json_text
 from epifalcon.types import Floats, Plain
 
 _log = logging.getLogger(__name__)
@@ -118,6 +118,16 @@ def begin(
         (scratch / SETTINGS).write_text(text, encoding="utf-8")
         meta = {**_meta(begun), "finished": False, "grows": _LATER}
         store.write_manifest(scratch, KIND, meta=meta, origin=begun.origin)
+
+
+def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
+    """Raise ``SettingsError`` unless ``folder`` was begun with these settings."""
+    found = first_difference(stored, as_plain(experiment))
+    if found is not None:
+        key, before, now = found
+        raise SettingsError(
+            f"{folder}: was begun with {key}={before!r}, it cannot go on with {now!r}"
+        )
 
 
 def tests_folder(folder: Path) -> Path:
@@ -406,6 +416,11 @@ class Followed:
 
     values: Mapping[str, float | None]
     cpu_seconds: float
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The values, and what they cost."""
+        return {**self.values, "follow_up_cpu_seconds": self.cpu_seconds}
 
     def save(self, folder: Path) -> None:
         """Write ``found.json`` into ``folder``."""

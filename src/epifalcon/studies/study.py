@@ -20,9 +20,14 @@ from epifalcon import store
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-from epifalcon.experiments.run_folder import COMPARISON, METHODS, SETTINGS
+from epifalcon.experiments.run_folder import (
+    COMPARISON,
+    METHODS,
+    SETTINGS,
+    require_settings,
+)
 from epifalcon.methods.registry import entry, names
-from epifalcon.settings import as_plain, fingerprint, first_difference, unknown_name
+from epifalcon.settings import as_plain, fingerprint, unknown_name
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
@@ -310,13 +315,7 @@ def plan_comparison(
         str(folder / SETTINGS) if stored else name, list(overrides)
     )
     if begun is not None:
-        found = first_difference(begun["settings"], as_plain(experiment))
-        if found is not None:
-            key, before, now = found
-            raise SettingsError(
-                f"{folder}: was begun with {key}={before!r}, it cannot go on with "
-                f"{now!r}"
-            )
+        require_settings(folder, begun["settings"], experiment)
         name, overrides = begun["meta"]["name"], tuple(begun["meta"]["overrides"])
     numbers = tuple(range(first_seed, first_seed + seeds))
     return Plan(folder, name, experiment, chosen, numbers, sources, overrides)

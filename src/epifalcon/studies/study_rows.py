@@ -46,7 +46,8 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
     _add_differences(planned, rows)
     if study.ranked:
         order = list(dict.fromkeys(row["group"] for row in rows))
-        rows.sort(key=lambda row: (order.index(row["group"]), *_rank(row)))
+        rows.sort(key=lambda row: -(row["metrics"]["auc"]["mean"] or -1.0))
+        rows.sort(key=lambda row: order.index(row["group"]))
     return {
         "study": study.name,
         "title": study.title,
@@ -88,7 +89,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
             "hidden_people": one.metrics["people"],
             **one.training,
             **_spent(plan, seed, method),
-            **_after(after[seed]),
+            **(found.figures if isinstance(found := after[seed], Followed) else {}),
         }
         for seed, one in done.items()
     ]
@@ -164,12 +165,6 @@ def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
     return found
 
 
-def _after(followed: Followed | Failed | None) -> dict[str, float | None]:
-    if not isinstance(followed, Followed):
-        return {}
-    return {**followed.values, "follow_up_cpu_seconds": followed.cpu_seconds}
-
-
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
     return interval(over_seeds([one.get(name) for one in flat]))
 
@@ -236,11 +231,6 @@ def _leaks(planned: Planned, rows: Sequence[Plain]) -> list[str]:
                     "look for a leak of hidden labels"
                 )
     return notes
-
-
-def _rank(row: Plain) -> tuple[bool, float]:
-    auc = row["metrics"]["auc"]["mean"]
-    return auc is None, 0.0 if auc is None else -auc
 
 
 def _failures(rows: Sequence[Plain]) -> list[str]:
