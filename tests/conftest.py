@@ -1,4 +1,6 @@
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,18 @@ def stored_page(request):
 
     update = request.config.getoption("--update")
     return lambda page, name: stored.check(page, name, update)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A user's file of methods, in a folder of its own; forgotten afterwards."""
+    from epifalcon.methods import registry
+
+    for table in ("_ENTRIES", "_OWN"):
+        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    (tmp_path / "mine").mkdir()
+    source = Path(__file__).parent / "studies" / "own_methods.py"
+    return Path(shutil.copy(source, tmp_path / "mine"))
 
 
 def turn(path):

@@ -235,8 +235,6 @@ def test_the_reader_sees_what_is_wrong(tmp_path):
     ]
     found = [wrong_words(words) for words in invocations(page)]
     assert found == [["nonsense"], ["--wrong"]]
-    assert [taken(one) for one in ("model.width=8", "privacy.upload_sigma=.1")] == [
-        True,
-        True,
-    ]
+    good = ("model.width=8", "privacy.upload_sigma=.1")
+    assert [taken(one) for one in good] == [True] * 2
     assert [taken(one) for one in ("model.widht=8", "model.width=-1")] == [False] * 2

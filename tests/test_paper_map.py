@@ -53,24 +53,6 @@ def test_the_paper_map_has_every_equation_and_line_of_the_algorithms():
         assert lines == list(range(1, last + 1)), name
 
 
-def test_the_map_of_the_paper_sees_what_is_wrong(tmp_path):
-    page = tmp_path / "map.md"
-    page.write_text(
-        "| paper | function | test |\n| --- | --- | --- |\n"
-        "| good | `checks.whole` | `tests/test_docs.py::test_every_path_named_exists` "
-        "|\n| field | `epidemic.pathogen.Pathogen.beta` | not yet |\n"
-        "| gone | `checks.hole` | `tests/test_docs.py::test_gone` |\n"
-        "| silent | whole | `tests/test_docs.py` |\n",
-        encoding="utf-8",
-    )
-    assert wrong_rows(page) == [
-        "`checks.hole`",
-        "`tests/test_docs.py::test_gone`",
-        "whole",
-        "`tests/test_docs.py`",
-    ]
-
-
 def test_the_defaults_are_the_papers():
     made = Experiment()
     model, privacy = made.model, made.privacy

@@ -16,11 +16,7 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest import ImportSettings, ReadSettings
 from epifalcon.mobility.reporting import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
-from epifalcon.models.settings import (
-    DcrnnSettings,
-    FalconSettings,
-    TrainingSettings,
-)
+from epifalcon.models.settings import DcrnnSettings, FalconSettings, TrainingSettings
 from epifalcon.settings import build
 
 NAN, INF = float("nan"), float("inf")

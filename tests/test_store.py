@@ -49,14 +49,6 @@ def test_what_is_written_is_read_back(tmp_path):
     assert {"python", "numpy", "epifalcon"} <= stored.origin.versions.keys()
 
 
-def test_equal_records_are_equal_files(tmp_path):
-    write_record(tmp_path / "one")
-    write_record(tmp_path / "two")
-    for name in files_in(tmp_path / "one"):
-        one, two = tmp_path / "one" / name, tmp_path / "two" / name
-        assert one.read_bytes() == two.read_bytes()
-
-
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_any_flipped_bit_and_any_cut_is_noticed(tmp_path_factory, data):
@@ -134,17 +126,6 @@ def test_pickled_content_is_neither_written_nor_read(tmp_path):
     store.write_manifest(tmp_path, "thing", meta={}, origin=Origin())
     with pytest.raises(CorruptFileError, match=r"a\.npy"):
         store.read(tmp_path, "thing")
-
-
-def test_a_new_directory_appears_whole(tmp_path):
-    out = tmp_path / "a" / "b" / "out"
-    out.mkdir(parents=True)
-    with new_directory(out) as scratch:
-        assert not files_in(out)
-        write_record(scratch)
-    assert files_in(tmp_path / "a" / "b") >= {"out", "out/manifest.json"}
-    assert {entry.name for entry in out.parent.iterdir()} == {"out"}
-    store.read(out, "thing")
 
 
 @pytest.mark.parametrize("error", [DataError("bad"), KeyboardInterrupt(), OSError(5)])

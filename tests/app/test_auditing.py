@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from epifalcon.evaluation.attacks import upload_recorder
 from epifalcon.evaluation.audit import field_canaries, releases
 from epifalcon.studies import auditing
 from tests.app.conftest import QUICK, TINY
@@ -145,17 +144,6 @@ def test_a_claim_that_canaries_contradict_ends_with_code_4(
     assert "upload/0" in said.err
     # The evidence is kept.
     assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_notes_of_another_version(epifalcon, run_town, tmp_path, monkeypatch):
-    monkeypatch.setattr(upload_recorder, "_SCHEMA", 99)
-    assert run_town("--mode", "paper", "--quiet", "--record-view", 5).code == 0
-    monkeypatch.undo()
-    said = epifalcon("audit", tmp_path / "run")
-    assert said.code == 3
-    assert "schema 99" in said.err
-    assert said.out == ""
 
 
 @pytest.mark.parametrize("change", ["notes", "edit", "cut", "gone"])

@@ -2,25 +2,13 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.methods import registry
 from tests.app.runs import content, names, strict
 
-OWN = Path(__file__).parents[1] / "studies" / "own_methods.py"
 pytestmark = pytest.mark.usefixtures("no_pictures")
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    """A user's file of methods, in a folder of its own; forgotten afterwards."""
-    for table in ("_ENTRIES", "_OWN"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-    (tmp_path / "mine").mkdir()
-    return Path(shutil.copy(OWN, tmp_path / "mine" / "own_methods.py"))
 
 
 @pytest.fixture
@@ -118,14 +106,6 @@ def test_a_failing_method_leaves_the_others_alone(compare, calls, tmp_path):
     assert sorted(calls()[6:]) == sorted(bad)
 
 
-def test_no_result_at_all_is_an_error(base, compare):
-    said = compare("--methods", "broken", "--seeds", 1, "--json")
-    assert (base.code, said.code) == (0, 1)
-    assert "no method has a result" in said.err
-    told = strict(said.out)["rows"][0]
-    assert told["failed"] == "seed 0: RuntimeError: boom on two lines"
-
-
 def test_a_mended_file_is_tried_again_and_a_changed_one_is_told(
     base, compare, own, calls
 ):
@@ -183,7 +163,6 @@ def test_files_for_people_are_written_once(base, compare, tmp_path):
         (("--seeds", "0"), 2, "seeds=0 must be a whole number of 1 or more"),
         (("--first-seed", "-1"), 2, "first_seed=-1"),
         (("--jobs", "0"), 2, "jobs=0"),
-        (("--set", "rivals.gcn.widht=3"), 2, "did you mean 'rivals.gcn.width'"),
         (("--with", "none.py"), 2, "none.py: no such file"),
         (("--with", "WRONG"), 2, "wrong.py: cannot be loaded: NameError"),
         (("--set", "labels.label_share=1"), 3, "nobody hidden"),
@@ -214,32 +193,6 @@ def test_settings_are_those_of_the_beginning(base, compare, tmp_path):
     assert "was begun with city." in said.err
     assert base.code == 0
     assert content(tmp_path / "out") == before
-
-
-def test_a_folder_of_something_else_is_left_alone(compare, epifalcon, tiny, tmp_path):
-    epifalcon("city", "--out", tmp_path / "city", *tiny)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "thesis.tex").touch()
-    (tmp_path / "file").touch()
-    before = content(tmp_path)
-    for out, told in (
-        ("city", "holds 'city', not a comparison"),
-        ("theirs", "exists and was not made by epifalcon"),
-        ("file", "is a file, expected a folder"),
-    ):
-        said = compare("--methods", "fine", "--seeds", 1, out=out)
-        assert said.code == 6
-        assert told in said.err
-    assert content(tmp_path) == before
-
-
-def test_changed_settings_are_told(base, compare, tmp_path):
-    path = tmp_path / "out" / "settings.toml"
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    said = compare(*BASE)
-    assert base.code == 0
-    assert said.code == 5
-    assert path.name in said.err
 
 
 def test_what_cannot_be_written_stops_all(base, compare, tmp_path):

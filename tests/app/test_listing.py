@@ -1,23 +1,11 @@
 """``epifalcon methods``: every method with its settings, the user's own too."""
 
-from pathlib import Path
-
-import pytest
-
 from epifalcon.methods import registry
 from tests.app.runs import strict
 
-OWN = Path(__file__).parents[1] / "studies" / "own_methods.py"
 
-
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch):
-    for table in ("_ENTRIES", "_OWN"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-
-
-def test_json_tells_every_method_with_its_settings(epifalcon):
-    said = epifalcon("methods", "--json", "--with", OWN)
+def test_json_tells_every_method_with_its_settings(epifalcon, own):
+    said = epifalcon("methods", "--json", "--with", own)
     told = {one["name"]: one for one in strict(said.out)["methods"]}
     assert set(told) == set(registry.names())
     for one in told.values():
@@ -30,12 +18,12 @@ def test_json_tells_every_method_with_its_settings(epifalcon):
     assert (told["fine"]["kind"], told["fine"]["what"]) == ("own", "Number of regions.")
 
 
-def test_people_see_the_list_and_the_settings_of_one(epifalcon):
+def test_people_see_the_list_and_the_settings_of_one(epifalcon, own):
     out = epifalcon("methods").out
     for words in ("GraphWaveNet", "exposure-boosting", "ceiling"):
         assert words in out
     assert "rivals.gcn.width" in epifalcon("methods", "gcn").out
-    assert "It has no settings." in epifalcon("methods", "fine", "--with", OWN).out
+    assert "It has no settings." in epifalcon("methods", "fine", "--with", own).out
     said = epifalcon("methods", "gkn")
     assert said.code == 2
     assert "did you mean 'gcn'" in said.err

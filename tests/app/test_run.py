@@ -87,7 +87,6 @@ def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
     assert "HGNN (selected on test people)" in report
     assert "who also chose the round, whose cases were seen" in report
     assert "no epsilon exists" in report
-    assert "Privacy as the paper publishes it" not in report
 
 
 def test_nobody_hidden_is_still_a_run(run_town):

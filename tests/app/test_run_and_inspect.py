@@ -1,7 +1,6 @@
 """The folder of a run: what it holds, what ``inspect`` says, and runs made from it."""
 
 import json
-import re
 import shutil
 
 import pytest
@@ -22,23 +21,6 @@ def made(tmp_path_factory):
 def run_folder(made, tmp_path):
     shutil.copytree(made, tmp_path / "run")
     return tmp_path / "run"
-
-
-def test_a_run_holds_every_record_and_a_report_that_loads_nothing(made):
-    for name in ("city", "outbreak", "known", "hidden"):
-        assert (made / name / "manifest.json").is_file()
-    for name in ("epidemic-curve", "risk-map", "mobility", "precision-recall",
-                 "reliability", "training"):  # fmt: skip
-        assert (made / "figures" / f"{name}.png").is_file()
-    page = (made / "report.html").read_text()
-    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]+", "", page)
-    pictures = re.findall(r'src="([^"]{0,30})', page)
-    assert len(pictures) == 6
-    assert all(source.startswith("data:image/png;base64") for source in pictures)
-    links = re.findall(r'href="([^"]{0,30})', page)
-    assert all(link.startswith(("#", "data:,")) for link in links)
-    summary = json.loads((made / "summary.json").read_text())
-    assert summary["tested"] == round(0.4 * 120)
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -76,9 +58,6 @@ def flip(path):
     [
         ("city/by_slot.npy", flip, 5),
         ("report.html", flip, 5),
-        ("city/by_slot.npy", lambda path: path.unlink(), 5),
-        ("manifest.json", lambda path: path.write_text("{"), 5),
-        ("manifest.json", lambda path: path.write_text('{"format": "other"}'), 3),
         ("manifest.json", lambda path: path.unlink(), 3),
     ],
 )

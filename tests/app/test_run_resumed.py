@@ -9,7 +9,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from epifalcon import store
 from tests.app.runs import content, names, strict, timeless
-from tests.faults import disk, full_from
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -28,19 +27,6 @@ def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, quick, tmp
         assert read.out == again.out
         assert content(tmp_path / "run") == before
     assert run_town("--resume").out.count("Falcon, local") == 1
-
-
-def test_a_run_stopped_before_its_first_round_is_gone_on_with(run_town, monkeypatch):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("epifalcon.experiments.run.run_method", stop)
-        said = run_town("--json")
-    assert said.code == 130
-    assert "go on with: epifalcon run --resume --out " in said.err
-    again, whole = run_town("--resume", "--json"), run_town("--json", out="whole")
-    assert timeless(strict(again.out)) == timeless(strict(whole.out))
 
 
 def test_a_run_goes_on_with_the_threads_it_was_begun_with(cut, run_town, monkeypatch):
@@ -71,7 +57,7 @@ def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
 
     assert run_town("--method", "soft-dct-ratio").code == 0
     before = content(tmp_path)
-    monkeypatch.setattr("epifalcon.experiments.run.require_possible", stop)
+    monkeypatch.setattr("epifalcon.experiments.run_methods.require_possible", stop)
     said = run_town("--overwrite")
     assert said.code == 130
     assert said.err == "epifalcon: interrupted; nothing was written\n"
@@ -119,26 +105,6 @@ def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, 
     assert content(tmp_path / "run") == before
 
 
-def test_only_a_run_can_be_gone_on_with(epifalcon, run_town, tiny, tmp_path):
-    epifalcon("city", "--out", tmp_path / "city", *tiny)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs" / "thesis.tex").touch()
-    (tmp_path / "file").touch()
-    before = content(tmp_path)
-    for out, told in (
-        ("none", "no such folder"),
-        ("deep/none", "no such folder"),
-        ("city", "holds 'city', expected a run"),
-        ("theirs", "not an epifalcon folder"),
-        ("file", "no such folder"),
-    ):
-        said = run_town("--resume", out=out)
-        assert said.code == 3
-        assert told in said.err
-    assert content(tmp_path) == before
-    assert names(tmp_path) == ["city", "file", "theirs"]
-
-
 def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
@@ -182,18 +148,6 @@ def test_a_checkpoint_of_another_version_is_refused(cut, run_town, tmp_path):
     said = run_town("--resume")
     assert said.code == 3
     assert "made by torch 1.0" in said.err
-
-
-def test_a_full_disk_at_the_end_can_be_gone_on_from(cut, run_town, tmp_path):
-    cut("--json", "--mode", "local")
-    for number in (6, 30, 60):
-        with disk(tmp_path / "run", full_from(number)):
-            said = run_town("--resume", "--json")
-        assert said.code == 6
-        assert "cannot be written: No space left on device" in said.err
-    again = run_town("--resume", "--json")
-    whole = run_town("--json", "--mode", "local", out="whole")
-    assert timeless(strict(again.out)) == timeless(strict(whole.out))
 
 
 def test_tensorboard_reads_the_log_of_a_run_gone_on_with(run_town, cut, tmp_path):

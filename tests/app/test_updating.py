@@ -141,14 +141,6 @@ def test_a_list_that_cannot_be_written_says_that_the_day_was_taken(
     assert "the state has taken the day" in said.err
 
 
-def test_a_changed_state_ends_with_5(epifalcon, state):
-    path = state / "messages" / "evidence.npy"
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-    assert epifalcon("update", state).code == 5
-
-
 def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
     said = epifalcon("explain", run.folder, 11, "--top", 3, "--out", tmp_path / "page")
     assert said.code == 0

@@ -14,10 +14,7 @@ def made(folder, beside=(), **privacy):
     """A finished run of the field on the town of 80."""
     start = town.experiment()
     settings = replace(
-        start.field,
-        sweeps=6,
-        folds=2,
-        region=replace(start.field.region, law="mild"),
+        start.field, sweeps=6, folds=2, region=replace(start.field.region, law="mild")
     )
     noise = replace(start.field_privacy, **privacy)
     changes = {"field": settings, "field_privacy": noise, "method": "falcon-field"}

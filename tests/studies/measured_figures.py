@@ -6,11 +6,7 @@ import numpy as np
 
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
 from epifalcon.evaluation.metrics import curve, evaluate, sums_by_bin
-from epifalcon.experiments.run_folder import (
-    SCALINGS,
-    Measured,
-    precision_at_recalls,
-)
+from epifalcon.experiments.run_folder import SCALINGS, Measured, precision_at_recalls
 from epifalcon.studies.study import Plan
 from epifalcon.studies.worker import calibrated
 from tests.studies import town

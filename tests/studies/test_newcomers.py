@@ -43,16 +43,6 @@ def some_tests(traces, seed=0):
     )
 
 
-def test_other_people_and_days_in_the_same_regions():
-    run = city()
-    longer = Clock(slot_hours=4, days=9)
-    other = replace(city(2, 30, longer), regions=run.regions)
-    made = Newcomers.of(other, None, run)
-    assert made.traces.by_slot is other.by_slot
-    assert made.traces.regions is run.regions
-    assert not made.known.tested.any()
-
-
 @pytest.mark.parametrize("lonlat", [True, False, None])
 def test_regions_are_found_by_their_names(lonlat):
     run = placed(city(), lonlat=lonlat)

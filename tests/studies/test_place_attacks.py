@@ -14,12 +14,7 @@ from epifalcon.evaluation.attacks.repeated_claims import by_sets
 from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import auditing
-from epifalcon.studies.auditing import (
-    Places,
-    judged,
-    learn_attacks,
-    rehearse,
-)
+from epifalcon.studies.auditing import Places, judged, learn_attacks, rehearse
 from tests.evaluation.attacks import claims
 from tests.evaluation.attacks.curious import People, gradient, terms_of
 

@@ -18,11 +18,8 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.progress import silent
+from tests.app.runs import content
 from tests.studies.finished_runs import again, chosen_people, one_flipped, some
-
-
-def content(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_what_a_scoring_leaves_in_the_ledger(copied):

@@ -28,6 +28,7 @@ from epifalcon.experiments.run_methods import Listeners, run_method
 from epifalcon.locks import alone
 from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.mobility.reporting import ReportingSettings
+from tests.app.runs import names
 from tests.faults import Killed, disk, killed_at
 from tests.scenes import Scene, placed
 from tests.studies import town
@@ -39,10 +40,6 @@ from tests.studies.measured_figures import measured
 def folder(tmp_path):
     begin(town.begun(tmp_path / "run"))
     return tmp_path / "run"
-
-
-def names(folder):
-    return sorted(entry.name for entry in folder.iterdir())
 
 
 @pytest.mark.parametrize("real", [False, True])
@@ -274,15 +271,6 @@ def test_a_ledger_may_grow_but_not_change(copied):
         run.ledger.write_bytes(bad)
         with pytest.raises(CorruptFileError, match="ledger"):
             FinishedRun.open(copied)
-
-
-def test_a_run_of_an_earlier_version_is_refused(copied):
-    shutil.rmtree(copied / "methods" / "soft-dct-ratio")
-    manifest = store.read_manifest(copied)
-    (copied / store.MANIFEST).unlink()
-    store.write_manifest(copied, "run", meta=manifest["meta"], origin=store.Origin())
-    with pytest.raises(DataError, match="made by an earlier version"):
-        FinishedRun.open(copied, "soft-dct-ratio").risks()
 
 
 def without(folder, key):

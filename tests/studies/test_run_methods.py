@@ -1,6 +1,5 @@
 """Methods in a run's folder: read again, resumed, refused, and what they may see."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import Failed, begin, finish
 from epifalcon.experiments.run_methods import (
-    Evaluation,
     Listeners,
     Outcome,
     context_of,
@@ -28,6 +26,7 @@ from epifalcon.federation.settings import PrivacySettings
 from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.mobility.reporting import keep_last_days
 from epifalcon.settings import json_text
+from tests.app.runs import content
 from tests.faults import disk, full_from
 from tests.studies import town
 
@@ -68,13 +67,10 @@ EVERY = pytest.mark.parametrize(("method", "changes"), RUNS.values(), ids=RUNS.k
 KINDS = pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
 
 
-def content(folder):
-    """Every file that a method stores of its scores and features, as bytes."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "manifest.json"
-    }
+def stored_by(folder):
+    """Every file of a method's scores and features, as bytes."""
+    found = content(folder).items()
+    return {name: one for name, one in found if not name.endswith("manifest.json")}
 
 
 @EVERY
@@ -86,8 +82,8 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
     )
     one, other = (run_method(run, method, LISTENERS) for run in (begun, flipped))
     np.testing.assert_array_equal(one.probability, other.probability)
-    stored = content(begun.method_folder(method))
-    assert stored == content(flipped.method_folder(method))
+    stored = stored_by(begun.method_folder(method))
+    assert stored == stored_by(flipped.method_folder(method))
     assert "prediction/probability.npy" in stored
     # They do decide how the scores are evaluated.
     assert one.metrics.auc == pytest.approx(1 - other.metrics.auc)
@@ -98,7 +94,7 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
     with disk(tmp_path) as changed:
         again = run_method(begun, method, Listeners(progress=never))
     assert changed.changes <= 1  # mkdir of what is there
-    assert content(begun.method_folder(method)) == stored
+    assert stored_by(begun.method_folder(method)) == stored
     assert json_text(one.as_plain()) == json_text(again.as_plain())
     for name in ("probability", "masked", "masked_risk"):
         np.testing.assert_array_equal(getattr(one, name), getattr(again, name))
@@ -177,27 +173,6 @@ def test_a_damaged_record_is_noticed(tmp_path):
         store.write(scratch, "prediction", arrays, meta={}, origin=begun.origin)
     with pytest.raises(CorruptFileError, match="lacks 'probability'"):
         run_method(begun, "soft-dct", LISTENERS)
-
-
-def test_nothing_is_evaluated_where_nobody_is_hidden(tmp_path):
-    begun = town.begun(tmp_path)
-    scores = Outcome(method="hgnn", probability=np.linspace(0, 1, 80), seconds=0)
-    assert Evaluation.of(replace(begun, epidemic=None), scores) is None
-    nobody = with_hidden(begun, np.zeros(0, np.bool_), person=np.zeros(0, np.int32))
-    assert Evaluation.of(nobody, scores) is None
-
-
-def test_the_figures_of_a_method_are_strict_json(tmp_path):
-    begun = town.begun(tmp_path, privacy=PrivacySettings(mode="paper", upload_sigma=0))
-    outcome = run_method(begun, "falcon", LISTENERS)
-    plain = json.loads(json_text(outcome.as_plain()))
-    assert plain["epsilon"] == {"visit": None, "day": None, "person": None}
-    assert (plain["rounds"], plain["mode"]) == (6, "paper")
-    assert outcome.title == "Falcon, paper"
-    # HGNN has no privacy whatever the run has.
-    outcome = run_method(begun, "hgnn", LISTENERS)
-    plain = outcome.as_plain()
-    assert (outcome.title, plain["mode"], plain["forecast"]) == ("HGNN", "off", None)
 
 
 def test_what_cannot_be_trained_is_refused_for_every_method(tmp_path):

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.errors import WriteError
 from epifalcon.experiments import run_tables
 from epifalcon.experiments.run_folder import begin, finished, open_run
 from epifalcon.experiments.run_methods import Evaluation, Outcome
@@ -18,7 +17,7 @@ from epifalcon.federation.early_stopping import Look
 from epifalcon.privacy.events import UNITS
 from epifalcon.settings import json_text
 from tests.browser import chromium, look
-from tests.faults import Killed, disk, full_from, killed_at
+from tests.faults import Killed, disk, killed_at
 from tests.studies import town
 from tests.studies.test_run_methods import with_hidden
 
@@ -235,15 +234,6 @@ def test_hidden_people_of_one_kind_do_not_stop_the_report(ended, infected):
     kept = keep_results(begun, [outcome_of("hbp", begun)])
     assert kept.figures["metrics"]["auc"] is None
     assert kept.figures["prevalence"] == infected
-
-
-def test_a_full_disk_leaves_a_run_that_can_be_resumed(ended):
-    with (
-        pytest.raises(WriteError, match="No space left"),
-        disk(ended.folder, full_from(6)),
-    ):
-        keep_results(ended, outcomes())
-    assert not finished(ended.folder)
 
 
 def test_a_kill_at_any_change_can_be_resumed(ended):

@@ -3,7 +3,6 @@
 import contextlib
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,12 +23,10 @@ from epifalcon.studies.scheduler import (
     run_follow_ups,
 )
 from epifalcon.studies.worker_pool import Ended, Workers
-from tests.studies import town
 from tests.studies.measured_figures import measured, plan
 
 ORIGIN = store.Origin({}, 0)
 ONE = Workers(jobs=1)
-OWN = Path(town.__file__).with_name("own_methods.py")
 
 
 @pytest.fixture
@@ -123,12 +120,8 @@ def test_a_damaged_record_is_measured_again(opened, tmp_path, damage):
 
 
 @pytest.fixture
-def plans(tmp_path, monkeypatch):
+def plans(tmp_path, own):
     """Two comparisons of a user's methods on one town."""
-    for table in ("_ENTRIES", "_OWN"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-    (tmp_path / "mine").mkdir()
-    own = Path(shutil.copy(OWN, tmp_path / "mine" / "own_methods.py"))
     registry.load_file(own)
     made = [
         replace(plan(tmp_path / name, ["fine", "broken"], [0]), sources=(own,))

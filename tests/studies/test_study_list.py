@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from epifalcon import store
-from epifalcon.errors import SettingsError
 from epifalcon.experiments.run_folder import PREDICTION
 from epifalcon.methods.registry import entries, names
 from epifalcon.reports.metrics import STUDY_METRICS
@@ -40,11 +39,6 @@ def test_the_names_are_those_that_are_relied_on():
         assert all(each["cpu_hours"] > 0 for each in one["scales"].values())
         hamlet, full = (one["scales"][scale]["cpu_hours"] for scale in SCALES)
         assert hamlet < full
-
-
-def test_an_unknown_study_is_refused_with_the_nearest():
-    with pytest.raises(SettingsError, match="did you mean 'ablation'"):
-        study_list.find_study("ablations")
 
 
 @pytest.mark.parametrize("scale", SCALES)

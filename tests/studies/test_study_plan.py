@@ -80,18 +80,6 @@ def test_some_methods_can_be_asked_for():
         plan(find_study("noise"), methods=("hpb",))
 
 
-@pytest.mark.parametrize(
-    ("asked", "told"),
-    [
-        ({"scale": "ful"}, "unknown scale 'ful': did you mean 'full'"),
-        ({"seeds": 0}, "seeds=0"),
-    ],
-)
-def test_what_cannot_be_is_refused(asked, told):
-    with pytest.raises(SettingsError, match=told):
-        Asked(**asked)
-
-
 def test_some_cells_can_be_asked_for():
     made = plan(find_study("stages"), cells=("after",), methods=("hbp",), seeds=2)
     assert [cell.label for cell in made.cells] == ["after"]

@@ -21,7 +21,7 @@ from epifalcon.studies.study_report import (
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import findings
 from tests.browser import chromium, look
-from tests.studies.study_results import failed, made_up, tiny_study
+from tests.studies.study_results import made_up, tiny_study
 
 PHONE, DESK = 390, 1280
 
@@ -84,17 +84,6 @@ def test_csv_and_json_have_the_same_figures_and_the_same_again_the_same_bytes(
     keep_study(kept, ran.planned, study_result(ran))
     after = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
     assert after == before
-
-
-def test_a_failure_is_named(ran, tmp_path):
-    out = tmp_path / "out"
-    broken = failed(ran, "whole", "dct", 1, "no memory | left")
-    keep_study(out, broken.planned, study_result(broken))
-    text = (out / "table.md").read_text()
-    assert "(in part)" in text
-    assert "seed 1: no memory \\| left" in text
-    assert "no memory | left" in (out / "report.html").read_text()
-    assert "Runs of 1 row failed" in text
 
 
 def test_another_scale_or_study_or_file_is_not_replaced(kept, ran, tmp_path):

@@ -144,14 +144,6 @@ def test_learning_rates_and_steps_stand_by_seed(ran):
     assert note in as_markdown(ran.planned.study, result)
 
 
-def test_the_papers_figure_and_the_protocol_stand_beside(ran):
-    result = study_result(ran)
-    assert row_of(result, "one", "dct")["published"] == {"auc": 0.4}
-    assert row_of(result, "one", "hgnn")["published"] is None
-    assert row_of(result, "one", "hgnn")["protocol"] == "reported"
-    assert row_of(result, "one", "oracle")["protocol"] == "truth of others"
-
-
 def test_a_run_that_failed_is_told_in_its_row_alone(ran):
     broken = failed(failed(ran, "one", "dct", 1), "one", "hgnn", 0, "no\nmemory")
     result = study_result(broken)
@@ -164,12 +156,6 @@ def test_a_run_that_failed_is_told_in_its_row_alone(ran):
     assert row["differences"]["HBP"]["auc"]["seeds"] == 2
     assert row_of(result, "one", "hbp")["failed"] is None
     assert any(note.endswith("(one): seed 0: no memory") for note in result["notes"])
-
-
-def test_rows_may_stand_by_auc(tmp_path):
-    result = study_result(made_up(study(ranked=True), tmp_path))
-    found = [row["metrics"]["auc"]["mean"] for row in result["rows"]]
-    assert found == sorted(found, reverse=True)
 
 
 def test_who_loses_less_has_won(tmp_path):

@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +21,6 @@ from epifalcon.experiments.run_folder import (
 )
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.federation.training import public_mobility
-from epifalcon.methods import registry
 from epifalcon.progress import silent
 from epifalcon.studies import auditing, worker
 from epifalcon.studies.auditing import Learnt, Places
@@ -31,15 +29,6 @@ from epifalcon.studies.paper.pseudo_tradeoff import PLACES
 from epifalcon.studies.worker import measure_method, training_of
 from tests.studies import town
 from tests.studies.finished_runs import make_run
-
-OWN = Path(town.__file__).with_name("own_methods.py")
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    for table in ("_ENTRIES", "_OWN"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-    return Path(shutil.copy(OWN, tmp_path / "own_methods.py"))
 
 
 @pytest.fixture

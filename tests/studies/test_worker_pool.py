@@ -4,7 +4,7 @@ import time
 import pytest
 
 from epifalcon.studies import worker_pool
-from epifalcon.studies.worker_pool import Ended, Job, Workers, run_jobs
+from epifalcon.studies.worker_pool import Ended, Job, run_jobs
 
 
 def job(name, function, *arguments):
@@ -134,9 +134,3 @@ def test_leaving_ends_every_worker_even_one_that_ignores_signals(tmp_path, monke
     for pid in map(int, pids.read_text().split()):
         while not gone(pid):
             assert time.monotonic() < end
-
-
-def test_as_many_workers_as_asked_or_as_cores():
-    assert Workers(jobs=7).at_once == 7
-    assert Workers().at_once >= 1
-    assert Workers(jobs=1000).threads == 1

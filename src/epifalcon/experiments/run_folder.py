@@ -260,11 +260,6 @@ class FinishedRun:
     def risks(self) -> Risks:
         """The risks of the run's own people, as its training left them."""
         place = self.place / PREDICTION
-        if not place.is_dir():
-            raise DataError(
-                f"{place}: no such folder: the run was made by an earlier version of "
-                "epifalcon; run it again"
-            )
         arrays = store.read(place, PREDICTION).arrays
         scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:

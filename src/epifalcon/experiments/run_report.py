@@ -31,6 +31,10 @@ from epifalcon.reports.page import Page, Part, Picture, Section, Text
 from epifalcon.reports.tables import Table, write_csv
 from epifalcon.settings import json_text
 
+_PROGRAM = (
+    "Clip and noise are, at least in part, those of the authors' program: nothing "
+    "bounds what uploads reveal about a person, and no epsilon exists."
+)
 _GLOSSARY = (
     *("hidden", "masked", *(METRICS[name].title for name in RUN_METRICS)),
     *("Platt, isotonic", "epsilon", "s"),
@@ -284,7 +288,10 @@ def _what(results: RunResults) -> list[Part]:
         f"{positive:,} of them positive. Methods know these results and where people "
         "have been; what else they know is in the table."
     )
-    shown: list[Part] = [Text([city, _disease(results), tests])]
+    said, privacy = [city, _disease(results), tests], prepared.experiment.privacy
+    if privacy.mode != "off" and not privacy.is_published:
+        said.append(_PROGRAM)
+    shown: list[Part] = [Text(said)]
     if warnings := concerns(known, begun.reported):
         shown.append(Text(warnings, "note"))
     rows = []
