@@ -3,7 +3,7 @@
 from functools import cache
 
 from epifalcon.experiments.run_folder import Failed, Followed
-from epifalcon.studies.scheduler import StudyRun, follow_up_task
+from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Asked, Cell, Study, plan_study
 from tests.studies import measured_figures
 
@@ -29,10 +29,10 @@ def made_up(study, work, scale="hamlet", seeds=2, methods=()):
             by_seed = {seed: earned(seed, skill) for seed in planned.seeds}
             found.setdefault(cell.label, {})[method] = by_seed
             for seed in planned.seeds:
-                wish = follow_up_task(planned, cell, method, seed)
-                if wish is not None:
-                    values = dict.fromkeys(VALUES[wish.kind], 0.1 + seed / 10)
-                    Followed(values, 3.6).save(wish.place)
+                if cell.then is not None:
+                    values = dict.fromkeys(VALUES[cell.then], 0.1 + seed / 10)
+                    place = planned.plans[cell.label].place(seed, method)
+                    Followed(values, 3.6).save(place / cell.then)
     return StudyRun(planned, found)
 
 

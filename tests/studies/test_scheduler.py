@@ -16,9 +16,9 @@ from epifalcon.progress import silent
 from epifalcon.settings import as_plain
 from epifalcon.studies import scheduler
 from epifalcon.studies.scheduler import (
-    FollowUpTask,
     Scheduler,
     Simulations,
+    Task,
     run_comparisons,
     run_follow_ups,
 )
@@ -209,8 +209,9 @@ def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
 
 
 @pytest.fixture
-def task(copied):
-    return FollowUpTask(copied("off").folder, "falcon", "sizes", "sizes of falcon")
+def task(copied, tmp_path):
+    copied("off").folder.rename(tmp_path / "seed-5")
+    return Task(plan(tmp_path, ["falcon"], [5]), 5, "falcon", "sizes")
 
 
 def test_only_missing_follow_ups_are_run(task):

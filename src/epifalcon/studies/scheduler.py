@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,25 +70,52 @@ Results = Mapping[str, Mapping[int, Measured | Failed]]
 
 
 @dataclass(frozen=True)
-class FollowUpTask:
-    """An analysis of one method in one run."""
+class Task:
+    """One method in one run of a comparison, or the analysis of such a run."""
 
-    run: Path
+    plan: Plan
+    seed: int
     method: str
-    kind: FollowUp
-    name: str
-    """Shown with progress."""
+    then: FollowUp | None = None
+
+    @property
+    def name(self) -> str:
+        """Shown with progress."""
+        label = f", {self.plan.label}" if self.plan.label else ""
+        analysis = f"{self.then} of " if self.then else ""
+        return f"{analysis}{self.method}{label} (seed {self.seed})"
 
     @property
     def place(self) -> Path:
         """Where its result is stored."""
-        return self.run / METHODS / self.method / self.kind
+        return self.plan.place(self.seed, self.method) / (self.then or "")
 
     @property
-    def result(self) -> Followed | Failed:
+    def kind(self) -> tuple[int, str]:
+        """Size of the city, and the method: equal ones cost about the same."""
+        city = self.plan.experiment.city
+        return city.people * city.clock.slots, self.then or self.method
+
+    @property
+    def source_sha256(self) -> str | None:
+        """Of the user's file that the method is from."""
+        return None if self.then else source_sha256(self.method, self.plan.sources)
+
+    @property
+    def result(self) -> Measured | Followed | Failed:
         """Load what it left."""
-        found = Followed.load(self.place) or Failed.load(self.place)
-        return found or Failed("was not measured")
+        found = (Followed if self.then else Measured).load(self.place)
+        return found or Failed.load(self.place) or Failed("was not run")
+
+    def job(self, threads: int) -> Job:
+        """Return what a worker has to do."""
+        folder = str(self.plan.run_folder(self.seed).resolve())
+        sources = tuple(str(one.resolve()) for one in self.plan.sources)
+        function = "follow_up" if self.then else "measure"
+        arguments = (folder, self.method, self.then or sources)
+        return Job(
+            self.name, f"epifalcon.studies.worker:{function}", arguments, threads
+        )
 
 
 @dataclass(frozen=True)
@@ -101,21 +128,23 @@ class StudyRun:
 
     def follow_up(self, cell: Cell, method: str, seed: int) -> Followed | Failed | None:
         """Return the result of a run's follow-up; None if the cell has none."""
-        task = follow_up_task(self.planned, cell, method, seed)
-        return None if task is None else task.result
+        if cell.then is None:
+            return None
+        found = Task(self.planned.plans[cell.label], seed, method, cell.then).result
+        return None if isinstance(found, Measured) else found
 
     @property
     def cpu_hours(self) -> float:
         """Processor time of all runs and follow-ups, each counted once."""
         spent: dict[Path, float] = {}
         for cell, method, seed in _runs(self.planned):
+            place = self.planned.plans[cell.label].place(seed, method)
             one = self.results[cell.label][method][seed]
             if isinstance(one, Measured):
-                place = self.planned.plans[cell.label].place(seed, method)
                 spent[place] = one.cpu_seconds or one.seconds
-            task = follow_up_task(self.planned, cell, method, seed)
-            if task is not None and isinstance(after := task.result, Followed):
-                spent[task.place] = after.cpu_seconds
+            after = self.follow_up(cell, method, seed)
+            if cell.then is not None and isinstance(after, Followed):
+                spent[place / cell.then] = after.cpu_seconds
         return sum(spent.values()) / 3600
 
 
@@ -138,10 +167,10 @@ def run_study(
         cell.label: by_folder[planned.plans[cell.label].folder]
         for cell in planned.cells
     }
-    tasks: dict[Path, FollowUpTask] = {}
+    tasks: dict[Path, Task] = {}
     for cell, method, seed in _runs(planned):
-        task = follow_up_task(planned, cell, method, seed)
-        if task and isinstance(results[cell.label][method][seed], Measured):
+        if cell.then and isinstance(results[cell.label][method][seed], Measured):
+            task = Task(planned.plans[cell.label], seed, method, cell.then)
             tasks.setdefault(task.place, task)
     run_follow_ups(list(tasks.values()), workers, progress)
     return StudyRun(planned, results)
@@ -156,60 +185,12 @@ def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
                     yield cell, method, seed
 
 
-def follow_up_task(
-    planned: Planned, cell: Cell, method: str, seed: int
-) -> FollowUpTask | None:
-    """Return the follow-up of ``method`` in ``cell``; None if there is none."""
-    if cell.then is None:
-        return None
-    run = planned.plans[cell.label].run_folder(seed)
-    name = f"{cell.then} of {method}, {cell.label} (seed {seed})"
-    return FollowUpTask(run, method, cell.then, name)
-
-
-def run_follow_ups(
-    tasks: Sequence[FollowUpTask], workers: Workers, progress: Progress
-) -> None:
+def run_follow_ups(tasks: Sequence[Task], workers: Workers, progress: Progress) -> None:
     """Run the follow-ups that have no result yet; failures are stored."""
-    due: dict[str, FollowUpTask] = {}
-    for one in tasks:
-        failed = Failed.load(one.place)
-        if Followed.load(one.place) is None and (failed is None or workers.retry):
-            _forget_failure(one.place)
-            due[one.name] = one
-    jobs = [
-        Job(
-            name,
-            "epifalcon.studies.worker:follow_up",
-            (str(one.run.resolve()), one.method, one.kind),
-        )
-        for name, one in due.items()
-    ]
-    done = 0
-
-    def watch(running: Sequence[Worker]) -> None:
-        _report(progress, "attacks and sizes", done, len(jobs), running)
-
-    for ended in run_jobs([jobs], workers.at_once, lambda _: _FOLLOW_UP_MB, watch):
-        done += 1
-        place = due[ended.job.name].place
-        _store_failure(ended, place, done=Followed.load(place) is not None)
-
-
-def _forget_failure(place: Path) -> None:
-    with store.writing(place):
-        (place / FAILED).unlink(missing_ok=True)
-
-
-def _store_failure(
-    ended: Ended, place: Path, *, done: bool, source: str | None = None
-) -> None:
-    """Store the failure of a worker that left neither a result nor a reason."""
-    if ended.code == WriteError.exit_code:
-        raise WriteError(ended.last_line)
-    if not done and Failed.load(place) is None:
-        killed = ended.code < 0
-        Failed(ended.reason, ended.output, source, killed=killed).save(place)
+    scheduler = Scheduler(workers)
+    for task in tasks:
+        scheduler.add(task)
+    scheduler.run([[task.job(1) for task in scheduler.due]], progress)
 
 
 def run_comparisons(
@@ -241,35 +222,8 @@ def run_comparisons(
                     remedy = f"; delete {plan.folder} to measure it again"
                 failed[plan.folder] = Failed(_reason(error) + remedy)
         progress("cities", len(plans), len(plans))
-        for ended in run_jobs(
-            scheduler.batches(),
-            workers.at_once,
-            scheduler.needed_mb,
-            lambda running: scheduler.report(progress, running),
-            scheduler.priority,
-        ):
-            scheduler.note(ended)
+        scheduler.run(scheduler.batches(), progress)
         return [scheduler.results(plan, failed.get(plan.folder)) for plan in plans]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """One method on one seed of a comparison."""
-
-    plan: Plan
-    seed: int
-    method: str
-    job: Job
-
-    @property
-    def place(self) -> Path:
-        return self.plan.place(self.seed, self.method)
-
-    @property
-    def kind(self) -> tuple[int, str]:
-        """Size of the city, and the method: equal ones cost about the same."""
-        city = self.plan.experiment.city
-        return city.people * city.clock.slots, self.method
 
 
 class Simulations:
@@ -377,7 +331,7 @@ class Scheduler:
         self._plans: list[Plan] = []
         self._threads: dict[Path, int] = {}
         """By folder: as many as a comparison was begun with."""
-        self._tasks: dict[str, _Task] = {}
+        self._tasks: dict[str, Task] = {}
         """By the name of their job."""
         self._ended: set[str] = set()
         self._exclusive: set[str] = set()
@@ -400,47 +354,47 @@ class Scheduler:
         self._threads[plan.folder] = threads
         for seed in plan.seeds:
             for method in plan.methods:
-                self._add(plan, seed, method)
+                self.add(Task(plan, seed, method))
 
-    def _add(self, plan: Plan, seed: int, method: str) -> None:
-        label = f", {plan.label}" if plan.label else ""
-        name = f"{method}{label} (seed {seed})"
-        if name in self._tasks:
-            raise DataError(f"two comparisons are called {plan.label!r}")
-        job = Job(
-            name,
-            "epifalcon.studies.worker:measure",
-            (
-                str(plan.run_folder(seed).resolve()),
-                method,
-                tuple(str(one.resolve()) for one in plan.sources),
-            ),
-            self._threads[plan.folder],
-        )
-        task = _Task(plan, seed, method, job)
-        if self._is_due(task):
-            self._tasks[name] = task
+    @property
+    def due(self) -> list[Task]:
+        """What has no result yet."""
+        return list(self._tasks.values())
 
-    def _is_due(self, task: _Task) -> bool:
-        place, source = task.place, source_sha256(task.method, task.plan.sources)
-        measured = Measured.sound(place)
-        if measured is not None:
-            if measured.source_sha256 != source:
+    def add(self, task: Task) -> None:
+        """List the task, unless its result is stored already."""
+        if task.name in self._tasks:
+            raise DataError(f"two comparisons are called {task.plan.label!r}")
+        place, failed = task.place, Failed.load(task.place)
+        if task.then:
+            done = Followed.load(place) is not None
+        elif done := (measured := Measured.sound(place)) is not None:
+            if measured.source_sha256 != task.source_sha256:
                 raise SettingsError(
                     f"{place}: made by another version of the file that registers "
                     f"{task.method}; delete this folder to run it again"
                 )
             self._learn(task, measured)
-            return False
-        failed = Failed.load(place)
-        if failed is None:
-            return True
-        if not self._workers.retry and failed.source_sha256 == source:
-            return False
-        if failed.killed:
-            self._exclusive.add(task.job.name)
-        _forget_failure(place)
-        return True
+        if done:
+            return
+        if failed is not None:
+            if not self._workers.retry and failed.source_sha256 == task.source_sha256:
+                return
+            if failed.killed:
+                self._exclusive.add(task.name)
+            with store.writing(place):
+                (place / FAILED).unlink(missing_ok=True)
+        self._tasks[task.name] = task
+
+    def run(self, batches: Iterable[Sequence[Job]], progress: Progress) -> None:
+        """Run all jobs; raise ``WriteError`` where no other could continue."""
+
+        def watch(running: Sequence[Worker]) -> None:
+            self.report(progress, running)
+
+        at_once = self._workers.at_once
+        for ended in run_jobs(batches, at_once, self.needed_mb, watch, self.priority):
+            self.note(ended)
 
     def batches(self) -> Iterator[list[Job]]:
         """Yield the jobs of existing runs, then those of one new run after the other.
@@ -448,23 +402,23 @@ class Scheduler:
         Each run is created when its jobs are requested, seed by seed. Jobs of a city
         that cannot be made are dropped.
         """
-        tasks = list(self._tasks.values())
-        ready = [one for one in tasks if is_begun(one.plan, one.seed)]
-        yield [one.job for one in ready]
+        ready = [one for one in self.due if is_begun(one.plan, one.seed)]
+        yield [one.job(self._threads[one.plan.folder]) for one in ready]
         runs = [(seed, plan) for plan in self._plans for seed in plan.seeds]
         for seed, plan in sorted(runs, key=lambda one: one[0]):
             if is_begun(plan, seed):
                 continue
-            mine = [one for one in tasks if one.plan is plan and one.seed == seed]
+            threads = self._threads[plan.folder]
+            mine = [one for one in self.due if one.plan is plan and one.seed == seed]
             try:
-                begin(self._simulations.begun(plan, seed, self._threads[plan.folder]))
+                begin(self._simulations.begun(plan, seed, threads))
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
                 self._lost[plan.folder, seed] = Failed(_reason(error))
-                self._ended |= {one.job.name for one in mine}
+                self._ended |= {one.name for one in mine}
             else:
-                yield [one.job for one in mine]
+                yield [one.job(threads) for one in mine]
         # Free the memory of simulations for the workers.
         self._simulations = Simulations()
 
@@ -482,22 +436,26 @@ class Scheduler:
         if job.name in self._exclusive:
             return math.inf
         task = self._tasks[job.name]
+        if task.then:
+            return _FOLLOW_UP_MB
         if task.kind in self._peak_mb:
             return _MARGIN * self._peak_mb[task.kind]
         return _BASE_MB + task.kind[0] * _BYTES_PER_VISIT / 2**20
 
     def note(self, ended: Ended) -> None:
-        """Record how a worker ended; ``WriteError`` where no other could continue."""
+        """Record how a worker ended, and the failure of one that left no reason."""
         self._ended.add(ended.job.name)
         task = self._tasks[ended.job.name]
         self._seconds[task.kind] = ended.seconds
-        measured = Measured.load(task.place)
-        if measured is not None:
-            self._learn(task, measured)
-        source = source_sha256(task.method, task.plan.sources)
-        _store_failure(ended, task.place, done=measured is not None, source=source)
+        if isinstance(found := task.result, Measured):
+            self._learn(task, found)
+        if ended.code == WriteError.exit_code:
+            raise WriteError(ended.last_line)
+        if isinstance(found, Failed) and Failed.load(task.place) is None:
+            killed, source = ended.code < 0, task.source_sha256
+            Failed(ended.reason, ended.output, source, killed=killed).save(task.place)
 
-    def _learn(self, task: _Task, measured: Measured) -> None:
+    def _learn(self, task: Task, measured: Measured) -> None:
         peak = max(measured.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
         if peak:
             self._peak_mb[task.kind] = peak
@@ -518,23 +476,18 @@ class Scheduler:
 
     def report(self, progress: Progress, running: Sequence[Worker]) -> None:
         """Report finished jobs and workers under way."""
-        done, total = len(self._ended), len(self._tasks)
-        _report(progress, "methods and seeds", done, total, running)
-
-
-def _report(
-    progress: Progress, name: str, done: int, total: int, running: Sequence[Worker]
-) -> None:
-    if not total:
-        return
-    # Methods put their own name before their steps, as in "gcn: steps".
-    words = [
-        f"{one.job.name} {one.progress.rpartition(': ')[2]}".rstrip()
-        for one in running[:_SHOWN]
-    ]
-    if len(running) > _SHOWN:
-        words.append(f"{len(running) - _SHOWN} more")
-    progress(name, done, total, "; ".join(words))
+        if not self._tasks:
+            return
+        analyses = any(task.then for task in self.due)
+        name = "attacks and sizes" if analyses else "methods and seeds"
+        # Methods put their own name before their steps, as in "gcn: steps".
+        words = [
+            f"{one.job.name} {one.progress.rpartition(': ')[2]}".rstrip()
+            for one in running[:_SHOWN]
+        ]
+        if len(running) > _SHOWN:
+            words.append(f"{len(running) - _SHOWN} more")
+        progress(name, len(self._ended), len(self._tasks), "; ".join(words))
 
 
 def _reason(error: Exception) -> str:
