@@ -230,17 +230,6 @@ def test_trouble_with_the_input_is_not_blamed_on_the_output(tmp_path):
         (tmp_path / "out-data.csv").read_text()
 
 
-@pytest.mark.parametrize("inside", [".", "ids.npy"])
-def test_what_is_being_read_is_not_overwritten(tmp_path, inside):
-    ours = write_record(tmp_path / "ours")
-    with (
-        pytest.raises(WriteError, match="being read"),
-        new_directory(ours, overwrite=True, inputs=[None, ours / inside]),
-    ):
-        pass
-    store.read(ours, "thing")
-
-
 def test_a_disk_that_fills_while_an_array_is_written(tmp_path):
     # A real limit: NumPy tells of a short write without an error number.
     code = f"""

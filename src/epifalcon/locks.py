@@ -83,21 +83,18 @@ def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
         "another folder"
     )
     with store.parents_of(folder):
-        with store.writing(folder, path):
-            lock = _patient_lock(path, busy, monotonic() + patience)
+        end, lock = monotonic() + patience, None
+        while lock is None:
+            try:
+                with store.writing(folder, path):
+                    lock = FileLock(path, busy=busy)
+            except WriteError:
+                if monotonic() >= end:
+                    raise
+                sleep(0.2)
         try:
             with store.writing(folder):
                 store.clear_scratch(folder.parent, folder.name)
             yield
         finally:
             lock.release(remove=True)
-
-
-def _patient_lock(path: Path, busy: str, end: float) -> FileLock:
-    while True:
-        try:
-            return FileLock(path, busy=busy)
-        except WriteError:
-            if monotonic() >= end:
-                raise
-            sleep(0.2)

@@ -34,18 +34,14 @@ def free_mb() -> float:
     The machine's or the container's, whichever is less.
     """
     found = [_machine_mb()]
-    for limit, used, stat in (
-        (_V2 / "memory.max", _V2 / "memory.current", _V2 / "memory.stat"),
-        (
-            _V1 / "memory.limit_in_bytes",
-            _V1 / "memory.usage_in_bytes",
-            _V1 / "memory.stat",
-        ),
+    for group, limit, used in (
+        (_V2, "memory.max", "memory.current"),
+        (_V1, "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         # A limit that is not there, or is the word "max", is none.
         with contextlib.suppress(OSError, ValueError):
-            room = int(limit.read_text()) - int(used.read_text())
-            found.append((room + _cached(stat)) / 2**20)
+            room = int((group / limit).read_text()) - int((group / used).read_text())
+            found.append((room + _cached(group / "memory.stat")) / 2**20)
     return max(0.0, min(found)) * (1 - _SPARED)
 
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
 from epifalcon.experiments.run_methods import Outcome, context_of
 from epifalcon.federation.settings import StoppingSettings
-from epifalcon.federation.training import Selection, fit, selection
+from epifalcon.federation.training import Selection, fit
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
 from epifalcon.studies.study import Asked, plan_study
@@ -85,11 +84,6 @@ def test_test_people_choose_the_round_and_nobody_is_held_back():
     pairs = risk[infected][:, None] - risk[~infected]
     auc = (pairs > 0).mean() + (pairs == 0).mean() / 2
     assert found.validation_auc == pytest.approx(auc)
-
-
-def test_selection_on_test_people_needs_a_simulated_outbreak():
-    with pytest.raises(SettingsError, match="needs a simulated outbreak"):
-        selection(town.task(selected_on_test()))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from epifalcon import store
 from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import daily, explaining, run_tables
-from epifalcon.experiments.explaining import explain, find_person
+from epifalcon.experiments.explaining import explain
 from epifalcon.experiments.predicting import Newcomers, score
 from epifalcon.experiments.run_folder import FinishedRun, begin, finish
 from epifalcon.experiments.run_methods import run_method
@@ -127,10 +127,7 @@ def test_a_page_says_it_and_needs_nothing_else(run, tmp_path, stored_page):
     stored_page(few.partition("<tbody>")[0], "explanation")
 
 
-def test_wrong_people_and_methods_are_refused(run):
-    for person in ("80", "-1", "anna", ""):
-        with pytest.raises(DataError, match="numbers from 0 to 79"):
-            find_person(run.traces, person)
+def test_a_method_without_a_field_is_refused(run):
     with pytest.raises(SettingsError, match="soft-dct-ratio has no risks by place"):
         explain(FinishedRun.open(run.folder, "soft-dct-ratio"), "1")
 

@@ -32,13 +32,8 @@ def test_the_names_are_those_that_are_relied_on():
     told = study_list.told_studies()
     assert [one["name"] for one in told] == NAMES
     for one in told:
-        assert one["title"]
-        assert one["what"].endswith(".")
-        assert one["paper"]
-        assert set(one["scales"]) == {"hamlet", "full"}
-        assert all(each["cpu_hours"] > 0 for each in one["scales"].values())
         hamlet, full = (one["scales"][scale]["cpu_hours"] for scale in SCALES)
-        assert hamlet < full
+        assert 0 < hamlet < full
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -33,17 +33,14 @@ def methods(
         rows = [[one.name, one.title, one.kind, one.summary] for one in listed]
         screen.table("Methods", ["name", "title", "kind", "what it does"], rows)
     else:
-        _show(screen, _told(name))
-
-
-def _show(screen: Screen, told: dict[str, Any]) -> None:
-    screen.say(f"{told['title']} ({told['kind']}): {told['what']}")
-    if told["unavailable"] is not None:
-        screen.say(f"It cannot be loaded: {told['unavailable']}")
-    elif rows := _flat(told["settings"], told["prefix"]):
-        screen.table("Settings, for --set", ["setting", "default"], rows)
-    else:
-        screen.say("It has no settings.")
+        told = _told(name)
+        screen.say(f"{told['title']} ({told['kind']}): {told['what']}")
+        if told["unavailable"] is not None:
+            screen.say(f"It cannot be loaded: {told['unavailable']}")
+        elif rows := _flat(told["settings"], told["prefix"]):
+            screen.table("Settings, for --set", ["setting", "default"], rows)
+        else:
+            screen.say("It has no settings.")
 
 
 def _told(name: str) -> dict[str, Any]:

@@ -12,21 +12,16 @@ def option(text: str, *flags: str) -> Any:  # noqa: ANN401
 
 
 def _load_own(files: list[Path] | None) -> list[Path]:
-    if files:
+    for file in files or ():
         from epifalcon.methods.registry import load_file
 
-        for file in files:
-            load_file(file)
+        load_file(file)
     return files or []
 
 
 Preset = Annotated[
     str | None,
-    typer.Option(
-        "--preset",
-        help="A preset by name (see: epifalcon presets) or a TOML file of settings; "
-        "a layer may be put on it, as in hamlet+safer.",
-    ),
+    option("Preset or TOML file; layers are added as in hamlet+safer.", "--preset"),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -39,18 +34,12 @@ Overrides = Annotated[
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 MethodOfRun = Annotated[
     str | None,
-    typer.Option("--method", help="One of the run's methods (default: its own)."),
+    option("One of the run's methods (default: its own).", "--method"),
 ]
-Seed = Annotated[
-    int, typer.Option("--seed", help="Equal seeds and settings give equal results.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print figures as one JSON document.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress and no tables.")
-]
-Out = Annotated[Path | None, typer.Option("--out", help="Folder to write into.")]
+Seed = Annotated[int, option("Equal seeds give equal results.", "--seed")]
+Json = Annotated[bool, option("Print figures as one JSON document.", "--json")]
+Quiet = Annotated[bool, option("No progress and no tables.", "--quiet", "-q")]
+Out = Annotated[Path | None, option("Folder to write into.", "--out")]
 Own = Annotated[
     list[Path] | None,
     typer.Option(
@@ -65,15 +54,8 @@ Jobs = Annotated[
     int | None,
     option("Processes at once, if memory allows (default: one per core).", "--jobs"),
 ]
-Retry = Annotated[bool, typer.Option("--retry", help="Try again what failed before.")]
-Overwrite = Annotated[
-    bool,
-    typer.Option("--overwrite", help="Replace a folder that epifalcon made before."),
-]
+Retry = Annotated[bool, option("Try again what failed before.", "--retry")]
+Overwrite = Annotated[bool, option("Replace a folder of epifalcon.", "--overwrite")]
 City = Annotated[
-    Path | None,
-    typer.Option(
-        "--city",
-        help="A folder made by epifalcon city, import or run, instead of a new city.",
-    ),
+    Path | None, option("Folder made by epifalcon city, import or run.", "--city")
 ]

@@ -2,15 +2,12 @@
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from epifalcon.app import options
 from epifalcon.app.options import option
 from epifalcon.app.screen import Screen
 from epifalcon.errors import SettingsError
-
-if TYPE_CHECKING:
-    from epifalcon.privacy.calculator import Cost, Uploads
 
 
 def privacy(
@@ -43,6 +40,7 @@ def privacy(
     from epifalcon.checks import one_of
     from epifalcon.privacy.calculator import Uploads
     from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Unit
+    from epifalcon.reports import formats
 
     screen = Screen(json=as_json)
     if (sigma is None) == (target_epsilon is None):
@@ -68,30 +66,23 @@ def privacy(
         )
     cost = uploads.cost(float(sigma or 0.0))
     found = uploads.checked(cost.sigma, chosen) if check else None
-    _show(screen, uploads, cost)
+    rows = []
+    for one in UNITS:
+        epsilon = formats.epsilon(getattr(cost, one))
+        rows.append([f"one {one}", f"{uploads.releases(one):,}", epsilon])
+    formula = f"the paper's formula, delta {paper_delta:g}"
+    rows.append([formula, f"{rounds:,}", formats.epsilon(cost.paper_formula)])
+    title = (
+        f"Epsilon at delta {delta:g} ({relation}), sigma {_at_least(cost.sigma)}, "
+        f"clip {clip:g}"
+    )
+    screen.table(title, ["what is hidden", "releases", "epsilon"], rows)
     if found is not None:
         told = ", ".join(f"{name.upper()} {value:.6g}" for name, value in found.items())
         exact = getattr(cost, unit)
         screen.say(f"One {unit}: {exact:.6g} here; dp-accounting: {told}.")
     checked = {} if found is None else {"checked": found}
     screen.figures(asdict(cost) | {"settings": asdict(uploads)} | checked)
-
-
-def _show(screen: Screen, uploads: "Uploads", cost: "Cost") -> None:
-    from epifalcon.privacy.events import UNITS
-    from epifalcon.reports import formats
-
-    rows = []
-    for unit in UNITS:
-        epsilon = formats.epsilon(getattr(cost, unit))
-        rows.append([f"one {unit}", f"{uploads.releases(unit):,}", epsilon])
-    formula = f"the paper's formula, delta {uploads.paper_delta:g}"
-    rows.append([formula, f"{uploads.rounds:,}", formats.epsilon(cost.paper_formula)])
-    title = (
-        f"Epsilon at delta {uploads.delta:g} ({uploads.relation}), "
-        f"sigma {_at_least(cost.sigma)}, clip {uploads.clip:g}"
-    )
-    screen.table(title, ["what is hidden", "releases", "epsilon"], rows)
 
 
 def _at_least(sigma: float) -> str:

@@ -65,12 +65,20 @@ def run(
     from epifalcon.experiments.run import run as run_experiment
     from epifalcon.experiments.run_folder import SETTINGS, finished
     from epifalcon.experiments.simulation import choose_settings
+    from epifalcon.methods.registry import entry
 
     if resume and overwrite:
         raise SettingsError("--resume goes on with a run, --overwrite begins it again")
     if math.isnan(checkpoint_seconds):
         raise SettingsError("--checkpoint-seconds nan must be a number of 0 or more")
-    chosen = _as_settings(method, mode, beside, record_view)
+    chosen: dict[str, Any] = {} if method is None else {"method": method}
+    if beside:
+        chosen["beside"] = beside
+    if mode is not None:
+        table = entry(method).privacy_table if method else None
+        chosen[table or "privacy"] = {"mode": mode}
+    if record_view is not None:
+        chosen["view"] = {"people": record_view}
     experiment = None
     if not resume:
         experiment = choose_settings(preset, city, overrides or (), chosen)
@@ -104,28 +112,6 @@ def run(
     following = ["epifalcon", "predict", str(out), "--out", "risks.csv"]
     following += [word for one in own or () for word in ("--with", str(one))]
     screen.say(f"Risks of all people: {shlex.join(following)}")
-
-
-def _as_settings(
-    method: str | None,
-    mode: str | None,
-    beside: list[str] | None,
-    record_view: int | None,
-) -> dict[str, Any]:
-    """Return the options that are settings too, as tables of an experiment."""
-    from epifalcon.methods.registry import entry
-
-    chosen: dict[str, Any] = {}
-    if method is not None:
-        chosen["method"] = method
-    if beside:
-        chosen["beside"] = beside
-    if mode is not None:
-        table = entry(method).privacy_table if method else None
-        chosen[table or "privacy"] = {"mode": mode}
-    if record_view is not None:
-        chosen["view"] = {"people": record_view}
-    return chosen
 
 
 def _inode(folder: Path) -> int | None:

@@ -9,15 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from epifalcon.errors import StoppedError
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import json_text
 
 if TYPE_CHECKING:
-    from rich.progress import ProgressColumn
-
     from epifalcon.reports.tables import Table
 
 _PIPED = 120
@@ -101,11 +99,8 @@ class Screen:
         for part in _parts(columns, rows, console.width):
             table = Table(title=title, title_justify="left", title_style="bold")
             for index in part:
-                table.add_column(
-                    columns[index],
-                    justify="right" if index else "left",
-                    overflow="fold",
-                )
+                side: Literal["left", "right"] = "right" if index else "left"
+                table.add_column(columns[index], justify=side, overflow="fold")
             for row in rows:
                 table.add_row(*(row[index] for index in part))
             console.print(table)
@@ -116,16 +111,23 @@ class Screen:
         if self.quiet or not sys.stderr.isatty():
             yield silent
             return
+        from rich import progress as rich
         from rich.console import Console
-        from rich.progress import Progress as Bars
+        from rich.table import Column
 
-        console = Console(stderr=True)
-        # The time left of a study is estimated from jobs that take minutes each.
-        with Bars(
-            *_bars(),
-            console=console,
+        whole, cut = Column(no_wrap=True), Column(no_wrap=True, ratio=1)
+        with rich.Progress(
+            rich.SpinnerColumn(),
+            rich.TextColumn("{task.description}", table_column=whole),
+            rich.BarColumn(bar_width=16),
+            rich.MofNCompleteColumn(table_column=whole),
+            rich.TimeElapsedColumn(table_column=whole),
+            rich.TimeRemainingColumn(table_column=whole),
+            rich.TextColumn("{task.fields[told]}", table_column=cut),
+            console=Console(stderr=True),
             transient=True,
             expand=True,
+            # Jobs of a study take minutes each.
             speed_estimate_period=3600,
         ) as bars:
             known: dict[str, Any] = {}
@@ -136,22 +138,6 @@ class Screen:
                 bars.update(known[name], completed=done, total=total, told=told)
 
             yield show
-
-
-def _bars() -> Iterator["ProgressColumn"]:
-    """Yield the columns of a line of progress; text that does not fit is cut."""
-    from rich import progress
-    from rich.table import Column
-
-    whole = Column(no_wrap=True)
-    yield progress.SpinnerColumn()
-    yield progress.TextColumn("{task.description}", table_column=whole)
-    yield progress.BarColumn(bar_width=16)
-    yield progress.MofNCompleteColumn(table_column=whole)
-    yield progress.TimeElapsedColumn(table_column=whole)
-    yield progress.TimeRemainingColumn(table_column=whole)
-    cut = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    yield progress.TextColumn("{task.fields[told]}", table_column=cut)
 
 
 def _parts(

@@ -1,5 +1,6 @@
 """``epifalcon city``, ``outbreak`` and ``inspect``: data without training."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,7 +80,8 @@ def outbreak(
     from time import perf_counter
 
     from epifalcon import store
-    from epifalcon.experiments.run_report import write_outbreak_plots, write_summary
+    from epifalcon.experiments import run_plots
+    from epifalcon.experiments.run_report import write_summary
     from epifalcon.experiments.run_tables import outbreak_figures, outbreak_table
     from epifalcon.experiments.simulation import REPORTED, choose, run_epidemics
 
@@ -104,8 +106,12 @@ def outbreak(
             for epidemic in epidemics:
                 epidemic.save(folder / f"seed-{epidemic.seed}", origin)
             write_summary(folder, chosen.experiment, figures)
-            plots = folder / "figures"
-            write_outbreak_plots(plots, chosen.traces, epidemics, chosen.name)
+            plots, outbreaks = folder / "figures", [one.outbreak for one in epidemics]
+            plots.mkdir()
+            run_plots.write_epidemic_curve(plots, outbreaks, chosen.name)
+            if chosen.traces.regions.placed:
+                name, first = chosen.name, outbreaks[0]
+                run_plots.write_attack_map(plots, chosen.traces, first, name)
             meta = {"name": chosen.name}
             store.write_manifest(folder, "outbreaks", meta=meta, origin=origin)
         figures["out"] = out
@@ -139,7 +145,7 @@ def inspect(
     from epifalcon import store
     from epifalcon.errors import SettingsError
     from epifalcon.experiments.run_plots import write_mobility
-    from epifalcon.experiments.run_tables import plain_statistics, statistics_table
+    from epifalcon.experiments.run_tables import statistics_table
     from epifalcon.experiments.simulation import CITY, choose
     from epifalcon.mobility.statistics import measure
 
@@ -161,7 +167,7 @@ def inspect(
         traces = chosen.traces
         statistics = measure(traces, progress)
     name = chosen.name if folder is None else str(folder)
-    plain = plain_statistics(statistics)
+    plain = [asdict(one) for one in statistics.statistics]
     table = statistics_table(plain)
     screen.table(f"{table.caption} of {name}", table.columns, table.rows)
     figures |= {

@@ -175,7 +175,11 @@ def run(
     if out is None and scale == "full" and not planned.partial:
         place = _RESULTS / study.name
     require_free(place, planned)
-    again = _again(planned, work, out)
+    again = planned.command
+    if work != _WORK:
+        again += f" --work {shlex.quote(str(work))}"
+    if out is not None:
+        again += f" --out {shlex.quote(str(out))}"
     with resumable(again), screen.progress() as progress:
         ran = run_study(planned, workers, progress)
     result = study_result(ran)
@@ -211,13 +215,3 @@ def report(
     ]
     screen.table("Studies", ["study", "scale", "rows", "page"], rows)
     screen.say(f"Report: {place}")
-
-
-def _again(planned: "Planned", work: Path, out: Path | None) -> str:
-    """Return the command that repeats or resumes the study."""
-    words = [planned.command]
-    if work != _WORK:
-        words.append(f"--work {shlex.quote(str(work))}")
-    if out is not None:
-        words.append(f"--out {shlex.quote(str(out))}")
-    return " ".join(words)

@@ -64,9 +64,8 @@ def save_state(
     folder: Path, window: FieldWindow, made_by: dict[str, Any], *, again: bool
 ) -> None:
     """Write the state, whole or not at all; ``again`` replaces the day before."""
-    origin = store.Origin.now(made_by, None)
     with store.new_directory(folder, overwrite=again) as scratch:
-        window.save(scratch, origin)
+        window.save(scratch, store.Origin.now(made_by, None))
 
 
 def load_state(folder: Path) -> FieldWindow:

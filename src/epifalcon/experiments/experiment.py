@@ -192,21 +192,16 @@ def layer_names() -> list[str]:
 
 def layer_descriptions() -> dict[str, str]:
     """Each layer in one line: the comment that its file begins with."""
-    return {
-        name: (_LAYERS / f"{name}.toml")
-        .read_text(encoding="utf-8")
-        .partition("\n")[0]
-        .lstrip("# ")
-        for name in layer_names()
-    }
+    found = {}
+    for name in layer_names():
+        text = (_LAYERS / f"{name}.toml").read_text(encoding="utf-8")
+        found[name] = text.partition("\n")[0].lstrip("# ")
+    return found
 
 
 def _names(folder: Traversable) -> set[str]:
-    return {
-        entry.name.removesuffix(".toml")
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    }
+    files = (entry.name for entry in folder.iterdir())
+    return {name.removesuffix(".toml") for name in files if name.endswith(".toml")}
 
 
 def _read(source: str) -> dict[str, Any]:

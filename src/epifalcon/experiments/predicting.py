@@ -274,8 +274,14 @@ def _pay(
         ledger = Ledger.open(run.ledger, budget=plan.budget)
         seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
         number = 1 + max((one.terms.round for one in ledger.releases), default=-1)
+        # Places and counts once more, and the rows.
+        made = [*plan.opening(), *plan.scoring_receipts(number)]
+        if cohort.state is not None:
+            terms = plan.terms("region model", number)
+            what = "cases by region and day, and flows"
+            made.append(UnprotectedRelease(terms=terms, what=what))
         try:
-            ledger.record(*_receipts(plan, number, cohort))
+            ledger.record(*(_in_round(one, number) for one in made))
         except BudgetExceededError as error:
             raise BudgetExceededError(
                 f"{error}. Room for scorings of new people is left by training with "
@@ -285,14 +291,8 @@ def _pay(
     return seed, spent_figures(plan.mode, ledger)
 
 
-def _receipts(plan: PrivacyPlan, number: int, cohort: Cohort) -> list[Release]:
-    """What leaves in a scoring: places and counts once more, and the rows."""
-    made = [*plan.opening(), *plan.scoring_receipts(number)]
-    if cohort.state is not None:
-        terms = plan.terms("region model", number)
-        what = "cases by region and day, and flows"
-        made.append(UnprotectedRelease(terms=terms, what=what))
-    return [replace(one, terms=replace(one.terms, round=number)) for one in made]
+def _in_round(release: Release, number: int) -> Release:
+    return replace(release, terms=replace(release.terms, round=number))
 
 
 def _digest(cohort: Cohort) -> str:

@@ -32,7 +32,6 @@ _DRAWN_CURVES = (
     *("radius_of_gyration", "distinct", "zipf", "entropy", "jumps", "stays"),
     *("occupancy", "at_home"),
 )
-_MOST_DIAGRAMS = 6
 _GROUPS, _LEAST_IN_GROUP = 10, 30
 """Most groups of a reliability diagram, and fewest people of a group."""
 _LEAST_CALLED = 10
@@ -121,7 +120,6 @@ def write_reliability(
 ) -> Picture | None:
     """Draw infected share against risk; None if no method predicts probabilities."""
     drawn = [one for one in evaluations if one.metrics.mean_risk is not None]
-    drawn = drawn[:_MOST_DIAGRAMS]
     sums = {
         one.method: {scaling: _group_sums(one.ranked[scaling]) for scaling in SCALINGS}
         for one in drawn

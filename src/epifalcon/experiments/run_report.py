@@ -6,7 +6,7 @@ is missing and why.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,9 @@ from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explaining import Explanation, explain_person
 from epifalcon.experiments.run_folder import Begun, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
-from epifalcon.experiments.simulation import Epidemic
 from epifalcon.methods.base import INTERVAL_WIDTH
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.statistics import measure
-from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.reports import formats
 from epifalcon.reports.metrics import METRICS, RUN_METRICS, TERMINAL_METRICS, glossary
@@ -92,7 +90,7 @@ def keep_results(
     with store.writing(begun.folder):
         statistics = measure(begun.prepared.traces, progress)
         summary = run_tables.run_figures(begun, outcomes)
-        summary["statistics"] = run_tables.plain_statistics(statistics)
+        summary["statistics"] = [asdict(one) for one in statistics.statistics]
         if failed:
             summary["failed"] = dict(failed)
         write_summary(begun.folder, begun.prepared.experiment, summary)
@@ -136,17 +134,6 @@ def write_summary(
     store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
 
-def write_outbreak_plots(
-    folder: Path, traces: Traces, epidemics: Sequence[Epidemic], title: str
-) -> None:
-    """Write the epidemic curve, and the map if regions have coordinates."""
-    folder.mkdir(parents=True, exist_ok=True)
-    outbreaks = [one.outbreak for one in epidemics]
-    run_plots.write_epidemic_curve(folder, outbreaks, title)
-    if traces.regions.placed:
-        run_plots.write_attack_map(folder, traces, outbreaks[0], title)
-
-
 def nobody_real(begun: Begun) -> bool:
     """Return True if both the people's traces and their disease are simulated.
 
@@ -162,6 +149,8 @@ def run_page(results: RunResults) -> Page:
     begun = results.begun
     prepared = begun.prepared
     city = "" if prepared.city_folder is None else f"--city {prepared.city_folder} "
+    table = run_tables.forecast_table(results.outcomes)
+    forecast = [table] if table.rows else []
     return Page(
         title=f"epifalcon run: {prepared.name}",
         lead="Who is probably infected, predicted from where people have been and from "
@@ -173,7 +162,7 @@ def run_page(results: RunResults) -> Page:
             Section("Results", _results(results)),
             Section("Where and when", _where(results)),
             Section("One risk explained", _explanation(results)),
-            Section("Training", _training(results)),
+            Section("Training", [*results.drawn("training"), *forecast]),
             Section("Privacy card", _privacy(results)),
             Section("The city", _city(results)),
         ],
@@ -431,11 +420,6 @@ def _explanation(results: RunResults) -> list[Part]:
         tested=tested,
     )
     return [Text([f"{lead}anybody: `{command}`"]), *shown]
-
-
-def _training(results: RunResults) -> list[Part]:
-    forecast = run_tables.forecast_table(results.outcomes)
-    return [*results.drawn("training"), *([forecast] if forecast.rows else [])]
 
 
 def _privacy(results: RunResults) -> list[Part]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +16,6 @@ from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
 from epifalcon.machine import peak_rss_mb
 from epifalcon.methods.registry import entry
-from epifalcon.mobility.statistics import MobilityStatistics
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
@@ -168,15 +166,10 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
     return Table(caption, ["forecast", *columns], rows)
 
 
-def plain_statistics(statistics: MobilityStatistics) -> list[dict[str, Any]]:
-    """Return each statistic with its band for JSON."""
-    return [asdict(item) for item in statistics.statistics]
-
-
 def statistics_table(
     statistics: Sequence[dict[str, Any]], *, explained: bool = False
 ) -> Table:
-    """Return each of ``plain_statistics`` beside its band.
+    """Return each statistic, as a mapping, beside its band.
 
     ``explained`` adds what each is; a terminal has no room for it.
     """

@@ -118,16 +118,13 @@ def audit(
     # Canaries choose among the rounds that the run had.
     model = replace(settings.model, rounds=max(1, notes.rounds))
     unwatched = replace(settings, view=ViewSettings())
+    spent = spent_figures(settings.privacy.mode, ledger)
     return PrivacyCard(
         run=str(run.folder),
         method=run.method,
         seed=run.seed,
         people=len(notes.people),
-        guarantee=Guarantee(
-            spent=spent_figures(settings.privacy.mode, ledger),
-            rounds=notes.rounds,
-            other=other,
-        ),
+        guarantee=Guarantee(spent=spent, rounds=notes.rounds, other=other),
         attacks=(
             *attacks_on(run, notes, seed, progress),
             *inferences(run, unwatched, shadow_runs, progress),

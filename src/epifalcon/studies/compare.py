@@ -29,8 +29,6 @@ from epifalcon.studies.study import (
 from epifalcon.studies.towns import printed
 from epifalcon.types import Plain
 
-_PANELS = 6
-
 
 def plan_of(plan: Plan) -> Planned:
     """Return the comparison as a study with one cell."""
@@ -177,7 +175,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     # The references first, then the best of the others.
     rows.sort(key=lambda row: row["method"] not in REFERENCES)
     diagrams = []
-    for row in rows[:_PANELS]:
+    for row in rows:
         sums = curves["methods"][row["method"]]["reliability"]
         by_scaling = dict(zip(SCALINGS, sums, strict=True))
         diagrams.append(study_plots.Diagram(row["title"], by_scaling, row["left_raw"]))

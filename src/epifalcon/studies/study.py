@@ -199,17 +199,13 @@ class Planned:
     """By a cell's label; the same one for cells with equal settings."""
     command: str
     """The command that makes this study, or resumes it."""
-    asked: Asked = field(default_factory=Asked)
+    partial: bool = False
+    """True if less than the whole study was requested."""
 
     @property
     def comparisons(self) -> list[Plan]:
         """Each comparison once."""
         return list({plan.folder: plan for plan in self.plans.values()}.values())
-
-    @property
-    def partial(self) -> bool:
-        """Whether less than the whole study was requested."""
-        return bool(self.asked.methods or self.asked.cells)
 
     @property
     def runs(self) -> int:
@@ -244,8 +240,8 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
         words += ["--methods", ",".join(asked.methods)]
     for label in asked.cells:
         words += ["--cell", label]
-    command = shlex.join(words)
-    return Planned(study, asked.scale, seeds, tuple(cells), plans, command, asked)
+    command, partial = shlex.join(words), bool(asked.methods or asked.cells)
+    return Planned(study, asked.scale, seeds, tuple(cells), plans, command, partial)
 
 
 def _requested(study: Study, asked: Asked) -> list[Cell]:
