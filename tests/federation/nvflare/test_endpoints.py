@@ -1,9 +1,7 @@
 """The ends of a job: whole runs of plain values, calls at once, no text of an error."""
 
 import json
-import logging
 import threading
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -109,18 +107,6 @@ def in_context(tmp_path):
     set_call_context(None)
 
 
-def test_of_an_error_only_its_kind_leaves_the_site(in_context, caplog, tmp_path):
-    end = in_context(ClientApp(EchoSite()), "clinic-a").obj
-    end.open()
-    assert (end.name, end.folder) == ("clinic-a", tmp_path)
-    assert end.answer(b"echo hello") == b"clinic-a:hello"
-    with caplog.at_level(logging.DEBUG):
-        assert end.answer(b"fail") == "ValueError"
-    assert "ValueError at" in caplog.text
-    assert "echo.py" in caplog.text
-    assert SECRET not in caplog.text
-
-
 def test_a_site_that_cannot_get_ready_says_so_when_called(in_context, caplog):
     class Unready(EchoSite):
         def prepare(self, *_):
@@ -193,27 +179,6 @@ def test_each_site_gets_its_own_call_and_all_at_the_same_time():
     assert answers == {name: 2 * name.encode() for name in sites}
     assert failed == {}
     assert transport.ask({}, LIMIT) == ({}, {})
-
-
-def test_a_late_site_fails_and_the_others_are_kept():
-    go_on = threading.Event()
-    transport = transport_of(a=lambda _: b"ok", late=lambda _: go_on.wait(LIMIT))
-    answers, failed = transport.ask({"a": b"", "late": b""}, 0.2)
-    go_on.set()
-    assert answers == {"a": b"ok"}
-    assert failed == {"late": "no answer within 0.2 s"}
-
-
-def test_a_site_that_is_lost_during_a_call_fails_before_the_limit():
-    go_on, lost = threading.Event(), set()
-    transport = transport_of(lost, a=lambda _: b"ok", gone=lambda _: go_on.wait(LIMIT))
-    threading.Timer(0.2, lost.add, ["gone"]).start()
-    start = time.monotonic()
-    answers, failed = transport.ask({"a": b"", "gone": b""}, LIMIT)
-    go_on.set()
-    assert time.monotonic() - start < LIMIT / 2
-    assert answers == {"a": b"ok"}
-    assert failed == {"gone": GONE}
 
 
 def test_a_lost_site_is_not_called_until_it_is_back():
