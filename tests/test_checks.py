@@ -1,5 +1,7 @@
 import inspect
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -71,3 +73,29 @@ def test_callers_may_also_catch_the_built_in_kinds():
     assert issubclass(errors.SettingsError, ValueError)
     assert issubclass(errors.DataError, ValueError)
     assert issubclass(errors.WriteError, OSError)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(checks.Checked):
+    """One field of each kind that ``Checked`` knows."""
+
+    number: checks.Positive | None = None
+    word: Literal["r0"] | checks.NonNegative = "r0"
+    several: tuple[checks.Count, ...] = ()
+    pair: tuple[checks.Share, str] = (0.5, "")
+    switch: bool = True
+    free: str = ""
+
+
+def test_fields_are_checked_by_their_declared_types():
+    Declared(number=3, word=0.5, several=(1, 2), pair=(1, "x"), switch=False, free="x")
+    for name, values in {
+        "number": [0, "x"],
+        "word": ["r1", -1, None],
+        "several": [(1, 0)],
+        "pair": [(2, "x")],
+        "switch": [1, None],
+    }.items():
+        for value in values:
+            with pytest.raises(SettingsError, match=f"{name}="):
+                Declared(**{name: value})

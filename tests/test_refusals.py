@@ -191,7 +191,7 @@ def test_an_impossible_value_is_refused_by_name(make, name, value):
             "add up to less than 1",
         ),
         (LabelSettings, {"test_days": [1]}, "test_days"),
-        (FalconSettings, {"class_weights": [1.0, 0.0]}, "class_weight_1=0"),
+        (FalconSettings, {"class_weights": [1.0, 0.0]}, "class_weights=0"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(cls, values, message):

@@ -1,13 +1,19 @@
 """Argument checks that name the value and what was expected.
 
 Every check takes ``name=value`` pairs, so the message can name the setting:
-``positive(clip=-1)`` raises ``clip=-1 must be a number greater than 0``.
+``positive(clip=-1)`` raises ``clip=-1 must be a number greater than 0``. A subclass of
+``Checked`` declares the checks of its fields by their types.
 """
 
 import math
+import typing
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from functools import cache, partial
+from itertools import repeat
 from numbers import Integral, Real
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +39,12 @@ def unit_interval(**values: float) -> None:
 def at_least(low: float, **values: float) -> None:
     """Raise unless every value is a finite number of ``low`` or more."""
     _numbers(values, lambda value: value >= low, f"be a number of {low} or more")
+
+
+def within(low: float, high: float, **values: float) -> None:
+    """Raise unless every value lies in [low, high]."""
+    good = f"lie in [{low:g}, {high:g}]"
+    _numbers(values, lambda value: low <= value <= high, good)
 
 
 def whole(low: int, **values: int) -> None:
@@ -93,3 +105,56 @@ def _numbers(
         finite = number and (isinstance(value, Integral) or math.isfinite(value))
         if not (finite and is_good(value)):
             raise SettingsError(f"{name}={value} must {expected}")
+
+
+Positive = Annotated[float, positive]
+NonNegative = Annotated[float, non_negative]
+Share = Annotated[float, unit_interval]
+Count = Annotated[int, partial(whole, 1)]
+CountOrZero = Annotated[int, partial(whole, 0)]
+
+
+class Checked:
+    """Base of settings: checks every field by its declared type.
+
+    A ``Literal`` must be one of its values, a bool a bool, ``Annotated`` pass its
+    checks, a tuple do so entry by entry, a union in one of its forms. Other types are
+    not checked.
+    """
+
+    def __post_init__(self) -> None:
+        own: Any = type(self)
+        for name, hint in _hints(own).items():
+            _check(hint, name, getattr(self, name))
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def _check(hint: Any, name: str, value: Any) -> None:  # noqa: ANN401
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        _check(inner[0], name, value)
+        for check in inner[1:]:
+            check(**{name: value})
+    elif origin is typing.Literal:
+        one_of(inner, **{name: value})
+    elif hint in (bool, NoneType) and not isinstance(value, hint):
+        expected = "true or false" if hint is bool else "none"
+        raise SettingsError(f"{name}={value!r} must be {expected}")
+    elif origin is tuple:
+        kinds = repeat(inner[0]) if inner[-1] is Ellipsis else inner
+        for kind, item in zip(kinds, value, strict=False):
+            _check(kind, name, item)
+    elif origin in (typing.Union, UnionType):
+        refused = []
+        for option in inner:
+            try:
+                return _check(option, name, value)
+            except SettingsError as error:
+                refused.append(error)
+        raise refused[0]
+    return None

@@ -5,12 +5,12 @@ The paper's X(t) is "the new cases of each region observed at time t", estimated
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon.checks import non_negative, one_of, positive, whole
+from epifalcon.checks import Checked, Count, NonNegative, Positive
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.errors import DataError
@@ -27,28 +27,22 @@ _LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseSettings:
+class CaseSettings(Checked):
     """How test results become numbers of regions and days."""
 
     measure: CaseMeasure = "share"
     """``count``: cases. ``share``: of 100 tested visitors, how many are cases;
     negative results count too, and a full region is no hotter for being full.
     ``presence``: slots that cases spent there, as in the authors' program."""
-    window_days: int = 14
+    window_days: Count = 14
     """A result speaks of where the person was in so many days, the last of them
     the day of the test."""
-    growth: float = 0.0
+    growth: NonNegative = 0.0
     """By how much new infections are thought to grow, e^growth a day: earlier
     slots of the window weigh that much less. 0 lets all weigh alike."""
-    prior_people: float = 0.5
+    prior_people: Positive = 0.5
     """``share`` only: how many tested visitors with the city's share of the day
     are added to those of each region and day."""
-
-    def __post_init__(self) -> None:
-        one_of(get_args(CaseMeasure), measure=self.measure)
-        whole(1, window_days=self.window_days)
-        non_negative(growth=self.growth)
-        positive(prior_people=self.prior_people)
 
 
 COUNTS = CaseSettings(measure="count")
@@ -56,7 +50,7 @@ COUNTS = CaseSettings(measure="count")
 
 
 @dataclass(frozen=True, eq=False)
-class Cases:
+class Cases(Checked):
     """How many cases each region had on each day, and where the number is from."""
 
     by_region_and_day: Floats
@@ -67,8 +61,7 @@ class Cases:
     measure: CaseMeasure = "count"
 
     def __post_init__(self) -> None:
-        one_of(tuple(_LABELS), source=self.source)
-        one_of(get_args(CaseMeasure), measure=self.measure)
+        super().__post_init__()
         counts = self.by_region_and_day
         if counts.ndim != 2 or not (counts >= 0).all():
             raise DataError("cases must be numbers of 0 or more by region and day")

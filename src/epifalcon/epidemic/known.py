@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.checks import at_least, same_length, unit_interval, vectors
+from epifalcon.checks import Checked, Share, at_least, same_length, vectors
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Mask, PersonIds, Slots
@@ -18,21 +18,19 @@ UNTESTED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TestErrors:
+class TestErrors(Checked):
     """Published probabilities of a wrong result, the same for every test."""
 
     # Not a class of tests: pytest must not collect it.
     __test__ = False
 
-    false_positive: float = 0.0
+    false_positive: Share = 0.0
     """Chance that somebody who is not infected tests positive."""
-    false_negative: float = 0.0
+    false_negative: Share = 0.0
     """Chance that somebody who is infected tests negative."""
 
     def __post_init__(self) -> None:
-        unit_interval(
-            false_positive=self.false_positive, false_negative=self.false_negative
-        )
+        super().__post_init__()
         if self.false_positive + self.false_negative >= 1:
             raise SettingsError(
                 f"false_positive={self.false_positive} and "

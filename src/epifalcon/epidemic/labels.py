@@ -5,11 +5,11 @@ learns its infection status, and asks for the status of everybody else.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from epifalcon.checks import one_of, unit_interval
+from epifalcon.checks import Checked, Share
 from epifalcon.epidemic.hidden import Hidden, Truth
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.outbreak import Outbreak
@@ -21,10 +21,10 @@ Target = Literal["ever", "current"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelSettings:
+class LabelSettings(Checked):
     """Who is tested, when, and how well."""
 
-    label_share: float = 0.4
+    label_share: Share = 0.4
     """Share of the population that is tested: the paper's lambda."""
     target: Target = "ever"
     """Infected at any time until the test, or exposed or infectious at the test."""
@@ -36,8 +36,7 @@ class LabelSettings:
     """First and last day of testing, any slot alike; default: the last slot."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(Target), target=self.target)
-        unit_interval(label_share=self.label_share)
+        super().__post_init__()
         # Refuses impossible chances.
         _ = self.test_errors
         if self.test_days is not None:

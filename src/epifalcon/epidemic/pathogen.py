@@ -6,13 +6,13 @@ The two constants are the rows of the paper's table of transmission parameters.
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from epifalcon.checks import non_negative, positive
+from epifalcon.checks import Checked, NonNegative, Positive
 from epifalcon.errors import SettingsError
 from epifalcon.settings import unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pathogen:
+class Pathogen(Checked):
     """Rates per day of one disease.
 
     ``beta``: transmission by one infectious person; ``1 / alpha``: mean latent
@@ -23,15 +23,14 @@ class Pathogen:
     """
 
     name: str
-    beta: float
-    alpha: float
-    mu: float
+    beta: NonNegative
+    alpha: Positive
+    mu: Positive
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise SettingsError(f"name={self.name!r} must not be empty")
-        non_negative(beta=self.beta)
-        positive(alpha=self.alpha, mu=self.mu)
+        super().__post_init__()
 
     @property
     def r0(self) -> float:

@@ -1,9 +1,9 @@
 """The rule of an outbreak: model, contact law, chances, seeds; and its named forms."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-from epifalcon.checks import non_negative, one_of, positive, unit_interval
+from epifalcon.checks import Checked, NonNegative, Positive, Share, non_negative
 from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
 from epifalcon.errors import SettingsError
 from epifalcon.settings import unknown_name
@@ -19,7 +19,7 @@ _AUTHORS_SEEDS = {SARS_COV_2.name: 150, OMICRON.name: 15}
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutbreakSettings:
+class OutbreakSettings(Checked):
     """How a disease goes through a city; the defaults are the rule ``paper``.
 
     At most one of ``seed_count``, ``seed_share`` and ``seed_people`` may be
@@ -33,51 +33,31 @@ class OutbreakSettings:
     """Hazard by the infectious over all present, or over the susceptible present."""
     chance: Chance = "exponential"
     """Chance of an event of rate q in a slot: 1 - exp(-q dt), or q dt up to 1."""
-    kappa: float | Literal["r0"] = "r0"
+    kappa: NonNegative | Literal["r0"] = "r0"
     """Factor on every hazard; "r0" takes the one with hazard R0 = beta / mu."""
-    seed_count: int | None = None
-    seed_share: float | None = None
+    seed_count: Annotated[int, non_negative] | None = None
+    seed_share: Share | None = None
     """Share of the people who qualify as seeds."""
     seed_people: tuple[int, ...] = ()
     """Exactly these people."""
     seed_regions: tuple[int, ...] = ()
     """Only people whose first observed region is one of these; empty: everybody."""
     seed_state: SeedState = "infectious"
-    symptomatic_share: float = 0.65
+    symptomatic_share: Share = 0.65
     """Share of people who would show symptoms, given time."""
-    onset_rate: float = 0.5
+    onset_rate: Positive = 0.5
     """Rate per day from infectious without to infectious with symptoms."""
-    asymptomatic_weight: float = 1.0
+    asymptomatic_weight: NonNegative = 1.0
     """Infectiousness without symptoms, relative to with symptoms."""
-    regional_sigma: float = 0.0
+    regional_sigma: NonNegative = 0.0
     """Spread of the regions' factors on every hazard: log-normal, of mean 1. 0: all
     regions alike. No method sees it; see ``draws``."""
-    dispersion: float | None = None
+    dispersion: Positive | None = None
     """Shape of people's infectiousness: gamma, of mean 1; a small one makes few
     people infect most. None: all alike. No method sees it; see ``draws``."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(Model), model=self.model)
-        one_of(get_args(ContactLaw), contact=self.contact)
-        one_of(get_args(Chance), chance=self.chance)
-        one_of(get_args(SeedState), seed_state=self.seed_state)
-        if isinstance(self.kappa, str):
-            one_of(("r0",), kappa=self.kappa)
-        else:
-            non_negative(kappa=self.kappa)
-        unit_interval(symptomatic_share=self.symptomatic_share)
-        positive(onset_rate=self.onset_rate)
-        non_negative(asymptomatic_weight=self.asymptomatic_weight)
-        non_negative(regional_sigma=self.regional_sigma)
-        if self.dispersion is not None:
-            positive(dispersion=self.dispersion)
-        if self.seed_count is not None:
-            non_negative(seed_count=self.seed_count)
-        if self.seed_share is not None:
-            unit_interval(seed_share=self.seed_share)
-        self._check_seeds()
-
-    def _check_seeds(self) -> None:
+        super().__post_init__()
         for names in (("seed_count", "seed_share", "seed_people"), _SEED_LISTS):
             given = [name for name in names if getattr(self, name) not in (None, ())]
             if len(given) > 1:
@@ -145,18 +125,15 @@ def _seeds(counts: dict[str, int], pathogen: Pathogen) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BeliefSettings:
+class BeliefSettings(Checked):
     """By how much the published rates, which methods are given, differ from the truth.
 
     That regions or people differ, and by how much, no health office knows. A method
     is therefore given this pathogen and rule, never those of the simulator.
     """
 
-    beta_factor: float = 1.0
+    beta_factor: Positive = 1.0
     """Believed over true transmission rate."""
-
-    def __post_init__(self) -> None:
-        positive(beta_factor=self.beta_factor)
 
     def pathogen(self, true: Pathogen) -> Pathogen:
         """Return the rates that methods are given."""

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import whole
+from epifalcon.checks import Checked, Count
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
@@ -27,18 +27,13 @@ _MOST_EDGES = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class HypergraphSettings:
+class HypergraphSettings(Checked):
     """How traces are cut into edges."""
 
-    window_slots: int = 1
+    window_slots: Count = 1
     """Slots joined into one window; must divide the slots of the trace."""
     keep_alone: bool = True
     """Whether an edge with a single person is kept."""
-
-    def __post_init__(self) -> None:
-        whole(1, window_slots=self.window_slots)
-        if not isinstance(self.keep_alone, bool):
-            raise SettingsError(f"keep_alone={self.keep_alone!r} must be true or false")
 
 
 @dataclass(frozen=True, eq=False)

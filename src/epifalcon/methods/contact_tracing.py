@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import non_negative, whole
+from epifalcon.checks import Checked, Count, NonNegative
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
@@ -33,23 +33,19 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class TracingSettings:
+class TracingSettings(Checked):
     """Who counts as a case when met."""
 
-    days_after_test: float | None = None
+    days_after_test: NonNegative | None = None
     """Somebody tested positive is a case until so many days after the test; None:
     always."""
-
-    def __post_init__(self) -> None:
-        if self.days_after_test is not None:
-            non_negative(days_after_test=self.days_after_test)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DctSettings(TracingSettings):
     """Which contacts count."""
 
-    window_days: int | None = 1
+    window_days: Count | None = 1
     """Contacts in so many days before the end; None: in all days.
 
     One day, because in a fortnight nearly everybody meets a known case. The paper's F1
@@ -57,11 +53,6 @@ class DctSettings(TracingSettings):
     88 % of people, which is what one day gives in our city of that size; the authors'
     program, too, reads only a part of the slots.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.window_days is not None:
-            whole(1, window_days=self.window_days)
 
 
 class Dct(Method):

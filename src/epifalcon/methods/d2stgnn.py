@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from epifalcon.checks import Count
 from epifalcon.hypergraph.edges import EdgeList
 from epifalcon.methods.networks import (
     ContactGraphs,
@@ -28,16 +29,16 @@ from epifalcon.methods.networks import (
 class D2stgnnSettings(NetworkSettings):
     """Settings of D2STGNN."""
 
-    layers: int = 2
-    heads: int = 4
+    layers: Count = 2
+    heads: Count = 4
     """Of the attention over days; they divide ``width``."""
-    reach: int = 3
+    reach: Count = 3
     """Days in a diffusion step, its own included."""
-    embedding: int = 10
+    embedding: Count = 10
     """Width of the embedding of a day, and of each of a person's two."""
-    partners: int = 32
+    partners: Count = 32
     """Strongest contacts of each person in the dynamic graph."""
-    head_width: int = 64
+    head_width: Count = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from epifalcon.checks import Count, CountOrZero
 from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 
@@ -23,8 +24,8 @@ from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSett
 class DcrnnOfPeopleSettings(NetworkSettings):
     """Settings of DCRNN; ``width`` is that of the state."""
 
-    layers: int = 1
-    diffusion_steps: int = 2
+    layers: Count = 1
+    diffusion_steps: CountOrZero = 2
     """K: steps of the walk in one day."""
 
 

@@ -13,7 +13,8 @@ It is computed from the traces alone, so the graph never contains a test result.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import at_least, whole
+from epifalcon.checks import Checked, Count, at_least
 from epifalcon.errors import SettingsError
 from epifalcon.hypergraph.edges import EdgeList
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
@@ -34,48 +35,42 @@ _PAIRS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkhornSettings:
+class SinkhornSettings(Checked):
     """Accuracy of the distances."""
 
-    softness: float = 0.005
+    # Below, exp(-cost / softness) leaves the range of double precision.
+    softness: Annotated[float, partial(at_least, 0.002)] = 0.005
     """Of the entropy; costs lie in [0, 1]. Less is nearer to the exact distance."""
-    sweeps: int = 15
+    sweeps: Count = 15
     """In each of three stages, the first two with 16 and 4 times the softness."""
-
-    def __post_init__(self) -> None:
-        # Below, exp(-cost / softness) leaves the range of double precision.
-        at_least(0.002, softness=self.softness)
-        whole(1, sweeps=self.sweeps)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DstagnnSettings(NetworkSettings):
     """Settings of DSTAGNN."""
 
-    width: int = 16
+    width: Count = 16
     """Channels of the rows, and of the free embedding."""
-    blocks: int = 2
-    heads: int = 2
+    blocks: Count = 2
+    heads: Count = 2
     """Of the attention over days."""
-    key_width: int = 16
+    key_width: Count = 16
     """Width of queries and keys."""
-    orders: int = 3
+    orders: Count = 3
     """Chebyshev terms, each with its own attention."""
-    kernels: tuple[int, ...] = (3, 5, 7)
+    kernels: tuple[Count, ...] = (3, 5, 7)
     """Days of each gated convolution."""
-    partners: int = 32
+    partners: Count = 32
     """Strongest contacts of each person whose similarity is measured."""
-    relatives: int = 16
+    relatives: Count = 16
     """The most similar of them: the edges of the graph."""
-    head_width: int = 64
+    head_width: Count = 64
     sinkhorn: SinkhornSettings = field(default_factory=SinkhornSettings)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.kernels:
             raise SettingsError("kernels must name at least one number of days")
-        for kernel in self.kernels:
-            whole(1, kernels=kernel)
 
 
 class Dstagnn(NetworkMethod):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from epifalcon.checks import Count, Share
 from epifalcon.epidemic.known import Known
 from epifalcon.methods.gcn import Convolutions
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
@@ -23,11 +24,11 @@ from epifalcon.types import Floats
 class EpignnSettings(NetworkSettings):
     """Settings of EPIGNN."""
 
-    width: int = 64
-    dropout: float = 0.4
-    layers: int = 1
+    width: Count = 64
+    dropout: Share = 0.4
+    layers: Count = 1
     """Graph convolutions; 3 in the paper."""
-    recent_days: int = 15
+    recent_days: Count = 15
     """Days from the end of the traces over which states are counted."""
 
 

@@ -7,7 +7,8 @@ of its results. Their predictions choose the hyperparameter and are the masked r
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from epifalcon.checks import non_negative, positive, unit_interval, whole
+from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, whole
 from epifalcon.epidemic.known import Known, blind_folds, without
 from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
@@ -107,19 +108,17 @@ class ExposureMethod(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExposureLogisticSettings:
+class ExposureLogisticSettings(Checked):
     """Regularisation of the regression."""
 
-    strengths: tuple[float, ...] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.1)
+    strengths: tuple[Positive, ...] = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.1)
     """Scikit-learn's C, chosen by the out-of-fold log loss."""
-    folds: int = 5
+    folds: Annotated[int, partial(whole, 2)] = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.strengths:
             raise SettingsError("strengths must name at least one")
-        for strength in self.strengths:
-            positive(strengths=strength)
-        whole(2, folds=self.folds)
 
 
 class ExposureLogistic(ExposureMethod):
@@ -159,22 +158,16 @@ class ExposureLogistic(ExposureMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExposureBoostingSettings:
+class ExposureBoostingSettings(Checked):
     """The size of the trees, and their maximum number."""
 
-    trees: int = 200
-    learning_rate: float = 0.05
-    leaves: int = 8
-    least_people: int = 50
+    trees: Count = 200
+    learning_rate: Share = 0.05
+    leaves: Annotated[int, partial(whole, 2)] = 8
+    least_people: Count = 50
     """In a leaf; a tenth of the people if there are fewer than ten such leaves."""
-    l2: float = 1.0
-    folds: int = 5
-
-    def __post_init__(self) -> None:
-        whole(1, trees=self.trees, least_people=self.least_people)
-        whole(2, leaves=self.leaves, folds=self.folds)
-        unit_interval(learning_rate=self.learning_rate)
-        non_negative(l2=self.l2)
+    l2: NonNegative = 1.0
+    folds: Annotated[int, partial(whole, 2)] = 5
 
 
 class ExposureBoosting(ExposureMethod):

@@ -53,13 +53,13 @@ from scipy.special import logit
 from torch import Tensor
 from torch.nn import functional
 
-from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
 from epifalcon.epidemic.known import Known, hold_back, without
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edges import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
 from epifalcon.methods.base import Method, Scores, require_both
-from epifalcon.methods.training import Checkpointer, require_learning_rates, train
+from epifalcon.methods.training import Checkpointer, LearningRates, train
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.streams import Streams
@@ -82,70 +82,49 @@ _UNPROTECTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise:
+class Noise(Checked):
     """Protection of the numbers of an upload."""
 
-    clip: float = 0.1
+    clip: Positive = 0.1
     """Bound of the norm of the whole upload."""
     norm: Norm = "linf"
     """The paper's text clips by the largest number, the authors' program by l2."""
-    scale: float = 0.2
+    scale: Positive = 0.2
     """Of the Laplace noise on every number."""
-
-    def __post_init__(self) -> None:
-        positive(clip=self.clip, scale=self.scale)
-        one_of(("l1", "l2", "linf"), norm=self.norm)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedPreGnnSettings:
+class FedPreGnnSettings(Checked):
     """Settings of FedPreGNN, with the authors' choice where it differs."""
 
     input: Literal["exposure", "embedding"] = "exposure"
     """What a device sends the helper: its test result, or the vector it learns."""
     item: ItemKind = "region-day"
-    width: int = 32
+    width: Count = 32
     """As with all rivals here; 64 in the authors' program."""
-    partners: int = 100
+    partners: CountOrZero = 100
     """Maximum number of embeddings that the helper returns for one item."""
-    expand_every: int = 20
+    expand_every: Count = 20
     """Rounds between graph expansions; there once, after two passes."""
     private: bool = True
     """Off: no pseudo items, no clip, no noise. Shows what privacy costs."""
     noise: Noise = field(default_factory=Noise)
-    pseudo_items: int = 200
+    pseudo_items: CountOrZero = 200
     """1,000 there; five for each true one here."""
-    clients_per_round: int = 256
+    clients_per_round: Count = 256
     """128 there."""
-    learning_rates: tuple[float, ...] = (1.0, 0.3)
+    learning_rates: LearningRates = (1.0, 0.3)
     """Of the server's plain steps; each is tried, and each costs uploads. 0.01 there,
     where a client has many ratings."""
-    own_rate: float = 0.01
+    own_rate: NonNegative = 0.01
     """Of a device for its own vector."""
-    weight_decay: float = 0.0005
-    rounds: int = 400
+    weight_decay: NonNegative = 0.0005
+    rounds: Count = 400
     """Maximum for each learning rate; three passes over all clients there."""
-    check_every: int = 10
-    patience: int = 8
+    check_every: Count = 10
+    patience: Count = 8
     """Validations without improvement before training stops."""
-    validation_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        one_of(("exposure", "embedding"), input=self.input)
-        one_of(("region", "region-day"), item=self.item)
-        whole(0, partners=self.partners, pseudo_items=self.pseudo_items)
-        whole(
-            1,
-            width=self.width,
-            expand_every=self.expand_every,
-            clients_per_round=self.clients_per_round,
-            rounds=self.rounds,
-            check_every=self.check_every,
-            patience=self.patience,
-        )
-        require_learning_rates(self.learning_rates)
-        non_negative(own_rate=self.own_rate, weight_decay=self.weight_decay)
-        unit_interval(validation_share=self.validation_share)
+    validation_share: Share = 0.1
 
 
 class FedPreGnn(Method):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from epifalcon.checks import Count
 from epifalcon.methods.networks import (
     ContactGraphs,
     Flat,
@@ -27,11 +28,11 @@ _SLOPE = 0.2
 class GatSettings(SkipSettings):
     """Settings of the GAT."""
 
-    heads: int = 4
+    heads: Count = 4
     """Of the first layer; each has ``width / heads``."""
-    last_width: int = 16
+    last_width: Count = 16
     """Of the second layer, which has one head."""
-    partners: int = 32
+    partners: Count = 32
     """Strongest contacts that a person attends to, besides itself."""
 
     def __post_init__(self) -> None:

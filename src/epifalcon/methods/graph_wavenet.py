@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from epifalcon.checks import one_of
+from epifalcon.checks import Count, CountOrZero
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 from epifalcon.methods.stgcn import side_by_side
 
@@ -34,21 +34,17 @@ Walk = Callable[[Tensor], Tensor]
 class GraphWaveNetSettings(NetworkSettings):
     """Settings of Graph WaveNet."""
 
-    width: int = 16
-    skip_width: int = 64
+    width: Count = 16
+    skip_width: Count = 64
     """Of the sum over layers."""
-    layers: int = 8
+    layers: Count = 8
     """Maximum, unless more are needed to reach all days."""
-    diffusion_steps: int = 2
+    diffusion_steps: CountOrZero = 2
     """Steps of both walks in one layer."""
     adaptive: Literal["low-rank", "none"] = "low-rank"
     """The learnt adjacency; "none" uses the contacts alone."""
-    adaptive_width: int = 10
+    adaptive_width: Count = 10
     """Of the two free vectors of each person."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(("low-rank", "none"), adaptive=self.adaptive)
 
 
 class GraphWaveNet(NetworkMethod):

@@ -26,7 +26,7 @@ import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.checks import unit_interval, whole
+from epifalcon.checks import Checked, Count, CountOrZero, Share
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
@@ -40,23 +40,17 @@ _PATHOGENS_RATE = TransmissionSettings(law="one", choosing_sweeps=10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class HbpSettings:
+class HbpSettings(Checked):
     """Number of sweeps and folds."""
 
-    sweeps: int = 25
-    folds: int = 4
+    sweeps: Count = 25
+    folds: CountOrZero = 4
     """Folds of the tested people, for out-of-fold risks; 0 only excludes a person's
     own messages from its risk."""
-    start_share: float | None = None
+    start_share: Share | None = None
     """Share of people infected when the traces begin, if the outbreak began earlier;
     the rule's number of seeds by default. Too small a share ranks people as well, but
     all risks are too low."""
-
-    def __post_init__(self) -> None:
-        whole(1, sweeps=self.sweeps)
-        whole(0, folds=self.folds)
-        if self.start_share is not None:
-            unit_interval(start_share=self.start_share)
 
 
 class Hbp(Method):
@@ -136,7 +130,7 @@ class HbpTrueFactors(Hbp):
 class MeanFieldSettings(HbpSettings):
     """Number of sweeps and folds."""
 
-    sweeps: int = 12
+    sweeps: Count = 12
     """Each sweep carries infections on by one generation."""
 
 

@@ -14,9 +14,9 @@ results in the loss alone.
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from scipy.special import logit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import non_negative, one_of, unit_interval, whole
+from epifalcon.checks import Checked, Count, NonNegative, Share, whole
 from epifalcon.epidemic.known import Known, blind_folds, hold_back, without
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, strongest
@@ -34,7 +34,7 @@ from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.training import (
     Checkpointer,
-    require_learning_rates,
+    LearningRates,
     seeded,
     train,
 )
@@ -45,35 +45,23 @@ from epifalcon.types import UNKNOWN, PersonIds, Probabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
+class NetworkSettings(Checked):
     """Settings of all networks."""
 
     input: Literal["exposure", "embedding"] = "exposure"
-    width: int = 32
+    width: Count = 32
     """Of the hidden rows, and of the free embedding."""
-    dropout: float = 0.2
-    learning_rates: tuple[float, ...] = (0.01, 0.003)
+    dropout: Share = 0.2
+    learning_rates: LearningRates = (0.01, 0.003)
     """Each is tried; the validation people choose."""
-    weight_decay: float = 0.0005
-    steps: int = 300
+    weight_decay: NonNegative = 0.0005
+    steps: Count = 300
     """Maximum for each learning rate."""
-    check_every: int = 5
-    patience: int = 8
+    check_every: Count = 5
+    patience: Count = 8
     """Validations without improvement before training stops."""
-    folds: int = 4
-    validation_share: float = 0.1
-    least: ClassVar[dict[str, int]] = {"folds": 2, "diffusion_steps": 0}
-    """Smallest values of whole numbers, if not 1."""
-
-    def __post_init__(self) -> None:
-        one_of(("exposure", "embedding"), input=self.input)
-        unit_interval(dropout=self.dropout, validation_share=self.validation_share)
-        require_learning_rates(self.learning_rates)
-        non_negative(weight_decay=self.weight_decay)
-        for each in fields(self):
-            if each.type is int:
-                least = self.least.get(each.name, 1)
-                whole(least, **{each.name: getattr(self, each.name)})
+    folds: Annotated[int, partial(whole, 2)] = 4
+    validation_share: Share = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from epifalcon.checks import Count
 from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 
@@ -27,12 +28,12 @@ from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSett
 class StgcnSettings(NetworkSettings):
     """Settings of STGCN; ``width`` is that of the convolutions over days."""
 
-    bottleneck: int = 8
+    bottleneck: Count = 8
     """Channels of the graph convolution."""
-    blocks: int = 2
-    kernel_days: int = 3
+    blocks: Count = 2
+    kernel_days: Count = 3
     """K_t: maximum number of days in a convolution."""
-    chebyshev_terms: int = 3
+    chebyshev_terms: Count = 3
     """K_s: polynomials of degree 0 to K_s - 1; with 1 there is no graph."""
 
 

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.checks import positive
+from epifalcon.checks import Positive
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import require_same
@@ -36,6 +36,15 @@ TRAINING = "training"
 """Folder of the checkpoint of an unfinished training."""
 _KIND = "rival-checkpoint"
 _TENSORS = "tensors.safetensors"
+
+
+def _some(learning_rates: tuple[float, ...]) -> None:
+    if not learning_rates:
+        raise SettingsError("learning_rates must name at least one")
+
+
+LearningRates = Annotated[tuple[Positive, ...], _some]
+"""Each is tried; the validation people choose."""
 
 
 class Learner(Protocol):
@@ -218,14 +227,6 @@ def seeded(seed: int, name: str) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Streams(seed).seed_for(name))
         yield
-
-
-def require_learning_rates(learning_rates: tuple[float, ...]) -> None:
-    """Raise ``SettingsError`` unless there are learning rates, all positive."""
-    if not learning_rates:
-        raise SettingsError("learning_rates must name at least one")
-    for rate in learning_rates:
-        positive(learning_rates=rate)
 
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

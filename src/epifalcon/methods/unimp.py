@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.checks import unit_interval
+from epifalcon.checks import Count, Share
 from epifalcon.methods.networks import (
     ContactGraphs,
     Flat,
@@ -27,17 +27,16 @@ from epifalcon.methods.networks import (
 class UnimpSettings(NetworkSettings):
     """Settings of UniMP."""
 
-    layers: int = 2
-    heads: int = 2
+    layers: Count = 2
+    heads: Count = 2
     """Of each layer; each has ``width / heads``."""
-    partners: int = 32
+    partners: Count = 32
     """Strongest contacts that a person attends to."""
-    hidden_results: float = 0.1
+    hidden_results: Share = 0.1
     """Share of visible results that each training step masks besides the targets."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        unit_interval(hidden_results=self.hidden_results)
         require_heads(self.width, self.heads)
 
 

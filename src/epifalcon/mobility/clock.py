@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from datetime import date
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from epifalcon.checks import positive, whole
+from epifalcon.checks import Checked, Count, Positive, whole
 from epifalcon.errors import SettingsError
 
 MINUTES_PER_DAY = 1440
 
 
 @dataclass(frozen=True)
-class Clock:
+class Clock(Checked):
     """``days`` days of slots of ``slot_hours`` hours each.
 
     >>> clock = Clock(slot_hours=2, days=14)
@@ -24,15 +24,14 @@ class Clock:
     (168, 1, 2.0)
     """
 
-    slot_hours: float = 2.0
-    days: int = 14
+    slot_hours: Positive = 2.0
+    days: Count = 14
     start: str | None = None
     """ISO date of day 0 where it is known."""
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
-        whole(1, days=self.days)
-        positive(slot_hours=self.slot_hours)
+        super().__post_init__()
         minutes = self.slot_hours * 60
         nearest = math.floor(minutes + 0.5)
         exact = nearest >= 1 and abs(minutes - nearest) <= 1e-3

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epifalcon.checks import unit_interval, whole
+from epifalcon.checks import Checked, Count, Share, unit_interval
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, RegionIds
@@ -17,18 +17,13 @@ _POINTS_PER_BLOCK = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportingSettings:
+class ReportingSettings(Checked):
     """How much of the traces is reported; the default is everything."""
 
-    trace_share: float = 1.0
+    trace_share: Share = 1.0
     """eta: the share of each person's observed points that is kept."""
-    last_days: int | None = None
+    last_days: Count | None = None
     """l: only the latest l days are kept; all of them unless given."""
-
-    def __post_init__(self) -> None:
-        unit_interval(trace_share=self.trace_share)
-        if self.last_days is not None:
-            whole(1, last_days=self.last_days)
 
 
 def report(

@@ -1,9 +1,10 @@
 """Settings of the import of own data."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from functools import partial
+from typing import Annotated, Literal
 
-from epifalcon.checks import at_least, non_negative, one_of, unit_interval
+from epifalcon.checks import Checked, Count, NonNegative, Share, at_least
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 
@@ -13,7 +14,7 @@ EpochUnit = Literal["auto", "s", "ms", "us", "ns"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSettings:
+class ReadSettings(Checked):
     """How one table is read, and how many of its rows may be refused."""
 
     columns: tuple[str, ...] = ()
@@ -22,14 +23,13 @@ class ReadSettings:
     """What stands between the fields of a CSV file; ``auto`` looks at the header."""
     epoch_unit: EpochUnit = "auto"
     """Unit of times given as numbers; ``auto`` goes by their size."""
-    max_refused_share: float = 0.5
+    max_refused_share: Share = 0.5
     """A larger share of refused rows is an error."""
     strict: bool = False
     """Whether any refused row is an error."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(EpochUnit), epoch_unit=self.epoch_unit)
-        unit_interval(max_refused_share=self.max_refused_share)
+        super().__post_init__()
         plain = len(self.delimiter) == 1 and self.delimiter.isascii()
         if self.delimiter != "auto" and (not plain or self.delimiter in '"\r\n\0'):
             raise SettingsError(
@@ -44,14 +44,14 @@ class ReadSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportSettings:
+class ImportSettings(Checked):
     """How visits become traces; see docs/reference-import.md for each entry."""
 
     kind: Kind
     read: ReadSettings = field(default_factory=ReadSettings)
     regions: RegionRule = "auto"
     """What a region is; ``auto``: given ids where there are any, else the grid."""
-    cell_km: float = 1.0
+    cell_km: Annotated[float, partial(at_least, 0.001)] = 1.0
     """Side of a cell of the grid."""
     h3_resolution: int = 8
     polygons: str | None = None
@@ -61,33 +61,28 @@ class ImportSettings:
     places: str | None = None
     """Table (place or cell or tower, lat, lon) of places or towers."""
     place_columns: tuple[str, ...] = ()
-    max_tower_km: float = 0.0
+    max_tower_km: NonNegative = 0.0
     """A point farther than this from every tower is refused; 0: no limit."""
     keep_unvisited: bool = False
     """Whether places of a table or polygons nobody visited become regions too."""
     slot_hours: float = 2.0
     start: str | None = None
     """First local day; by default the first in the data."""
-    days: int | None = None
+    days: Count | None = None
     """Number of days; by default up to the last in the data."""
     timezone: str = "UTC"
     """The city's time zone: that of times without an offset, and of the slots."""
-    fill_gap_hours: float = 0.0
+    fill_gap_hours: NonNegative = 0.0
     """A gap up to this long between two observations is spent where it began."""
     matrix_slot_hours: float = 0.5
     """Length of a column of the matrix."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(Kind), kind=self.kind)
-        one_of(get_args(RegionRule), regions=self.regions)
-        at_least(0.001, cell_km=self.cell_km)
-        non_negative(fill_gap_hours=self.fill_gap_hours, max_tower_km=self.max_tower_km)
+        super().__post_init__()
         if not 0 <= self.h3_resolution <= 15:
             raise SettingsError(
                 f"h3_resolution={self.h3_resolution} must lie between 0 and 15"
             )
-        if self.days is not None:
-            at_least(1, days=self.days)
         slot = self.clock(self.days or 1).slot_minutes
         ReadSettings(columns=self.place_columns)
         rule, matrix, pings = self.regions, self.kind == "matrix", self.kind == "pings"
