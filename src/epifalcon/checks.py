@@ -128,6 +128,9 @@ class Checked:
             _check(hint, name, getattr(self, name))
 
 
+_WORDS = {bool: "true or false", NoneType: "none", tuple: "a tuple"}
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -142,10 +145,10 @@ def _check(hint: Any, name: str, value: Any) -> None:  # noqa: ANN401
             check(**{name: value})
     elif origin is typing.Literal:
         one_of(inner, **{name: value})
-    elif hint in (bool, NoneType) and not isinstance(value, hint):
-        expected = "true or false" if hint is bool else "none"
-        raise SettingsError(f"{name}={value!r} must be {expected}")
+    elif hint in _WORDS and not isinstance(value, hint):
+        raise SettingsError(f"{name}={value!r} must be {_WORDS[hint]}")
     elif origin is tuple:
+        _check(tuple, name, value)
         kinds = repeat(inner[0]) if inner[-1] is Ellipsis else inner
         for kind, item in zip(kinds, value, strict=False):
             _check(kind, name, item)
