@@ -120,6 +120,6 @@ def test_rows_that_do_not_fit_are_refused(x, told):
 
 def test_parts_hold_every_row_once():
     inc = by_hand(9, [[3, 4], [4]])
-    bound = equal_parts(inc.by_person.start, 16)
+    bound = equal_parts(inc.by_person.indptr, 16)
     assert (bound[0], bound[-1]) == (0, 9)
     assert (bound[1:] >= bound[:-1]).all()
