@@ -8,41 +8,27 @@ from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 
 
-def convolved(walk, rows, weight):
-    """The sum over k of W^k rows Theta_k, with every power written out.
-
-    ``weight`` (outputs, (1 + K) inputs) has Theta_0 to Theta_K side by side.
-    """
-    inputs = rows.shape[1]
-    return sum(
-        torch.linalg.matrix_power(walk, k)
-        @ rows
-        @ weight[:, k * inputs :][:, :inputs].T
-        for k in range(weight.shape[1] // inputs)
+def convolved(walk, rows, conv):
+    """The sum over k of W^k rows Theta_k, with every power written out."""
+    parts = conv.weight.unflatten(0, (-1, rows.shape[1]))
+    powers = (torch.linalg.matrix_power(walk, k) for k in range(len(parts)))
+    return conv.bias + sum(
+        power @ rows @ part for power, part in zip(powers, parts, strict=True)
     )
 
 
 def dense_state(cell, walk, x, state):
-    """The paper's cell, with one convolution for each gate and each of its inputs."""
-    width = state.shape[1]
-    reset_x, update_x, candidate_x = (
-        convolved(walk, x, cell.of_input.weight[place : place + width])
-        + cell.of_input.bias[place : place + width]
-        for place in range(0, 3 * width, width)
-    )
-    reset_h, update_h = (
-        convolved(walk, state, cell.of_state.weight[place : place + width])
-        for place in (0, width)
-    )
-    reset, update = (reset_x + reset_h).sigmoid(), (update_x + update_h).sigmoid()
-    kept = convolved(walk, reset * state, cell.of_kept.weight)
-    return update * state + (1 - update) * (candidate_x + kept).tanh()
+    """The paper's cell."""
+    gates = convolved(walk, torch.cat([x, state], 1), cell.gates).sigmoid()
+    reset, update = gates.chunk(2, 1)
+    kept = convolved(walk, torch.cat([x, reset * state], 1), cell.candidate)
+    return update * state + (1 - update) * kept.tanh()
 
 
 def dense_odds(network, traces, x):
     """The whole network, day by day and layer by layer."""
     people, days, _ = x.shape
-    states = [x.new_zeros(people, cell.of_kept.out_features) for cell in network.cells]
+    states = [x.new_zeros(people, cell.width) for cell in network.cells]
     for day in range(days):
         contacts = torch.from_numpy(contacts_by_loop(traces, day))
         walk = contacts / contacts.sum(1, keepdim=True).clamp(min=1)

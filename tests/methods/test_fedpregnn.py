@@ -33,7 +33,6 @@ from epifalcon.methods.fedpregnn import (
     privacy_spent,
     pseudo_rows,
     release,
-    tokens_of,
     visits_of,
 )
 from epifalcon.streams import Streams
@@ -448,9 +447,6 @@ def test_what_the_published_noise_costs_at_larger_size():
     assert cost["epsilon_total"] == pytest.approx(121_000, rel=0.001)
 
 
-KEY = bytes(range(32))
-
-
 def names(people):
     """Embeddings that identify their senders, so that answers can be read."""
     return np.arange(people, dtype=np.float32)[:, None] * [1, -1]
@@ -461,7 +457,7 @@ def names(people):
 def test_answers_are_others_who_share_the_item(visited, most):
     pairs = [(person, item) for person, items in enumerate(visited) for item in items]
     owner, item = np.array(pairs, np.int64).reshape(-1, 2).T
-    helper = TokenHelper(owner, tokens_of(6, KEY)[item], most)
+    helper = TokenHelper(owner, item, most)
     helper.receive(names(len(visited)), rng(1))
     asked = rng().permutation(len(pairs))
     answers = helper.answer(asked)
@@ -479,7 +475,7 @@ def test_answers_are_others_who_share_the_item(visited, most):
 
 
 def test_every_partner_is_as_probable():
-    helper, draw = TokenHelper(np.arange(6), np.ones((6, 2), np.uint64), 2), rng(4)
+    helper, draw = TokenHelper(np.arange(6), np.ones(6, np.int64), 2), rng(4)
     met = np.zeros((6, 6))
     for _ in range(1500):
         helper.receive(names(6), draw)
@@ -490,13 +486,3 @@ def test_every_partner_is_as_probable():
     assert (met.diagonal() == 0).all()
     # 2 of 5: 600 expected, standard deviation 19.
     assert abs(met[~np.eye(6, dtype=bool)] - 600).max() < 4 * 19
-
-
-def test_tokens_match_under_one_key_and_under_no_other():
-    token = tokens_of(500, KEY)
-    assert len(np.unique(token, axis=0)) == 500
-    assert (token == tokens_of(600, KEY)[:500]).all()
-    assert not np.isin(token, tokens_of(500, KEY[::-1])).any()
-    # Half of the bits differ, whatever the items.
-    bits = np.unpackbits(token.view(np.uint8))
-    assert abs(bits.mean() - 0.5) < 0.01

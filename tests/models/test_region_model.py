@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.dcrnn import Dcrnn, FlowGraph
+from epifalcon.models.dcrnn import Dcrnn, flow_graph
 from epifalcon.models.region_gru import GruRegionModel
 from epifalcon.models.region_model import (
     DcrnnRegionModel,
@@ -238,13 +238,12 @@ def test_the_gradient_is_that_of_the_whole_error():
     lesson = lesson_of(training)
     model = network().double()
     graphs = tuple(
-        FlowGraph.of(small_history().flows.moves(day), torch.float64)
-        for day in range(12)
+        flow_graph(small_history().flows.moves(day), torch.float64) for day in range(12)
     )
     lesson = Lesson(
         lesson.inputs.double(), graphs, lesson.first_validation_day, training
     )
-    states = model.encode(lesson.inputs, graphs)
+    states = model.encoder.states(lesson.inputs, graphs)
     border, pieces = lesson.first_validation_day, []
     for origin in range(border - 1):
         last = lesson.inputs[origin]

@@ -39,7 +39,6 @@ Reduced: 200 pseudo items instead of 1,000, drawn once for each client instead o
 every upload; width 32; no dropout.
 """
 
-import hashlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -352,18 +351,13 @@ class Federation:
         people, items = visits.shape
         exposed = settings.input == "exposure"
         self.layout = Layout(settings.width, 2 if exposed else settings.width)
-        # All devices send under one fresh key, with random pseudonyms and in random
-        # order; ``_requests`` and ``_pseudonym`` are known to the device alone.
-        rng = streams.numpy("fedpregnn post")
-        tokens = tokens_of(items, rng.bytes(32))
-        self._pseudonym = rng.permutation(people)
-        order = rng.permutation(visits.nnz)
+        number = np.arange(visits.nnz)
         self._requests = sp.csr_array(
-            (np.argsort(order), visits.indices, visits.indptr), visits.shape
+            (number, visits.indices, visits.indptr), visits.shape
         )
-        sender = np.repeat(self._pseudonym, np.diff(visits.indptr))[order]
+        sender = np.repeat(np.arange(people), np.diff(visits.indptr))
         self._helper = TokenHelper(
-            sender, tokens[visits.indices[order]], settings.partners
+            sender, visits.indices.astype(np.int64), settings.partners
         )
         self.clients = np.flatnonzero(training.tested)
         self._infected = torch.from_numpy((training.status == 1).astype(np.float32))
@@ -483,10 +477,7 @@ class Federation:
         self._receive(sent, f"{self._rate_number} {expansion}")
 
     def _receive(self, sent: Rows, name: str) -> None:
-        by_pseudonym = np.empty_like(sent)
-        by_pseudonym[self._pseudonym] = sent
-        rng = self._streams.numpy(f"fedpregnn partners {name}")
-        self._helper.receive(by_pseudonym, rng)
+        self._helper.receive(sent, self._streams.numpy(f"fedpregnn partners {name}"))
 
     def _graphs(self, people: Ids) -> LocalGraphs:
         answers = self._helper.answer(self._requests[people].data)
@@ -507,30 +498,20 @@ class Federation:
         return np.concatenate(found)
 
 
-def tokens_of(items: int, key: bytes) -> NDArray[np.uint64]:
-    """Return the token of each item from 0 on: (items, 2), BLAKE2b under ``key``."""
-    text = b"".join(
-        hashlib.blake2b(item.to_bytes(8, "little"), digest_size=16, key=key).digest()
-        for item in range(items)
-    )
-    return np.frombuffer(text, "<u8").astype(np.uint64).reshape(items, 2)
-
-
 class TokenHelper:
-    """Matches tokens and forwards embeddings; it knows neither items nor names.
+    """Matches tokens and forwards embeddings.
 
-    Request number r comes from ``sender[r]``, a random pseudonym, and asks for the
-    others with token ``token[r]`` (2,). It is answered with at most ``most`` of them,
-    every choice equally probable: the senders of a token are shuffled on a circle, and
-    each gets those who follow it. So nobody gets its own embedding back, and all are
-    forwarded equally often.
+    Request number r comes from ``sender[r]`` and is for the others with ``token[r]``.
+    The answer holds at most ``most`` of them, every choice equally probable: the
+    senders of a token are shuffled on a circle, and each gets those who follow it. So
+    nobody gets its own embedding back, and all are forwarded equally often. Only the
+    equality of tokens is used, so that the simulation sends items and people as they
+    are, without key, hash and pseudonyms.
     """
 
-    def __init__(self, sender: Ids, token: NDArray[np.uint64], most: int) -> None:
-        self._sender, self._most = sender, most
-        _, group = np.unique(token, axis=0, return_inverse=True)
-        self._group = group.ravel()
-        self._size = np.bincount(self._group)
+    def __init__(self, sender: Ids, token: Ids, most: int) -> None:
+        self._sender, self._group, self._most = sender, token, most
+        self._size = np.bincount(token)
         self._first = np.cumsum(self._size) - self._size
 
     def receive(self, embedding: Rows, rng: np.random.Generator) -> None:

@@ -15,7 +15,7 @@ Channels are 16 in the layers and 64 in the sum (paper: 32 and 256, then 512), a
 output is log odds instead of twelve forecasts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +25,7 @@ from torch import Tensor, nn
 from epifalcon.checks import Count, CountOrZero
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 from epifalcon.methods.stgcn import side_by_side
-
-Walk = Callable[[Tensor], Tensor]
-"""The product with a matrix whose rows are shares: (people, width) in and out."""
+from epifalcon.models.dcrnn import Walk, diffuse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,20 +122,11 @@ class WaveLayer(nn.Module):
         """(people, days, width) to (people, days - dilation, width)."""
         made, gate = self.both(side_by_side(x, self.kernel, self.dilation)).chunk(2, 2)
         rows = made.tanh() * gate.sigmoid()
-        around: Tensor = self.dropout(self.graph(self._diffused(rows, walks)))
+        spread = diffuse(rows, walks, self._steps)
+        around: Tensor = self.dropout(self.graph(spread))
         new = around + x[:, self.dilation :]
         normal: Tensor = self.norm(new.flatten(0, 1))
         return normal.view_as(new)
-
-    def _diffused(self, x: Tensor, walks: Sequence[Walk]) -> Tensor:
-        """Rows and their 1 to K steps of each walk: (people, days, terms x width)."""
-        parts = [x]
-        for walk in walks:
-            row = x.flatten(1)
-            for _ in range(self._steps):
-                row = walk(row)
-                parts.append(row.view_as(x))
-        return torch.cat(parts, dim=2)
 
 
 class GraphWaveNetNetwork(nn.Module):

@@ -26,7 +26,7 @@ from epifalcon.checks import one_of
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
-from epifalcon.models.dcrnn import Dcrnn, FlowGraph
+from epifalcon.models.dcrnn import Dcrnn, FlowGraph, flow_graph
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
@@ -84,7 +84,7 @@ class RegionHistory:
     @cached_property
     def graphs(self) -> tuple[FlowGraph, ...]:
         """The flows of each day; people who stayed are left out."""
-        return tuple(FlowGraph.of(self.flows.moves(day)) for day in range(self.days))
+        return tuple(flow_graph(self.flows.moves(day)) for day in range(self.days))
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def _learn(
     Returns the error and the detached states of the days before validation.
     """
     days = lesson.first_validation_day - 1
-    states = network.encode(lesson.inputs[:days], lesson.graphs[:days])
+    states = network.encoder.states(lesson.inputs[:days], lesson.graphs[:days])
     # One origin at a time, down to its state: the memory of one decoder, not of all.
     leaves = {day: states[day].detach().requires_grad_() for day in origins}
     pairs = sum(len(lesson.targets(day, validation=False)) for day in origins)
@@ -252,7 +252,7 @@ def _validate(network: Dcrnn, lesson: Lesson, states: Sequence[Tensor]) -> float
     known, days = len(states), len(lesson.inputs) - 1
     total, pairs = 0.0, 0
     with torch.no_grad():
-        later = network.encode(
+        later = network.encoder.states(
             lesson.inputs[known:days], lesson.graphs[known:days], states[-1]
         )
         for origin, state in enumerate([*states, *later]):
@@ -311,7 +311,7 @@ class DcrnnRegionModel:
         """
         fitted = self._fitted_for(history)
         with torch.no_grad():
-            states = fitted.network.encode(
+            states = fitted.network.encoder.states(
                 fitted.scaling.inputs(history), history.graphs
             )
         rows: NDArray[np.float32] = torch.stack(states, dim=1).numpy()
@@ -332,7 +332,7 @@ class DcrnnRegionModel:
         inputs = fitted.scaling.inputs(history)[:days]
         found = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
-            states = fitted.network.encode(inputs, history.graphs[:days])
+            states = fitted.network.encoder.states(inputs, history.graphs[:days])
             for place, day in enumerate(origins):
                 ahead = fitted.network.decode(
                     states[day], inputs[day], history.graphs[day], horizon
