@@ -15,9 +15,9 @@ from epifalcon.belief_propagation.calibration import (
     ensemble_variance,
     fit_scaling,
     interval,
-    log_losses,
     log_odds,
     perturbed,
+    risk_losses,
 )
 from epifalcon.belief_propagation.settings import ALIKE
 from epifalcon.epidemic.known import TestErrors
@@ -151,7 +151,7 @@ def test_the_standard_error_is_that_of_the_paired_gains():
 
 
 def test_losses_of_certain_answers_are_finite():
-    found = log_losses(np.array([0.0, 1.0, 0.25]), np.array([True, True, False]))
+    found = risk_losses(np.array([0.0, 1.0, 0.25]), np.array([True, True, False]))
     assert found[1] == 0
     assert found[2] == pytest.approx(-np.log(0.75))
     assert np.isfinite(found).all()

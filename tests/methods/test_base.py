@@ -5,7 +5,7 @@ import pytest
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.methods.base import Context, Method, NoSettings, Scores
+from epifalcon.methods.base import Context, Method, NoSettings
 from tests.studies import town
 
 
@@ -51,9 +51,9 @@ def test_some_people_in_any_order():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.full(80, np.nan), "a risk is not a number"),
-        (np.full(80, 1.1), "a risk is not between 0 and 1"),
-        (np.full(80, -0.1), "a risk is not between 0 and 1"),
+        (np.full(80, np.nan), "a risk is not a number between 0 and 1"),
+        (np.full(80, 1.1), "a risk is not a number between 0 and 1"),
+        (np.full(80, -0.1), "a risk is not a number between 0 and 1"),
         (np.zeros(3), r"scores of shape \(3,\), expected \(80,\)"),
     ],
 )
@@ -69,15 +69,9 @@ def test_risks_that_are_none_are_refused(wrong, message):
 
 def test_before_the_fit_there_is_nothing():
     method = says()
-    for ask in (method.predict_proba, lambda: method.cost, lambda: method.scores):
+    for ask in (method.predict_proba, lambda: method.scores):
         with pytest.raises(DataError, match="says is not fitted yet"):
             ask()
-
-
-def test_cost_is_what_the_fit_took():
-    cost = fit(says(lambda t: Scores(np.zeros(t.people), steps=7, parameters=11))).cost
-    assert (cost.steps, cost.parameters) == (7, 11)
-    assert cost.seconds > 0
 
 
 def test_tests_of_another_city_are_refused():

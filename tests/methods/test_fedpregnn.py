@@ -126,7 +126,7 @@ def test_uploads_are_counted_over_all_learning_rates():
     uploads = 2 * -(-6 // -(-clients // 12))
     told = found.scores.diagnostics
     assert told["uploads"] == uploads
-    assert found.cost.steps == 2 * 6
+    assert found.scores.steps == 2 * 6
     spent = privacy_spent(QUICK.noise, told["numbers_per_upload"], uploads)
     assert spent.items() <= told.items()
     assert told["epsilon_claimed"] == 1.0

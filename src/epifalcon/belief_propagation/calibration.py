@@ -12,6 +12,7 @@ infection, not of a positive result.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from epifalcon.belief_propagation.settings import Law
 from epifalcon.checks import same_length
 from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.logistic import log_losses
 from epifalcon.types import Floats, Mask, Probabilities
 
 LEAST_PEOPLE = 20
@@ -36,6 +38,8 @@ _PRIOR_SD = np.array([0.2, 0.5])
 """Standard deviations of slope and offset."""
 _LEAST_SLOPE = 0.1
 _LEAST_RISK = 1e-6
+risk_losses = partial(log_losses, clip=_LEAST_RISK)
+"""The log loss of each person."""
 _PARTS = 5
 _FARTHEST = 3.0
 """Largest change of log odds by ``with_mean``."""
@@ -89,12 +93,6 @@ def log_odds(risk: Probabilities) -> Floats:
     return np.asarray(logit(np.clip(risk, _LEAST_RISK, 1 - _LEAST_RISK)))
 
 
-def log_losses(risk: Probabilities, infected: Mask) -> Floats:
-    """Return the log loss of each person."""
-    likelihood = np.where(infected, risk, 1 - risk)
-    return np.asarray(-np.log(np.clip(likelihood, _LEAST_RISK, 1.0)))
-
-
 def current_given_ever(
     now: Probabilities, risk: Probabilities, recalibrated: Probabilities
 ) -> Floats:
@@ -135,7 +133,7 @@ class _Posterior(NamedTuple):
         slope, variance = power * fitted * (1 - fitted), chance * (1 - chance)
         away = (line - [1.0, 0.0]) / _PRIOR_SD
         return cls(
-            float(log_losses(chance, positive).sum() + (away**2).sum() / 2),
+            float(risk_losses(chance, positive).sum() + (away**2).sum() / 2),
             design @ ((chance - positive) / variance * slope) + away / _PRIOR_SD,
             (design * slope**2 / variance) @ design.T + np.diag(_PRIOR_SD**-2.0),
         )
@@ -179,7 +177,7 @@ def choose_scaling(
         out = part == one
         fitted[out] = fit_scaling(risk[~out], positive[~out], errors)(risk[out])
     before, after = (
-        log_losses(chance_of_positive(one, errors), positive) for one in (risk, fitted)
+        risk_losses(chance_of_positive(one, errors), positive) for one in (risk, fitted)
     )
     losses = Losses.of(np.stack([before, after], axis=1))
     return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY

@@ -11,7 +11,6 @@ sees sums. An ``Exchange`` carries both, in one process or over a network.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -153,7 +152,7 @@ class Cohort:
         Damped messages and risks are updated in place.
         """
         edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
-        by_slot, parts = (self.traces.slots, edges), self._parts
+        by_slot, ends = (self.traces.slots, edges), self._part_ends
         found = [
             Sums(
                 np.zeros(by_slot),
@@ -161,22 +160,16 @@ class Cohort:
                 np.zeros(by_slot if options.susceptible else (0, 0)),
                 np.zeros((2, days, edges) if options.tally else (0, 0, 0)),
             )
-            for _ in parts
+            for _ in ends[1:]
         ]
 
         def work(part: int) -> None:
-            people = parts[part]
+            (first, last), rates = ends[part : part + 2], self.rates
             forward_backward(
-                people.start,
-                people.stop,
-                self.state,
-                received,
-                self.rates,
-                options,
-                found[part],
+                first, last, self.state, received, rates, options, found[part]
             )
 
-        each_part(work, len(parts), _COST * self.traces.by_slot.size)
+        each_part(work, len(found), _COST * self.traces.by_slot.size)
         return add_sums(found)
 
     def end(self, received: EdgeMessages) -> None:
@@ -210,31 +203,23 @@ class Cohort:
     def _marginals(
         self, received: EdgeMessages, with_tests: bool, slots: Floats
     ) -> Floats:
-        states, parts = np.empty((self.traces.people, 4)), self._parts
+        states, ends = np.empty((self.traces.people, 4)), self._part_ends
 
         def work(part: int) -> None:
-            people = parts[part]
+            (first, last), rates = ends[part : part + 2], self.rates
             marginals(
-                people.start,
-                people.stop,
-                self.state,
-                received,
-                self.rates,
-                with_tests,
-                states,
-                slots,
+                first, last, self.state, received, rates, with_tests, states, slots
             )
 
-        each_part(work, len(parts), _COST * len(states) * len(received.day))
+        each_part(work, len(ends) - 1, _COST * len(states) * len(received.day))
         return states
 
     @property
-    def _parts(self) -> list[range]:
-        """People by parts, whatever the number of threads."""
+    def _part_ends(self) -> list[int]:
+        """Where parts of the people begin and end, whatever the number of threads."""
         people = self.traces.people
         parts = min(max(people // _PART, 1), _MOST_PARTS)
-        ends = [people * part // parts for part in range(parts + 1)]
-        return [range(*pair) for pair in pairwise(ends)]
+        return [people * part // parts for part in range(parts + 1)]
 
 
 def count_people(by_slot: RegionIds, regions: int) -> Floats:

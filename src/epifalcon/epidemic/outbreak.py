@@ -137,14 +137,10 @@ class Outbreak:
     def secondary_cases(self) -> Counts:
         """Count the people whom each person infected by the end: (people,).
 
-        Who is still infectious at the end would infect more: see ``followed``.
+        Who is still infectious at the end would infect more.
         """
         sources = self.source_person[self.source_person >= 0]
         return np.bincount(sources, minlength=self.people)
-
-    def followed(self) -> Mask:
-        """Select who has recovered: their number of secondary cases is final."""
-        return self.recovery_slot >= 0
 
     def attack_rate_by_region(self, home: RegionIds, regions: int) -> Floats:
         """Compute the infected share of the people of each region: (regions,).

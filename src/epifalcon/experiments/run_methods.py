@@ -38,6 +38,7 @@ from epifalcon.models.tensor_files import threads
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Mask, PersonIds, Probabilities
 
+_FIGURES = ("seconds", "steps", "parameters")
 _ARRAYS = ("masked", "masked_risk", "now", "now_tested", "low", "high")
 """Fields of ``Scores`` that are stored, besides the risk."""
 _NOT_SHOWN = ("spent", "looks", "seconds", STEP_LIMIT)
@@ -242,7 +243,8 @@ def _fit(
         found = {name: getattr(method.scores, name) for name in _ARRAYS}
         arrays = {name: one for name, one in found.items() if one is not None}
         arrays["probability"] = method.scores.risk
-        meta = {**vars(method.cost), "told": method.scores.diagnostics}
+        meta = {name: getattr(method.scores, name) for name in _FIGURES}
+        meta["told"] = method.scores.diagnostics
         with store.new_directory(place) as scratch:
             method.save_state(scratch, begun.origin)
             store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)

@@ -4,6 +4,7 @@ Sums and scores are two numba kernels, each the gradient of the other: torch's i
 operations take 3 to 9 times as long for some hundred thousand edges.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from epifalcon._numba import compiled, njit
 from epifalcon.errors import DataError
 
 Ids = NDArray[np.int64]
+Gradient = Callable[[Tensor], Tensor]
 
 
 class EdgeList:
@@ -90,70 +92,62 @@ class _Sorted:
 
 
 def _product(value: Tensor, x: Tensor, there: _Sorted, back: _Sorted) -> Tensor:
-    return cast(Tensor, _Product.apply(value, x, there, back))  # type: ignore[no-untyped-call]
+    def run() -> Tensor:
+        rows, out = _with_heads(x), np.empty(x.shape, _array(x).dtype)
+        heads = _array(value).reshape(len(value), rows.shape[1])
+        made = out.reshape(rows.shape)
+        _sum_edges(there.start, there.edge, there.other, heads, rows, made)
+        return torch.from_numpy(out)
+
+    return _bilinear(
+        value,
+        x,
+        run,
+        lambda grad: _scores(grad, x, there, back),
+        lambda grad: _product(value, grad, back, there),
+    )
 
 
 def _scores(query: Tensor, key: Tensor, there: _Sorted, back: _Sorted) -> Tensor:
-    return cast(Tensor, _Scores.apply(query, key, there, back))  # type: ignore[no-untyped-call]
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        value: Tensor,
-        x: Tensor,
-        there: _Sorted,
-        back: _Sorted,
-    ) -> Tensor:
-        ctx.save_for_backward(value, x)
-        ctx.there, ctx.back = there, back
-        rows, out = _with_heads(x), np.empty(x.shape, _array(x).dtype)
-        _sum_edges(
-            there.start,
-            there.edge,
-            there.other,
-            _array(value).reshape(len(value), rows.shape[1]),
-            rows,
-            out.reshape(rows.shape),
-        )
-        return torch.from_numpy(out)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        value, x = ctx.saved_tensors
-        needs_value, needs_x, *_ = ctx.needs_input_grad
-        return (
-            _scores(grad, x, ctx.there, ctx.back) if needs_value else None,
-            _product(value, grad, ctx.back, ctx.there) if needs_x else None,
-            None,
-            None,
-        )
-
-
-class _Scores(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        query: Tensor,
-        key: Tensor,
-        there: _Sorted,
-        back: _Sorted,
-    ) -> Tensor:
-        ctx.save_for_backward(query, key)
-        ctx.there, ctx.back = there, back
+    def run() -> Tensor:
         rows = _with_heads(query)
         out = np.empty((len(there.edge), rows.shape[1]), rows.dtype)
         _score_edges(there.start, there.edge, there.other, rows, _with_heads(key), out)
         return torch.from_numpy(out.reshape(len(out), *query.shape[1:-1]))
 
+    return _bilinear(
+        query,
+        key,
+        run,
+        lambda grad: _product(grad, key, there, back),
+        lambda grad: _product(grad, query, back, there),
+    )
+
+
+def _bilinear(
+    one: Tensor, other: Tensor, run: Callable[[], Tensor], *gradients: Gradient
+) -> Tensor:
+    """Return ``run()``, a product of two tensors whose gradients are given."""
+    return cast(Tensor, _Bilinear.apply(one, other, run, gradients))  # type: ignore[no-untyped-call]
+
+
+class _Bilinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        one: Tensor,  # noqa: ARG004
+        other: Tensor,  # noqa: ARG004
+        run: Callable[[], Tensor],
+        gradients: tuple[Gradient, Gradient],
+    ) -> Tensor:
+        ctx.gradients = gradients
+        return run()
+
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        query, key = ctx.saved_tensors
-        needs_query, needs_key, *_ = ctx.needs_input_grad
+        wanted = zip(ctx.needs_input_grad[:2], ctx.gradients, strict=True)
         return (
-            _product(grad, key, ctx.there, ctx.back) if needs_query else None,
-            _product(grad, query, ctx.back, ctx.there) if needs_key else None,
+            *(make(grad) if needed else None for needed, make in wanted),
             None,
             None,
         )

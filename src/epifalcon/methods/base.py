@@ -72,6 +72,8 @@ class Scores:
     """(masked people,)"""
     steps: int = 0
     parameters: int = 0
+    seconds: float = 0.0
+    """Duration of the fit, set by ``fit``."""
     diagnostics: dict[str, Any] = field(default_factory=dict)
     """Figures for the log, such as the chosen learning rate."""
     now: Probabilities | None = None
@@ -82,15 +84,6 @@ class Scores:
     """(people,) lower end of the interval of each risk."""
     high: Probabilities | None = None
     """(people,) upper end."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a fit took."""
-
-    seconds: float
-    steps: int
-    parameters: int
 
 
 class Method(ABC):
@@ -141,7 +134,6 @@ class Method(ABC):
         self.seed = seed
         self.context = Context()
         self._scores: Scores | None = None
-        self._seconds = 0.0
 
     @abstractmethod
     def score(self, traces: Traces, known: Known) -> Scores | Probabilities:
@@ -160,10 +152,14 @@ class Method(ABC):
         start = perf_counter()
         scores = self.score(traces, tests)
         scores = scores if isinstance(scores, Scores) else Scores(scores)
-        risk = np.asarray(scores.risk, np.float64)
-        self._check(risk, traces.people)
-        self._scores = replace(scores, risk=risk)
-        self._seconds = perf_counter() - start
+        risk, shape = np.asarray(scores.risk, np.float64), (traces.people,)
+        if risk.shape != shape:
+            raise DataError(
+                f"{self.name}: scores of shape {risk.shape}, expected {shape}"
+            )
+        if not ((risk >= 0) & (risk <= 1)).all():
+            raise DataError(f"{self.name}: a risk is not a number between 0 and 1")
+        self._scores = replace(scores, risk=risk, seconds=perf_counter() - start)
         return self
 
     def predict_proba(
@@ -197,22 +193,6 @@ class Method(ABC):
                 f"{self.name} is not fitted yet: call fit(traces, tests) first"
             )
         return self._scores
-
-    @property
-    def cost(self) -> Cost:
-        """Time, steps and parameters of the fit."""
-        scores = self.scores
-        return Cost(self._seconds, scores.steps, scores.parameters)
-
-    def _check(self, risk: Probabilities, people: int) -> None:
-        if risk.shape != (people,):
-            raise DataError(
-                f"{self.name}: scores of shape {risk.shape}, expected ({people},)"
-            )
-        if np.isnan(risk).any():
-            raise DataError(f"{self.name}: a risk is not a number")
-        if not ((risk >= 0) & (risk <= 1)).all():
-            raise DataError(f"{self.name}: a risk is not between 0 and 1")
 
 
 def require_both(known: Known) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.belief_propagation.calibration import Losses, log_losses
+from epifalcon.belief_propagation.calibration import Losses, risk_losses
 from epifalcon.belief_propagation.inference import Cohort, Now
 from epifalcon.belief_propagation.seir_chain import (
     EdgeMessages,
@@ -355,7 +355,7 @@ class FieldHome:
             if held.fold not in held.without or not self.candidates.keys() >= {*keys}:
                 raise DataError(f"fold {held.fold} was held out of no run")
             risks = [self.candidates[key][own] for key in keys]
-            losses = [log_losses(risk, status[own] == 1) for risk in risks]
+            losses = [risk_losses(risk, status[own] == 1) for risk in risks]
             parts.append(np.stack(losses, axis=1))
         parts.append(np.zeros((0, len(laws))))
         return Losses.of(np.concatenate(parts))
