@@ -11,6 +11,7 @@ the ratio of CPU times, given beside it, is the steadier one.
 
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from benchmarks.rounds import PygModel, bare_engine, require_same
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
 from epifalcon.hypergraph.fused import FusedOperator
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.settings import FalconSettings
 
 WIDTH = 32
@@ -37,9 +38,9 @@ def run(preset: str = "larger-sars", window_slots: int = 1) -> dict[str, Any]:
 def _run(preset: str, window_slots: int) -> dict[str, Any]:
     torch.set_num_threads(THREADS)
     traces = make_city(Experiment.load(preset), seed=0)
-    window = HypergraphSettings(window_slots=window_slots)
-    require_same(Incidence.of(traces, window), traces)  # compiles, too
-    build_incidence, inc = timed(lambda: Incidence.of(traces, window))
+    window = partial(Incidence.of, traces, window_slots=window_slots)
+    require_same(window(), traces)  # compiles, too
+    build_incidence, inc = timed(window)
     build, operator = timed(lambda: FusedOperator.of(inc))
     engine = bare_engine(traces, inc, FalconSettings(window_slots=window_slots))
     engine.step()

@@ -10,7 +10,6 @@ from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings
 from epifalcon.errors import SettingsError
-from epifalcon.hypergraph.incidence import HypergraphSettings
 from epifalcon.methods.hbp import HbpSettings, MeanFieldSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.ingest import ImportSettings, ReadSettings
@@ -108,7 +107,6 @@ TABLE = [
         },
     ),
     (ImportSettings, {"kind": ["pongs"]}),
-    (HypergraphSettings, {"window_slots": [0, 1.5], "keep_alone": ["no"]}),
     (DcrnnSettings, {"hidden_width": [0, 1.5], "diffusion_steps": [-1]}),
     (HbpSettings, {"sweeps": [0], "folds": [-1], "start_share": [1.5]}),
     (MeanFieldSettings, {"sweeps": [0]}),

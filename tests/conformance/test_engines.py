@@ -10,7 +10,7 @@ from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from tests.federation.local_sites import LocalSites
 from tests.federation.small_world import city, plan_of, settings_of, statuses
@@ -178,8 +178,7 @@ class Wide:
             random_traces(seed, people, REGIONS, TWO_DAYS)
             for seed in range(3, 4 + copies)
         ]
-        window = HypergraphSettings(window_slots=window_slots)
-        true, *pseudo = (Incidence.of(one, window) for one in traces)
+        true, *pseudo = (Incidence.of(one, window_slots=window_slots) for one in traces)
         self.copies = copies
         self.whole = Cohort(
             np.arange(people), true, statuses(people), None, tuple(pseudo)

@@ -7,7 +7,7 @@ from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.settings import FalconSettings
@@ -35,9 +35,8 @@ def city(
     people: int = 30, copies: int = 0, states: int = 0, window_slots: int = 1
 ) -> Cohort:
     """Everybody as one cohort."""
-    settings = HypergraphSettings(window_slots=window_slots)
     made = [
-        Incidence.of(traces_of(people, 3 + number), settings)
+        Incidence.of(traces_of(people, 3 + number), window_slots=window_slots)
         for number in range(copies + 1)
     ]
     state = None

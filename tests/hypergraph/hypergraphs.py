@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence, Rows
+from epifalcon.hypergraph.incidence import Incidence, Rows
 from epifalcon.mobility.clock import Clock
 from tests.oracles.cities import random_traces
 
@@ -18,10 +18,8 @@ def incidences(draw: st.DrawFn, most_people: int = 12) -> Incidence:
         draw(st.integers(1, 9)),
         clock,
     )
-    settings = HypergraphSettings(
-        window_slots=draw(st.sampled_from([1, 3])), keep_alone=draw(st.booleans())
-    )
-    return Incidence.of(traces, settings)
+    width, alone = draw(st.sampled_from([1, 3])), draw(st.booleans())
+    return Incidence.of(traces, window_slots=width, keep_alone=alone)
 
 
 def by_hand(people: int, edges: list[list[int]]) -> Incidence:

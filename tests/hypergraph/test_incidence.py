@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.incidence import (
-    HypergraphSettings,
     Incidence,
     Rows,
     distinct_members,
@@ -39,8 +38,7 @@ def members(inc: Incidence) -> dict[int, list[int]]:
 def test_the_edges_are_those_of_the_loop(traces, window_slots, keep_alone):
     if traces.slots % window_slots:
         window_slots = 1
-    choice = HypergraphSettings(window_slots=window_slots, keep_alone=keep_alone)
-    inc = Incidence.of(traces, choice)
+    inc = Incidence.of(traces, window_slots=window_slots, keep_alone=keep_alone)
     wanted = members_by_loop(traces, window_slots, keep_alone)
     assert members(inc) == wanted
     assert inc.edge_key.tolist() == list(wanted)
@@ -73,7 +71,7 @@ def test_a_cohort_by_itself_has_the_pairs_and_keys_of_the_whole(traces, data):
 
 def test_a_window_must_divide_the_trace():
     with pytest.raises(SettingsError, match=r"window_slots=3 .* 4 slots"):
-        Incidence.of(city([[0, 0, 1, 0]]), HypergraphSettings(window_slots=3))
+        Incidence.of(city([[0, 0, 1, 0]]), window_slots=3)
 
 
 @pytest.mark.parametrize(

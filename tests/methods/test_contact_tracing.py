@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.methods.contact_tracing import (
     CHANNELS,
     Dct,
@@ -131,7 +131,7 @@ def tracings(draw):
 def test_the_share_is_what_loops_over_the_traces_find(traces, window_slots, seed):
     if traces.slots % window_slots:
         window_slots = 1
-    inc = Incidence.of(traces, HypergraphSettings(window_slots=window_slots))
+    inc = Incidence.of(traces, window_slots=window_slots)
     status = statuses(inc.people, seed)
     expected = exposure_by_loop(traces, status.tolist(), window_slots)
     np.testing.assert_allclose(positive_share(inc, status), expected, rtol=1e-14)

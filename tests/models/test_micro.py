@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.models import micro
 from epifalcon.models.micro import HomeInputs, Way
@@ -257,7 +257,7 @@ def test_status_columns():
 @given(cities(), st.booleans(), st.sampled_from([1, 3, 11]))
 def test_the_region_state_is_the_mean_over_true_places(traces, by_day, width):
     window = traces.clock.slots_per_day if by_day else 1
-    inc = Incidence.of(traces, HypergraphSettings(window_slots=window))
+    inc = Incidence.of(traces, window_slots=window)
     states = torch.randn(
         len(traces.regions),
         traces.clock.days,

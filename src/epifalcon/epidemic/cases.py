@@ -20,11 +20,6 @@ from epifalcon.types import Floats, Mask, RegionIds
 CaseSource = Literal["reported", "all"]
 CaseMeasure = Literal["count", "share", "presence"]
 
-_LABELS = {
-    "reported": "reported cases, tested people only",
-    "all": "ALL CASES, hidden people included",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSettings(Checked):
@@ -66,11 +61,6 @@ class Cases(Checked):
         if counts.ndim != 2 or not (counts >= 0).all():
             raise DataError("cases must be numbers of 0 or more by region and day")
         counts.setflags(write=False)
-
-    @property
-    def label(self) -> str:
-        """What every table and picture made from these cases must say."""
-        return _LABELS[self.source]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +151,7 @@ def all_cases(
     As ``presence``, the slots that they spent there, as in the authors' program; as a
     ``count``, their mean number; as a ``share``, how many of 100 people present were
     infectious. This input holds the labels that a method is evaluated on, so results
-    made with it may only stand beside the paper's table, marked by ``Cases.label``.
+    made with it may only stand beside the paper's table, marked by ``Cases.source``.
     """
     found = outbreak.infectious_by_region_and_day(traces).astype(np.float64)
     if measure == "count":

@@ -29,7 +29,7 @@ from epifalcon.federation.client import Cohort
 from epifalcon.federation.messages import Record
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.flows import Flows, count_flows
 from epifalcon.mobility.markov import MobilityModel, MobilityTally, tally_mobility
@@ -55,8 +55,7 @@ _SPARSE = ("/between", "/joint")
 
 def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
     """Return the hypergraph of ``traces`` with the model's windows."""
-    window = HypergraphSettings(window_slots=settings.model.window_slots)
-    return Incidence.of(traces, window)
+    return Incidence.of(traces, window_slots=settings.model.window_slots)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,6 @@ from epifalcon.checks import whole
 from epifalcon.hypergraph.fused import MergedEdges
 from epifalcon.hypergraph.incidence import (
     Ends,
-    HypergraphSettings,
     Ids,
     Incidence,
     count_ids,
@@ -125,8 +124,8 @@ def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
     if day is not None:
         some = traces.by_slot[traces.clock.slots_of_day(day)]
         traces = Traces(some, Clock(traces.clock.slot_hours, 1), traces.regions)
-    company = HypergraphSettings(keep_alone=False)
-    return Contacts(traces.people, MergedEdges.of(Incidence.of(traces, company)))
+    company = Incidence.of(traces, keep_alone=False)
+    return Contacts(traces.people, MergedEdges.of(company))
 
 
 def strongest(contacts: Contacts, most: int) -> Partners:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.checks import Checked, Count
+from epifalcon.checks import whole
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Floats, PersonIds, RegionIds
@@ -24,16 +24,6 @@ Ids = NDArray[np.int32]
 Ends = NDArray[np.int64]
 EdgeKeys = NDArray[np.int64]
 _MOST_EDGES = 2**31 - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class HypergraphSettings(Checked):
-    """How traces are cut into edges."""
-
-    window_slots: Count = 1
-    """Slots joined into one window; must divide the slots of the trace."""
-    keep_alone: bool = True
-    """Whether an edge with a single person is kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,25 +96,25 @@ class Incidence:
 
     @classmethod
     def of(
-        cls, traces: Traces, settings: HypergraphSettings | None = None
+        cls, traces: Traces, *, window_slots: int = 1, keep_alone: bool = True
     ) -> "Incidence":
         """Return the hypergraph of ``traces``; a gap belongs to no edge.
 
-        A cohort computes the same keys as the whole city. It cannot know who was alone
-        there, so it must keep such edges (``keep_alone``).
+        ``window_slots`` slots are joined into one window. ``keep_alone`` keeps edges
+        with a single person: a cohort must keep them, since it cannot know who was
+        alone in the whole city, whose keys it computes.
         """
-        settings = settings or HypergraphSettings()
-        width = settings.window_slots
-        if traces.slots % width:
+        whole(1, window_slots=window_slots)
+        if traces.slots % window_slots:
             raise SettingsError(
-                f"window_slots={width} must divide the trace of {traces.slots} slots"
+                f"window_slots={window_slots} must divide the {traces.slots} slots"
             )
-        regions, windows = len(traces.regions), traces.slots // width
+        regions, windows = len(traces.regions), traces.slots // window_slots
         # A plain array: numba would compile again for a memory-mapped one.
         by_slot = np.ascontiguousarray(traces.by_slot).view(np.ndarray)
         by_slot.setflags(write=False)
-        parts = by_slot.reshape(windows, width, traces.people)
-        least = 1 if settings.keep_alone else 2
+        parts = by_slot.reshape(windows, window_slots, traces.people)
+        least = 1 if keep_alone else 2
         region, size = [], []
         for window in parts:
             count = _count_window(window, regions)

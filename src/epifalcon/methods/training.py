@@ -71,13 +71,20 @@ class Learner(Protocol):
 
 @dataclass(eq=False)
 class Trained:
-    """The parameters with the least validation loss, and how they were found."""
+    """The parameters with the least validation loss, and where the training is."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     loss: float = math.inf
     steps: int = 0
     """Over all learning rates."""
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    rate: int = 0
+    """Number of the current learning rate."""
+    step: int = 0
+    """Steps with that learning rate."""
+    since: int = 0
+    """Validations since its least loss, ``lowest``."""
+    lowest: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +121,13 @@ class Checkpointer:
             method.name,
         )
 
-    def save(self, meta: Plain, tensors: dict[str, Tensor]) -> None:
+    def save(self, best: Trained, state: dict[str, Tensor]) -> None:
         """Replace the checkpoint on disk."""
         if self.folder is None:
             return
+        meta = dict(vars(best))
+        tensors = {f"best/{key}": one for key, one in meta.pop("parameters").items()}
+        tensors |= {f"now/{key}": one for key, one in state.items()}
         with store.new_directory(self.folder / TRAINING, overwrite=True) as scratch:
             write_tensors(scratch / _TENSORS, tensors)
             store.write_manifest(scratch, _KIND, meta=meta, origin=self.origin)
@@ -155,68 +165,50 @@ def train(
     same bits. One thread trains: with more, torch's sums depend on their number, which
     after some hundred steps moves the third digit of an AUC.
     """
-    best, first = Trained(), 0
-    step = since = 0
-    lowest = math.inf
-    resumed = checkpointer.load()
+    best, resumed = Trained(), checkpointer.load()
     if resumed is not None:
-        meta, tensors = resumed
-        first, step, since = meta["rate"], meta["step"], meta["since"]
-        lowest = _or_infinite(meta["lowest"])
-        best = Trained(
-            tensors_under(tensors, "best/"),
-            _or_infinite(meta["best_loss"]),
-            meta["best_steps"],
-            dict(meta["diagnostics"]),
-        )
+        # JSON has no infinity.
+        figures: dict[str, Any] = {
+            name: math.inf if one is None else one for name, one in resumed[0].items()
+        }
+        best = Trained(tensors_under(resumed[1], "best/"), **figures)
     due = perf_counter() + checkpointer.every_seconds
     with threads(1), pages_reused() as reuse_pages:
-        for number in range(first, len(learning_rates)):
+        for number in range(best.rate, len(learning_rates)):
             learner.restart(number, learning_rates[number])
             if resumed is not None:
                 learner.load_state(tensors_under(resumed[1], "now/"))
                 resumed = None
             else:
-                step, since, lowest = 0, 0, math.inf
+                best.rate, best.step, best.since, best.lowest = number, 0, 0, math.inf
             if not best.parameters:
                 best.parameters = _copied(learner.parameters())
-            while step < steps and since < patience:
-                learner.step(step)
+            while best.step < steps and best.since < patience:
+                learner.step(best.step)
                 reuse_pages()
-                step += 1
+                best.step += 1
                 best.steps += 1
-                if step % check_every == 0 or step == steps:
+                if best.step % check_every == 0 or best.step == steps:
                     loss = learner.validate()
-                    since = 0 if loss < lowest else since + 1
-                    lowest = min(lowest, loss)
+                    best.since = 0 if loss < best.lowest else best.since + 1
+                    best.lowest = min(best.lowest, loss)
                     if loss < best.loss:
                         best.loss = loss
                         best.parameters = _copied(learner.parameters())
                         best.diagnostics = {
                             LEARNING_RATE: learning_rates[number],
-                            BEST_STEP: step,
+                            BEST_STEP: best.step,
                             STEP_LIMIT: steps,
                             "validation_log_loss": loss,
                         }
                 checkpointer.progress(
                     f"{checkpointer.name}: {unit}",
-                    steps * number + step,
+                    steps * number + best.step,
                     steps * len(learning_rates),
                     f"validation log loss {best.loss:.4f}",
                 )
                 if perf_counter() >= due:
-                    now = {f"now/{key}": one for key, one in learner.state().items()}
-                    kept = {f"best/{key}": one for key, one in best.parameters.items()}
-                    meta = {
-                        "rate": number,
-                        "step": step,
-                        "since": since,
-                        "lowest": lowest,
-                        "best_loss": best.loss,
-                        "best_steps": best.steps,
-                        "diagnostics": best.diagnostics,
-                    }
-                    checkpointer.save(meta, {**now, **kept})
+                    checkpointer.save(best, learner.state())
                     due = perf_counter() + checkpointer.every_seconds
     return best
 
@@ -231,8 +223,3 @@ def seeded(seed: int, name: str) -> Iterator[None]:
 
 def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: one.detach().clone() for name, one in tensors.items()}
-
-
-def _or_infinite(value: float | None) -> float:
-    """Return a stored loss; JSON has no infinity."""
-    return math.inf if value is None else value

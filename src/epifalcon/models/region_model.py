@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.checks import one_of
+from epifalcon.checks import Checked
+from epifalcon.epidemic.cases import CaseMeasure, CaseSource
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
@@ -34,10 +35,6 @@ from epifalcon.settings import as_plain, build
 from epifalcon.store import pack_strings
 from epifalcon.types import Floats
 
-SOURCES = ("reported", "all")
-"""Where case counts come from: from test results alone, or from everybody."""
-MEASURES = ("count", "share", "presence")
-"""What the cases of a region and day are measured in."""
 _KIND = "region-model"
 _PARAMETERS = "parameters.safetensors"
 _MOST = 20.0
@@ -45,21 +42,20 @@ _MOST = 20.0
 
 
 @dataclass(frozen=True, eq=False)
-class RegionHistory:
+class RegionHistory(Checked):
     """All that a region model may see: flows and cases of the same days."""
 
     flows: Flows
     cases: Floats
     """(regions, days), 0 or more; copied and made read-only."""
-    source: str = "reported"
+    source: CaseSource = "reported"
     """"reported" (tested people alone) or "all" (hidden people included)."""
-    measure: str = "count"
+    measure: CaseMeasure = "count"
     """Unit: "count" for cases, "share" for cases per 100 visitors, "presence" for slots
     that cases spent there."""
 
     def __post_init__(self) -> None:
-        one_of(SOURCES, source=self.source)
-        one_of(MEASURES, measure=self.measure)
+        super().__post_init__()
         wanted = (self.flows.regions, self.flows.days)
         cases = np.array(self.cases, dtype=np.float64)
         if cases.shape != wanted:
@@ -264,14 +260,14 @@ def _validate(network: Dcrnn, lesson: Lesson, states: Sequence[Tensor]) -> float
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class Fitted(Checked):
     """A trained network and the histories that it can be used on."""
 
     network: Dcrnn
     scaling: Scaling
     regions: int
-    source: str
-    measure: str
+    source: CaseSource
+    measure: CaseMeasure
 
 
 class DcrnnRegionModel:
@@ -380,9 +376,6 @@ class DcrnnRegionModel:
             network = dict(meta["model"]["network"])
             if (name := network.pop("name")) != "dcrnn":
                 raise DataError(f"{folder}: holds a network {name!r}, expected 'dcrnn'")
-            source, measure = str(meta["source"]), str(meta["measure"])
-            one_of(SOURCES, source=source)
-            one_of(MEASURES, measure=measure)
             training = meta["model"]["training"]
             settings = RegionSettings(
                 network=build(DcrnnSettings, network, "network"),
@@ -390,19 +383,20 @@ class DcrnnRegionModel:
             )
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
+            made = Dcrnn(scaling.channels, settings.network, torch.Generator())
+            fitted = Fitted(made, scaling, count, meta["source"], meta["measure"])
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
         except SettingsError as error:
             raise DataError(
                 f"{folder}: written by another version of epifalcon: {error}"
             ) from None
-        made = Dcrnn(scaling.channels, settings.network, torch.Generator())
         try:
             made.load_state_dict(read_tensors(folder / _PARAMETERS))
         except RuntimeError:
             raise DataError(f"{folder}: holds parameters of another network") from None
         model = cls(settings)
-        model._fitted = Fitted(made, scaling, count, source, measure)
+        model._fitted = fitted
         return model
 
     def _require_fitted(self) -> Fitted:

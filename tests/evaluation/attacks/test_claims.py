@@ -12,7 +12,7 @@ from epifalcon.evaluation.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from tests.evaluation.attacks import claims
 
 
@@ -28,10 +28,9 @@ def test_both_ways_to_build_agree_with_the_edges_of_all_traces(seed, width):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(claims_module, "_PEOPLE_AT_ONCE", 4)
         found = Candidates.of_pseudo(some, width)
-    window = HypergraphSettings(window_slots=width)
     person, key = [], []
     for traces in (some.true, *(some.copy(number) for number in range(2))):
-        edges = Incidence.of(traces, window)
+        edges = Incidence.of(traces, window_slots=width)
         person.append(edges.by_edge.index)
         key.append(np.repeat(edges.edge_key, edges.size))
     pairs = np.unique(np.stack([np.concatenate(person), np.concatenate(key)]), axis=1)

@@ -27,7 +27,7 @@ from epifalcon.federation import client
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import Passage
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.hypergraph.incidence import HypergraphSettings, Incidence
+from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
@@ -283,12 +283,11 @@ def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
     given = [true] if pseudo is None else [true, pseudo]
     count = 1 + max(0, *(int(one.max()) for one in given))
     regions = Regions(kind="area", centre_km=np.zeros((count, 2)))
-    settings = HypergraphSettings(window_slots=1)
     made = []
     for one in given:
         by_slot = np.full((_DAY.slots, one.shape[1]), -1, np.int32)
         by_slot[: len(one)] = one
-        made.append(Incidence.of(Traces(by_slot, _DAY, regions), settings))
+        made.append(Incidence.of(Traces(by_slot, _DAY, regions)))
     people = np.arange(true.shape[1], dtype=np.int64)
     status = np.full(len(people), -1, np.int8)
     return Cohort(people, made[0], status, None, tuple(made[1:]))
