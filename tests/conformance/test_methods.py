@@ -94,7 +94,7 @@ def test_equal_seeds_give_equal_probabilities(name):
     np.testing.assert_array_equal(again.predict_proba(), risk)
     np.testing.assert_array_equal(again.predict_proba([3, 1]), risk[[3, 1]])
     assert torch.equal(before, torch.random.get_rng_state())
-    assert again.cost.seconds > 0
+    assert again.scores.seconds > 0
 
 
 class Untouchable:

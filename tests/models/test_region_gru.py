@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from epifalcon.models.region_gru import WINDOW_DAYS, GruRegionModel
-from epifalcon.models.region_model import RegionHistory
+from epifalcon.models.region_model import WINDOW_DAYS, GruRegionModel, RegionHistory
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from tests.models.regions import flows_of
 

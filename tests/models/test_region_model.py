@@ -14,9 +14,9 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.regions import Regions
 from epifalcon.models.dcrnn import Dcrnn, flow_graph
-from epifalcon.models.region_gru import GruRegionModel
 from epifalcon.models.region_model import (
     DcrnnRegionModel,
+    GruRegionModel,
     Lesson,
     RegionHistory,
     Scaling,

@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import Look, Watch
 from epifalcon.federation.preparing import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
-from epifalcon.methods.falcon import RoundsContext
 from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.methods.registry import entry, method_class
 from epifalcon.methods.training import TRAINING
@@ -214,7 +213,7 @@ def require_possible(begun: Begun) -> None:
         context = context_of(begun, method)
         estimator, traces = _estimator(begun, method), traces_of(begun, method)
         estimator.require_possible(traces, begun.tests, context)
-        if isinstance(context, RoundsContext):
+        if entry(method).trains_in_rounds:
             require_room(experiment.prediction_of(method), traces)
 
 
@@ -308,8 +307,8 @@ def context_of(
     if settings.stopping.selected_on == "test" and epidemic is not None:
         truth = epidemic.labels.hidden.open("choosing the round on test people")
         selection = Selection(truth.person, truth.infected)
-    return RoundsContext(
-        **{one.name: getattr(context, one.name) for one in fields(context)},
+    return replace(
+        context,
         all_cases=cases,
         test_people=selection,
         watch=watch,

@@ -36,8 +36,11 @@ from epifalcon.mobility.markov import MobilityModel, MobilityTally, tally_mobili
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.forecast import judge
 from epifalcon.models.micro import state_of_people
-from epifalcon.models.region_gru import GruRegionModel
-from epifalcon.models.region_model import DcrnnRegionModel, RegionHistory
+from epifalcon.models.region_model import (
+    DcrnnRegionModel,
+    GruRegionModel,
+    RegionHistory,
+)
 from epifalcon.models.tensor_files import threads
 from epifalcon.privacy.events import ONE_VECTOR, Terms, UnprotectedRelease
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals

@@ -107,7 +107,8 @@ class Incidence:
         whole(1, window_slots=window_slots)
         if traces.slots % window_slots:
             raise SettingsError(
-                f"window_slots={window_slots} must divide the {traces.slots} slots"
+                f"window_slots={window_slots} must divide the trace of "
+                f"{traces.slots} slots"
             )
         regions, windows = len(traces.regions), traces.slots // window_slots
         # A plain array: numba would compile again for a memory-mapped one.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,7 +24,13 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.settings import build
 from epifalcon.store import Origin
-from epifalcon.types import PersonIds, Probabilities
+from epifalcon.types import Floats, PersonIds, Probabilities
+
+if TYPE_CHECKING:
+    # Without torch: the list of methods is shown without loading any.
+    from epifalcon.federation.early_stopping import Watch
+    from epifalcon.federation.preparing import Selection
+    from epifalcon.federation.training import Recorder
 
 INTERVAL_WIDTH = "interval_width"
 LEARNING_RATE = "learning_rate"
@@ -57,6 +63,13 @@ class Context:
     checkpoint_seconds: float = 20.0
     ground_truth: Outbreak | None = None
     """The true outbreak, held-out people included: only for ceilings."""
+    all_cases: Floats | None = None
+    """(regions, days) of everybody; only for ``macro_cases="all"``."""
+    test_people: "Selection | None" = None
+    """Only for ``stopping.selected_on="test"``."""
+    watch: "Watch | None" = None
+    recorder: "Recorder | None" = None
+    """Observers of a training in rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +157,7 @@ class Method(ABC):
         context = Context() if context is None else context
         if context.ground_truth is not None and not self.sees_truth:
             raise SettingsError(f"{self.name} is a method: the truth is not for it")
-        if tests.people != traces.people:
-            raise DataError(
-                f"tests among {tests.people:,} people, but traces of {traces.people:,}"
-            )
+        tests.require_people_of(traces)
         self.context = context
         start = perf_counter()
         scores = self.score(traces, tests)
@@ -184,6 +194,15 @@ class Method(ABC):
 
     def save_state(self, folder: Path, origin: Origin) -> None:  # noqa: B027
         """Write what later commands need of the fit into ``folder``."""
+
+    @property
+    def truth(self) -> Outbreak:
+        """The true outbreak, for a ceiling."""
+        if self.context.ground_truth is None:
+            raise SettingsError(
+                f"{self.name} is a ceiling: give the context the ground truth"
+            )
+        return self.context.ground_truth
 
     @property
     def scores(self) -> Scores:

@@ -1,33 +1,13 @@
 """Falcon and HGNN as estimators; training is ``federation.training.fit``."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import ClassVar
 
 from epifalcon.epidemic.known import Known
-from epifalcon.federation.early_stopping import Watch
-from epifalcon.federation.preparing import Selection
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.training import (
-    Recorder,
-    Task,
-    fit,
-    require_possible,
-)
+from epifalcon.federation.training import Task, fit, require_possible
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.mobility.traces import Traces
-from epifalcon.types import Floats
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RoundsContext(Context):
-    """What a training in rounds may use besides, and who observes it."""
-
-    all_cases: Floats | None = None
-    """(regions, days) of everybody; only for ``macro_cases="all"``."""
-    test_people: Selection | None = None
-    """Only for ``stopping.selected_on="test"``."""
-    watch: Watch | None = None
-    recorder: Recorder | None = None
 
 
 class Falcon(Method):
@@ -49,7 +29,6 @@ class Falcon(Method):
         context = self.context
         if context.folder is not None and not context.folder.is_dir():
             context.folder.mkdir(parents=True)
-        observed = _observed(context)
         task = self._task(traces, known, context)
 
         def progress(name: str, done: int, total: int, told: str = "") -> None:
@@ -59,9 +38,9 @@ class Falcon(Method):
             task,
             folder=context.folder,
             checkpoint_seconds=context.checkpoint_seconds,
-            watch=observed.watch,
+            watch=context.watch,
             progress=progress,
-            recorder=observed.recorder,
+            recorder=context.recorder,
         )
         people = task.division.held_back
         return Scores(
@@ -86,10 +65,9 @@ class Falcon(Method):
         )
 
     def _task(self, traces: Traces, known: Known, context: Context) -> Task:
-        more = _observed(context)
         return Task(
             *(traces, known, self._settings(), self.seed),
-            *(more.all_cases, more.test_people),
+            *(context.all_cases, context.test_people),
         )
 
     def _settings(self) -> PredictionSettings:
@@ -103,7 +81,3 @@ class Hgnn(Falcon):
 
     def _settings(self) -> PredictionSettings:
         return self.settings.central()
-
-
-def _observed(context: Context) -> RoundsContext:
-    return context if isinstance(context, RoundsContext) else RoundsContext()

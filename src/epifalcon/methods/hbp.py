@@ -30,7 +30,6 @@ from epifalcon.checks import Checked, Count, CountOrZero, Share
 from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.errors import SettingsError
 from epifalcon.federation.field.course import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
 from epifalcon.methods.base import Method, Scores
@@ -114,12 +113,7 @@ class HbpTrueFactors(Hbp):
 
     def factor(self, traces: Traces) -> Factor:
         """Return the true factors."""
-        truth = self.context.ground_truth
-        if truth is None:
-            raise SettingsError(
-                f"{self.name} is a ceiling: give the context the ground truth"
-            )
-        regions = len(traces.regions)
+        truth, regions = self.truth, len(traces.regions)
         truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])
         by_day = np.tile(mean, (traces.clock.days, 1))

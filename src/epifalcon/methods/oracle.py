@@ -9,7 +9,7 @@ import numpy as np
 
 from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.errors import DataError
 from epifalcon.methods.base import Method
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Mask, Probabilities, Slots
@@ -31,11 +31,7 @@ class Oracle(Method):
 
     def score(self, traces: Traces, known: Known) -> Probabilities:
         """Return everybody's risk from the ground truth; tests are not used."""
-        truth = self.context.ground_truth
-        if truth is None:
-            raise SettingsError(
-                "oracle is a ceiling: give the context the ground truth"
-            )
+        truth = self.truth
         if not traces.people == truth.people == known.people:
             raise DataError(
                 f"an outbreak among {truth.people:,} people, tests among "

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from epifalcon.errors import DataError
-from epifalcon.models.region_gru import GruRegionModel
-from epifalcon.models.region_model import DcrnnRegionModel, RegionHistory
+from epifalcon.models.region_model import (
+    DcrnnRegionModel,
+    GruRegionModel,
+    RegionHistory,
+)
 from epifalcon.types import Floats
 
 LINE_DAYS = 7

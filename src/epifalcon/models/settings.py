@@ -102,7 +102,7 @@ class DcrnnSettings(Checked):
 
     kind: RegionKind = "dcrnn"
     """``dcrnn``: the paper's network on each day's flows. ``gru``: that of the
-    authors' program, which has no graph (see ``models.region_gru``); it reads
+    authors' program, which has no graph (see ``GruRegionModel``); it reads
     ``hidden_width``, ``training.steps`` and ``training.learning_rate`` alone."""
     hidden_width: Count = 32
     """Numbers kept for each region and day: the width of E_m."""

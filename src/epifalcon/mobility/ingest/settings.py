@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Literal
 
-from epifalcon.checks import Checked, Count, NonNegative, Share, at_least
+from epifalcon.checks import Checked, Count, NonNegative, Share, at_least, within
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 
@@ -53,7 +53,7 @@ class ImportSettings(Checked):
     """What a region is; ``auto``: given ids where there are any, else the grid."""
     cell_km: Annotated[float, partial(at_least, 0.001)] = 1.0
     """Side of a cell of the grid."""
-    h3_resolution: int = 8
+    h3_resolution: Annotated[int, partial(within, 0, 15)] = 8
     polygons: str | None = None
     """GeoJSON file of the areas for ``regions="polygons"``."""
     polygon_name: str | None = None
@@ -79,10 +79,6 @@ class ImportSettings(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.h3_resolution <= 15:
-            raise SettingsError(
-                f"h3_resolution={self.h3_resolution} must lie between 0 and 15"
-            )
         slot = self.clock(self.days or 1).slot_minutes
         ReadSettings(columns=self.place_columns)
         rule, matrix, pings = self.regions, self.kind == "matrix", self.kind == "pings"
