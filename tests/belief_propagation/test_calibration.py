@@ -17,7 +17,6 @@ from epifalcon.belief_propagation.calibration import (
     interval,
     log_odds,
     perturbed,
-    risk_losses,
 )
 from epifalcon.belief_propagation.settings import ALIKE
 from epifalcon.epidemic.known import TestErrors
@@ -148,13 +147,6 @@ def test_the_standard_error_is_that_of_the_paired_gains():
         # Moved to where the mean gain just exceeds its standard error, and not.
         losses = Losses.of(np.stack([one, other + doubt - shift], axis=1))
         assert losses.is_better(1, 0) == better
-
-
-def test_losses_of_certain_answers_are_finite():
-    found = risk_losses(np.array([0.0, 1.0, 0.25]), np.array([True, True, False]))
-    assert found[1] == 0
-    assert found[2] == pytest.approx(-np.log(0.75))
-    assert np.isfinite(found).all()
 
 
 EVERYBODY = np.ones(4000, np.bool_)

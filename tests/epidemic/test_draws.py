@@ -76,16 +76,6 @@ def test_settings_change_the_translation_not_the_numbers():
     assert (sample(pathogen=OMICRON).latent_slots <= slow.latent_slots).all()
 
 
-def test_impossible_draws_are_refused():
-    draws = sample()
-    with pytest.raises(DataError, match="resistance must be greater than 0"):
-        dataclasses.replace(draws, resistance=np.zeros(PEOPLE))
-    with pytest.raises(DataError, match="latent_slots must be greater than 0"):
-        dataclasses.replace(draws, latent_slots=np.zeros(PEOPLE, np.int32))
-    with pytest.raises(DataError, match="lengths must agree"):
-        dataclasses.replace(draws, resistance=np.ones(3))
-
-
 CASES = settings(max_examples=60, deadline=None, derandomize=True)
 CITY = mixing_city(people=200, regions=12)
 SLOTS = ("infection_slot", "infectious_slot", "onset_slot", "recovery_slot")

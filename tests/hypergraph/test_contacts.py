@@ -95,18 +95,6 @@ def test_gradients_are_exact_also_of_gradients(traces):
     assert torch.autograd.gradgradcheck(contacts.product, x)
 
 
-def test_rows_may_lie_anyhow_in_memory():
-    contacts = contacts_of(crowded())
-    x = rows(contacts.people, 40)
-    wanted = contacts.product(x)
-    turned = x.T.contiguous().T
-    assert not turned.is_contiguous()
-    assert torch.equal(contacts.product(turned), wanted)
-    torch.testing.assert_close(contacts.product(x[:, ::2]), wanted[:, ::2])
-    broad = x[:, :1].expand(-1, 4)
-    torch.testing.assert_close(contacts.product(broad), wanted[:, :1].expand(-1, 4))
-
-
 def ranked(traces, most):
     """Everybody's partners in their order, by sorting whole rows."""
     slots, close = contacts_by_loop(traces), closeness_by_loop(traces)

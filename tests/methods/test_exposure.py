@@ -47,16 +47,6 @@ def test_the_strength_with_the_least_out_of_fold_loss_is_chosen():
 
 
 @pytest.mark.parametrize("method", BOTH)
-def test_all_tested_people_have_a_risk_out_of_fold(method):
-    known = town.known()
-    found = fitted(method)
-    assert found.masked.tolist() == np.flatnonzero(known.tested).tolist()
-    result = known.status[found.masked] == 1
-    given = np.where(result, found.masked_risk, 1 - found.masked_risk)
-    assert found.diagnostics["masked_log_loss"] == pytest.approx(-np.log(given).mean())
-
-
-@pytest.mark.parametrize("method", BOTH)
 def test_no_own_result_moves_a_masked_risk(method, monkeypatch):
     # The same number of trees, whatever the out-of-fold loss.
     monkeypatch.setattr(

@@ -66,20 +66,6 @@ def test_nobody_s_own_result_moves_its_own_risk_by_a_bit(method):
         assert (after != before).any()
 
 
-def test_the_masked_are_the_tested_and_progress_is_told():
-    seen, known = [], town.known()
-    scene = dataclasses.replace(
-        town_scene(), progress=lambda *words: seen.append(words[1:])
-    )
-    found = placed(Hbp, scene, QUICK).fit(known).scores
-    assert sorted(found.masked) == sorted(known.person)
-    assert (found.masked_risk == found.risk[found.masked]).all()
-    assert found.steps == found.diagnostics["sweeps"] > 0
-    done = [words[0] for words in seen]
-    assert done == sorted(done)
-    assert done[-1] == seen[-1][1] == found.steps
-
-
 @pytest.mark.parametrize("tests", [[], [(0, 1, 0)], [(0, 1, 1)]])
 def test_who_is_alone_can_only_be_a_seed(tests):
     risk = placed(Hbp, scene_of([[0, 1, 2]] * 2), QUICK).fit(known_of(3, tests))
@@ -259,24 +245,6 @@ def test_infections_grow_by_one_factor_a_slot_until_the_mean_test():
     mixed = known_of(1000, [(one, 40 + 80 * (one % 2), one < 99) for one in range(200)])
     assert share(mixed, 30) == share(results_at(99, 101, slot=80), 30)
     assert share(known_of(1000, []), 40) == pytest.approx(0.01)
-
-
-@pytest.mark.parametrize(
-    ("known", "rule"),
-    [
-        (results_at(0, 300, slot=9), TEN),
-        (results_at(300, 0, slot=9), TEN),
-        (results_at(5, 5, slot=0), TEN),
-        (results_at(5, 5, slot=9), OutbreakSettings(seed_count=0)),
-        (results_at(1, 0, slot=9, people=1), OutbreakSettings()),
-        (results_at(5, 5, slot=9), OutbreakSettings(seed_share=1.0)),
-    ],
-)
-def test_it_is_a_share_whatever_is_known(known, rule):
-    for slot in (1, 5, 50):
-        found = share(known, slot, rule)
-        assert 0 < found <= 1
-        assert begun_by(rule, found).wished_seeds(SARS_COV_2, 500) >= 1
 
 
 def test_seeds_that_were_named_are_forgotten():

@@ -3,10 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.errors import DataError
 from epifalcon.mobility import flows, markov
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.mobility.flows import count_flows
 from epifalcon.mobility.markov import (
     distance_weight,
     find_move,
@@ -143,13 +142,3 @@ def test_blocks_of_people_do_not_change_visitors(monkeypatch):
     whole = count_flows(traces)
     monkeypatch.setattr(flows, "_POINTS_PER_BLOCK", 12)
     np.testing.assert_array_equal(count_flows(traces).visitors, whole.visitors)
-
-
-def test_shapes_that_disagree_are_refused():
-    good = count_flows(random_traces(3, 5, 6, Clock(4, 2)))
-    with pytest.raises(DataError, match="visitors"):
-        Flows(good.between, good.stays, good.visitors[:1])
-    with pytest.raises(DataError, match="day=2"):
-        good.moves(2)
-    with pytest.raises(DataError, match="between"):
-        Flows(good.between[:3], good.stays, good.visitors)

@@ -174,19 +174,6 @@ def test_areas_tile_without_overlap():
         assert path.contains_point(regions.centre_km[region])
 
 
-@pytest.mark.parametrize("kind", ["area", "poi"])
-@pytest.mark.parametrize("regions", [1, 2, 3, 7, 500])
-def test_any_number_of_regions(kind, regions):
-    made = layout(regions=regions, kind=kind, towns=regions % 3)
-    assert len(made.regions) == regions
-    assert len(np.unique(made.regions.centre_km, axis=0)) == regions
-    for weight in (made.home, made.work, made.visit):
-        assert weight.shape == (regions,)
-        assert np.isfinite(weight).all()
-        assert weight.min() >= 0
-        assert weight.sum() > 0
-
-
 def test_homes_are_where_they_may_be():
     made = layout(kind="poi", home_share=0.4, regions=1000)
     assert np.count_nonzero(made.home) == 400

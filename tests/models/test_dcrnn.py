@@ -87,22 +87,6 @@ def test_stored_zeros_are_no_moves_and_views_are_read_right():
     assert torch.equal(diffuse(turned, graph, 2), diffuse(x, graph, 2))
 
 
-def test_the_result_does_not_depend_on_the_number_of_threads():
-    rng = np.random.default_rng(1)
-    table = sp.random_array((400, 400), density=0.05, rng=rng, format="csr")
-    graph, x = flow_graph(table), rows(400, 33).float().requires_grad_()
-    found, before = [], torch.get_num_threads()
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            out = diffuse(x, graph, 2)
-            (grad,) = torch.autograd.grad(out.square().sum(), x)
-            found.append((out, grad))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
-
-
 def test_impossible_graphs_are_refused():
     for bad in (np.nan, np.inf, -1.0):
         with pytest.raises(DataError, match="counts of 0 or more"):

@@ -230,14 +230,6 @@ def test_dropout_is_that_of_a_plain_loop(width, dropout):
     assert np.array_equal(micro.kept(person, width, dropout, key), expected)
 
 
-def test_extreme_logits_give_finite_losses():
-    logits = torch.tensor([[0.0, 3e4], [3e4, 0.0], [-1e30, 1e30]])
-    target = np.array([1, 1, -1], np.int8)
-    loss, _, gradient = micro.loss_and_gradient(logits, target, None)
-    assert loss == 3e4
-    assert gradient.tolist() == [[0, 0], [1, -1], [0, 0]]
-
-
 def test_loss_of_people_who_are_not_asked_is_nothing():
     logits = torch.tensor([[1.0, 2.0], [torch.inf, 0.0]], dtype=F64)
     loss, weight, gradient = micro.loss_and_gradient(

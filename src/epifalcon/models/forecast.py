@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from epifalcon.errors import DataError
 from epifalcon.models.region_model import (
     DcrnnRegionModel,
     GruRegionModel,
@@ -107,9 +106,6 @@ def judge(
     first, ahead = training.first_validation_day(history.days), training.horizon
     origins = range(first - ahead, history.days - 1)
     found = {"model": model.forecast(history, origins)}
-    wanted = (len(origins), history.regions, ahead)
-    if found["model"].shape != wanted:
-        raise DataError(f"forecast has shape {found['model'].shape}, expected {wanted}")
     for name, rival in RIVALS.items():
         found[name] = np.stack(
             [rival(history.cases[:, : origin + 1], ahead) for origin in origins]
