@@ -323,8 +323,9 @@ def loss_and_gradient(
     known = np.flatnonzero(target >= 0)
     goal = target[known]
     weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
-    against, infected = logits[known].double().numpy().T
-    margin = infected - against
+    against, infected = logits[known].double().T
+    # By torch, which does not warn of infinities; the caller refuses the loss.
+    margin = (infected - against).numpy()
     loss = weight @ np.logaddexp(0, np.where(goal == 1, -margin, margin))
     gradient = np.zeros(len(target))
     gradient[known] = weight * (expit(margin) - goal)
