@@ -323,10 +323,11 @@ def loss_and_gradient(
     known = np.flatnonzero(target >= 0)
     goal = target[known]
     weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
-    against, infected = logits[known].double().T
-    # By torch, which does not warn of infinities; the caller refuses the loss.
-    margin = (infected - against).numpy()
-    loss = weight @ np.logaddexp(0, np.where(goal == 1, -margin, margin))
+    against, infected = logits[known].double().numpy().T
+    # The caller refuses a loss that is no number.
+    with np.errstate(invalid="ignore"):
+        margin = infected - against
+        loss = weight @ np.logaddexp(0, np.where(goal == 1, -margin, margin))
     gradient = np.zeros(len(target))
     gradient[known] = weight * (expit(margin) - goal)
     both = torch.from_numpy(np.column_stack((-gradient, gradient)))
