@@ -9,14 +9,10 @@ hyperedge (region and slot) that the person visited:
 - the evidence (1 + d c)^k, by which the observed fate of the others becomes more
   likely if the person was infectious; c is their mean evidence message.
 
-One sweep takes a person forward and backward through all slots and produces the two
-messages for each visited edge: the probability of having been infectious, and
-c = (L1 - L0) / L, where L1 and L0 are the likelihood of everything that the person
-knows if the edge does or does not infect it. A message to an edge excludes what was
-received from that edge. The person's own messages are subtracted from the sums.
-
-``forward_backward`` is used by every method of belief propagation here: HBP, mean
-field, Falcon Field and the ceilings.
+One sweep produces the two messages for each visited edge: the probability of having
+been infectious, and c = (L1 - L0) / L, where L1 and L0 are the likelihood of everything
+that the person knows if the edge does or does not infect it. A message to an edge
+excludes what was received from that edge.
 """
 
 import math

@@ -1,11 +1,9 @@
 """All chance of an outbreak: draws per person, and how regions and people differ.
 
 Sellke's construction: a person has a resistance, drawn from Exp(1), and is infected
-in the slot in which the hazard it has gathered reaches that resistance. Given the
-city this has the same distribution as tossing a coin of chance 1 - exp(-hazard) for
-each person in each slot, and it needs a few numbers per person instead of one per
-person and slot. Runs with the same draws and different settings can then be compared
-person by person.
+in the slot in which the hazard it has gathered reaches that resistance. It has the same
+distribution as a coin of chance 1 - exp(-hazard) for each person and slot, and runs
+with the same draws and different settings can be compared person by person.
 
 The simulator multiplies every hazard of region r by a factor f_r and counts an
 infectious person i as g_i people. Both are 1 unless the settings say otherwise:
@@ -13,8 +11,7 @@ infectious person i as g_i people. Both are 1 unless the settings say otherwise:
     f_r = exp(s z_r - s^2 / 2),   z_r ~ N(0, 1),      s the ``regional_sigma``
     g_i ~ Gamma(shape k, scale 1 / k),                k the ``dispersion``
 
-so that both have the mean 1, and standard deviations of sqrt(exp(s^2) - 1) and
-1 / sqrt(k). No method sees them: they are part of the truth, stored with the outbreak.
+so that both have the mean 1. No method sees them: they are part of the truth.
 """
 
 import math

@@ -6,10 +6,9 @@ m the mean of 1 - 1/N over all observed (person, slot) pairs,
 
     hazard R0 = kappa beta m D,    D = expected infectious days = 1 / mu.
 
-It is an upper bound of the cases that one case really causes, since hazard handed
-to the same person twice can infect only once: see ``counted_r0``. Slots in which a
-person is not observed have no contact and are left out of m, so a city with gaps
-hands out less than its hazard R0 says.
+It is an upper bound of the cases that one case causes, since hazard handed to the same
+person twice can infect only once (``counted_r0``), and since m leaves out the slots in
+which a person is not observed and has no contact.
 """
 
 import math

@@ -21,9 +21,6 @@ Time goes by slots of dt days. The order within slot t, written down once:
 
 With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt f W / N
 (infinite for p of 1 or more), which makes the chance of the slot exactly p.
-Under ``I/S`` the chance is bounded by 1 in both cases; nothing else caps it.
-
-One thread does it all, so the result does not depend on the number of threads.
 """
 
 import math

@@ -15,28 +15,23 @@ no gradient crosses between devices)::
 where u is the person's own embedding, which never leaves the device.
 
 *Graph expansion*: devices share a key that neither the helper nor the server has. A
-device sends the keyed hash of each of its items, a token, and one embedding. Equal
-items have equal tokens, so the helper can return the embeddings of others who share an
-item, without names. The helper must not collude with the server or with a device:
-whoever has the key can try every item. And it sees the embeddings themselves.
+device sends the keyed hash of each of its items, a token, and one embedding; the helper
+returns the embeddings of others with an equal token, without names. It sees the
+embeddings, and with the key (from a device) it could try every item.
 
 *Model update*: pseudo items, which the person never visited, get gradients drawn like
-those of the true ones. The whole upload is clipped to a norm, and every number of it
-gets Laplace noise. The authors claim epsilon = 2 clip / scale, 1 with their settings.
-That would hold if ``clip`` bounded the L1 norm, and for one upload; but they clip the
-largest of many thousand numbers, and upload many times: see ``privacy_spent``.
+those of the true ones; the whole upload is clipped to a norm and gets Laplace noise.
+The authors claim epsilon = 2 clip / scale. That would hold if ``clip`` bounded the L1
+norm, and for one upload: see ``privacy_spent``.
 
-Adapted: people rate items there; here an item is a region, or a region on a day, and
-the target is a person's infection, so the target item is gone and time spent weighs
-items. With ``input="exposure"`` a device sends the helper its test result (positive,
-negative, none), and the vector that it learns stays on the device: the input of a
-tested person never contains its own result, not even by way of others.
-``input="embedding"`` is the published way: the learnt vector is sent, results enter by
-the loss alone. Log odds are recalibrated on the validation people, because clipping
-each client's gradient gives the rarer result less weight.
-
-Reduced: 200 pseudo items instead of 1,000, drawn once for each client instead of for
-every upload; width 32; no dropout.
+Adapted: an item is a region, or a region on a day; the target is a person's infection,
+and time spent weighs items. With ``input="exposure"`` a device sends the helper its
+test result, and the vector that it learns stays on the device: no input contains the
+person's own result, not even by way of others. ``input="embedding"`` is the published
+way: the learnt vector is sent, results enter by the loss alone. Log odds are
+recalibrated on the validation people, because clipping gives the rarer result less
+weight. Reduced: 200 pseudo items instead of 1,000, drawn once for each client instead
+of for every upload; width 32; no dropout.
 """
 
 import math
@@ -647,13 +642,12 @@ def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
 def privacy_spent(
     noise: Noise, numbers: int, uploads: int, delta: float = DELTA
 ) -> dict[str, float]:
-    """Return the local differential privacy of one device's uploads.
+    """Return the local differential privacy of ``uploads`` of ``numbers`` numbers each.
 
-    For ``uploads`` of ``numbers`` numbers each, against an observer of all of them,
-    between any two gradients that name the same items. It does not bound what the named
-    items reveal, nor the embedding that goes to the helper. ``epsilon_claimed`` is the
-    paper's, for any number of uploads; ``_naive`` is pure epsilon, every number
-    counted; otherwise the smaller of it and of epsilon at ``delta``.
+    Between any two gradients that name the same items; what the items and the embedding
+    reveal is not bounded. ``epsilon_claimed`` is the paper's, for any number of
+    uploads; ``_naive`` is pure epsilon, every number counted; otherwise the smaller of
+    it and of epsilon at ``delta``.
 
     An upload moves by at most 2 clip in its norm. Pure epsilon is the L1 distance over
     the scale, so the L2 norm brings a factor sqrt(numbers), the maximum norm a factor

@@ -7,12 +7,10 @@ free vectors of each person; what each layer finds on the last day is added up.
 
 Adapted: the given graph is the exact contacts of all days, without direction, so the
 paper's two walks are one, D^-1 C. The learnt adjacency is of low rank
-(``LowRankAdaptive``); the paper's has a number for each pair of people. Nothing is
-padded: ``dilations`` reach from the last day exactly to the first, with longer cycles
-for many days (paper: four times 1 and 2, padded with zeros). The sum includes the last
-layer's graph convolution, which the authors' program computes but does not read.
-Channels are 16 in the layers and 64 in the sum (paper: 32 and 256, then 512), and the
-output is log odds instead of twelve forecasts.
+(``LowRankAdaptive``). ``dilations`` reach from the last day exactly to the first
+(paper: four times 1 and 2, padded with zeros). The sum includes the last layer's graph
+convolution, which the authors' program computes but does not read. Channels are 16 in
+the layers and 64 in the sum (paper: 32 and 256, then 512); the output is log odds.
 """
 
 from collections.abc import Sequence

@@ -1,22 +1,16 @@
 """HBP: belief propagation on the hypergraph with the disease's own rates.
 
-Nothing is trained. A person is a hidden Markov chain (susceptible, exposed,
-infectious, recovered) that takes one step per slot, as in the simulator. A hyperedge
-is a region in a slot: whoever is infectious there infects each other person with
-probability d = 1 - exp(-kappa beta dt / n). The chain and its messages are those of
+Nothing is trained. The chain of a person and its messages are those of
 ``belief_propagation.seir_chain``; HBP is Falcon Field with fixed transmission and
 without calibration, and the mean-field method is HBP without evidence.
 
 Exact where two people meet at most once and nobody meets in circles. Otherwise
-approximate: people who meet again and again receive their own news; three or more at
-an edge are taken as independent; people with and without symptoms have one mean
-weight; and under the contact law ``I/S`` the susceptible are counted by expectation.
+approximate: people who meet again receive their own messages; three or more at an edge
+are taken as independent; people with and without symptoms have one mean weight.
 
-After Altarelli et al., "Bayesian inference of epidemics on networks via belief
-propagation" (PRL 2014), and Baker et al., "Epidemic mitigation by statistical
-inference from contact tracing data" (PNAS 2021), whose messages go from person to
-person, a table over two infection times for each pair that ever met. Here a message
-is one number per visit and direction of time.
+After Altarelli et al. (PRL 2014) and Baker et al. (PNAS 2021), whose messages are a
+table over two infection times for each pair that ever met. Here a message is one number
+per visit and direction of time.
 """
 
 from dataclasses import dataclass, replace

@@ -1,14 +1,11 @@
 """Networks that learn from tested people: one harness for all of them.
 
-Every network gets the same split, validation people, inputs, learning rates and rule
-to stop, so that what differs in a table is the network.
-
-``input="exposure"`` feeds each person's known contacts day by day. In training, the
-results of one fold of the tested people at a time are masked in everybody's inputs and
-used in the loss; otherwise a person's own result would return from its neighbours'
-inputs. The weights have learnt from all results, so only held-out people can be used to
-evaluate. ``input="embedding"`` is the authors' way: a free vector for each person,
-results in the loss alone.
+Every network gets the same split, inputs, learning rates and early stopping, so that
+what differs in a table is the network. ``input="exposure"`` feeds each person's known
+contacts day by day; the results of one fold of the tested people at a time are masked
+in everybody's inputs and used in the loss, since a person's own result would return
+from its neighbours' inputs. ``input="embedding"`` is the authors' way: a free vector
+for each person, results in the loss alone.
 """
 
 import math

@@ -1,14 +1,11 @@
 """Mobility statistics of any traces, compared with the ranges of realistic cities.
 
 A statistic that cannot be computed, for example without known places, is NaN and
-neither holds nor fails. The ranges are those of realistic cities at slots of two hours
-over a fortnight or longer. They are wide on purpose: they separate a city from a
-random walk, not one city from another.
+neither holds nor fails. The ranges hold for slots of two hours over a fortnight or
+longer. They separate a city from a random walk, not one city from another.
 
-Radius of gyration: González, Hidalgo, Barabási, "Understanding individual human
-mobility patterns", Nature 2008. Predictability: Song, Qu, Blumm, Barabási, "Limits
-of predictability in human mobility", Science 2010: the entropy rate by Lempel and
-Ziv's match lengths, and Fano's bound from it.
+Radius of gyration: González et al., Nature 2008. Predictability: Song et al., Science
+2010: the entropy rate by Lempel and Ziv's match lengths, and Fano's bound from it.
 """
 
 import math

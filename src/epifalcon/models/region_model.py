@@ -2,9 +2,8 @@
 
 Paper, section "Macroscopic Model Cooperation", first equation. A fitted model returns
 one state per region and day (the paper's E_m), which the person model reads beside the
-hyperedges, and forecasts. Only past days and only the given cases are used. For tested
-people, run the fitted model on a history without their own cases: otherwise their label
-would return to them in the states of the regions that they visited.
+hyperedges, and forecasts. For tested people, run it on a history without their own
+cases: otherwise their label would return to them in the states of their regions.
 """
 
 import copy

@@ -1,8 +1,4 @@
-"""The settings of both models, apart from the code that needs torch.
-
-Settings are read by commands that only list or check them, and torch alone
-takes seconds to load.
-"""
+"""The settings of both models, apart from the code that needs torch."""
 
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,14 +1,10 @@
 """A synthetic city: its settings, its land, and everybody's traces.
 
-Replaces the mobility data of the paper's experiments (section "Data"), which is
-not public. NumPy lays out the land; then every person's days are simulated with a
-random stream of their own, compiled and in parallel.
-
-Areas are cells of a bent honeycomb, so that they tile the plane; points of interest
-lie in blocks along towns. Both follow one settlement field: a main centre and smaller
-towns, each falling off exponentially. Homes and attraction are lognormal around that
-field (sigma 1.58 was measured for attraction in the released data of the paper),
-which makes them concentrated and clustered.
+Replaces the mobility data of the paper's experiments (section "Data"), which is not
+public. Areas are cells of a bent honeycomb, so that they tile the plane; points of
+interest lie in blocks along towns. Both follow one settlement field: a main centre and
+smaller towns, each falling off exponentially. Homes and attraction are lognormal around
+that field (sigma 1.58 was measured for attraction in the paper's released data).
 """
 
 import math
