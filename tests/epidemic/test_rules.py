@@ -7,7 +7,7 @@ from epifalcon.epidemic.pathogen import (
     Pathogen,
     find_pathogen,
 )
-from epifalcon.epidemic.rules import RULES, BeliefSettings, OutbreakSettings, named_rule
+from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
 
 
@@ -24,7 +24,7 @@ def test_seeds_of_the_named_rules(rule, seeds):
 
 
 def test_named_rules_are_what_their_docs_say():
-    paper, authors = (named_rule(rule, SARS_COV_2) for rule in RULES)
+    paper, authors = (named_rule(rule, SARS_COV_2) for rule in ("paper", "authors"))
     assert (paper.model, paper.chance, paper.kappa) == ("seir", "exponential", "r0")
     assert (authors.model, authors.chance, authors.kappa) == ("sir", "linear", 1.0)
     with pytest.raises(SettingsError, match="did you mean 'authors'"):

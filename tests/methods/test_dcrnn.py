@@ -41,7 +41,7 @@ def dense_odds(network, traces, x):
 def network_of(traces, **more):
     torch.manual_seed(0)
     given_ = DcrnnOfPeopleSettings(**{"width": 4, **more})
-    return DcrnnNetwork(3, ContactGraphs(traces).daily, given_).double().eval()
+    return DcrnnNetwork(ContactGraphs(traces), 3, given_).double().eval()
 
 
 @settings(deadline=None, derandomize=True, max_examples=25)

@@ -7,13 +7,10 @@ from epifalcon.hypergraph.contacts import contacts_of
 from epifalcon.methods.stgcn import (
     ChebyshevConv,
     GatedConv,
-    StgcnNetwork,
-    StgcnSettings,
     kernel_for,
 )
-from epifalcon.mobility.clock import Clock
 from tests.oracles import pyg
-from tests.oracles.cities import cities, random_traces
+from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 
 
@@ -69,10 +66,3 @@ def test_kernels_leave_a_day_and_are_as_long_as_they_may(days, blocks, most):
     assert 1 <= kernel <= most
     assert days - 2 * blocks * (kernel - 1) >= 1
     assert kernel == most or days - 2 * blocks * kernel < 1
-
-
-def network_of(days, **more):
-    traces = random_traces(4, 12, 3, Clock(8.0, days))
-    torch.manual_seed(0)
-    given = StgcnSettings(width=6, bottleneck=3, **more)
-    return StgcnNetwork(4, days, contacts_of(traces), given).eval(), traces

@@ -97,10 +97,6 @@ class OutbreakSettings(Checked):
         return (weight + (1 - weight) * with_symptoms) / pathogen.mu
 
 
-RULES = ("paper", "authors")
-"""Names of the rules that ``named_rule`` knows."""
-
-
 def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
     """Return the settings of a named rule.
 
@@ -108,16 +104,16 @@ def named_rule(rule: str, pathogen: Pathogen) -> OutbreakSettings:
     beta / mu. ``authors``: as their program, SIR with the chance beta dt I/N,
     kappa 1, 150 seeds (Omicron 15). Other pathogens start with 300 and 150.
     """
-    if rule == "paper":
-        return OutbreakSettings(seed_count=_seeds(_PAPER_SEEDS, pathogen))
-    if rule == "authors":
-        return OutbreakSettings(
-            model="sir",
-            chance="linear",
-            kappa=1.0,
-            seed_count=_seeds(_AUTHORS_SEEDS, pathogen),
-        )
-    raise SettingsError(unknown_name("rule", rule, RULES))
+    seeds = _seeds(_AUTHORS_SEEDS, pathogen)
+    named = {
+        "paper": OutbreakSettings(seed_count=_seeds(_PAPER_SEEDS, pathogen)),
+        "authors": OutbreakSettings(
+            model="sir", chance="linear", kappa=1.0, seed_count=seeds
+        ),
+    }
+    if rule not in named:
+        raise SettingsError(unknown_name("rule", rule, named))
+    return named[rule]
 
 
 def _seeds(counts: dict[str, int], pathogen: Pathogen) -> int:

@@ -45,33 +45,6 @@ class D2stgnnSettings(NetworkSettings):
         require_heads(self.width, self.heads)
 
 
-class D2stgnn(NetworkMethod):
-    """D2STGNN (Shao et al., VLDB 2022).
-
-    All blocks of the paper: estimation gate, residual decomposition with
-    backcasts, localised diffusion on self-excluded powers of the transition
-    matrices, GRU with multi-head attention, dynamic graph, static graph.
-
-    Reduced or adapted:
-    - two layers of width 32 (paper: five), forecasts of 32 (256), a head of 64 (512),
-      gates of 32 (64); dropout in fewer places;
-    - the graph holds each person's 32 strongest contacts, without direction, so the
-      forward and the backward walk are one;
-    - the static graph is the product of the softmaxed embeddings with rows normalised,
-      of rank ``embedding`` (paper: a softmax of their products over everybody);
-    - one embedding of the day of the window instead of time of day and day of week;
-    - the horizon is one step, and the output one logit per person.
-    """
-
-    name = "d2stgnn"
-    settings_type = D2stgnnSettings
-    settings: D2stgnnSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """A new network on the strongest contacts of ``graphs``."""
-        return D2stgnnNetwork(graphs, channels, self.settings)
-
-
 class D2stgnnNetwork(nn.Module):
     """(x, status) to log odds (people,); status is not read."""
 
@@ -338,3 +311,27 @@ class DecoupledLayer(nn.Module):
             return left, forecast
         taken = self.backcast_inherent(within).relu()
         return self.norm_inherent(left - taken), forecast
+
+
+class D2stgnn(NetworkMethod):
+    """D2STGNN (Shao et al., VLDB 2022).
+
+    All blocks of the paper: estimation gate, residual decomposition with
+    backcasts, localised diffusion on self-excluded powers of the transition
+    matrices, GRU with multi-head attention, dynamic graph, static graph.
+
+    Reduced or adapted:
+    - two layers of width 32 (paper: five), forecasts of 32 (256), a head of 64 (512),
+      gates of 32 (64); dropout in fewer places;
+    - the graph holds each person's 32 strongest contacts, without direction, so the
+      forward and the backward walk are one;
+    - the static graph is the product of the softmaxed embeddings with rows normalised,
+      of rank ``embedding`` (paper: a softmax of their products over everybody);
+    - one embedding of the day of the window instead of time of day and day of week;
+    - the horizon is one step, and the output one logit per person.
+    """
+
+    name = "d2stgnn"
+    settings_type = D2stgnnSettings
+    settings: D2stgnnSettings
+    network_type = D2stgnnNetwork

@@ -15,7 +15,6 @@ from typing import cast
 from torch import Tensor, nn
 
 from epifalcon.checks import Count, CountOrZero
-from epifalcon.hypergraph.contacts import Contacts
 from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
 from epifalcon.models.dcrnn import DiffusionGru
 
@@ -29,26 +28,14 @@ class DcrnnOfPeopleSettings(NetworkSettings):
     """K: steps of the walk in one day."""
 
 
-class DcrnnOfPeople(NetworkMethod):
-    """A diffusion-convolutional recurrent network on each day's contacts."""
-
-    name = "dcrnn"
-    settings_type = DcrnnOfPeopleSettings
-    settings: DcrnnOfPeopleSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """A new network on the exact contacts of each day."""
-        return DcrnnNetwork(channels, graphs.daily, self.settings)
-
-
 class DcrnnNetwork(nn.Module):
     """Recurrent cells over the days; log odds from the last state."""
 
     def __init__(
-        self, channels: int, daily: Sequence[Contacts], settings: DcrnnOfPeopleSettings
+        self, graphs: ContactGraphs, channels: int, settings: DcrnnOfPeopleSettings
     ) -> None:
         super().__init__()
-        self._walks = [[contacts.mean] for contacts in daily]
+        self._walks = [[contacts.mean] for contacts in graphs.daily]
         width, steps = settings.width, settings.diffusion_steps
         self.cells = nn.ModuleList(
             DiffusionGru(width if number else channels, width, steps, walks=1)
@@ -64,3 +51,12 @@ class DcrnnNetwork(nn.Module):
             days = cast(DiffusionGru, cell).states(days, self._walks)
         odds: Tensor = self.readout(self.dropout(days[-1]))
         return odds[:, 0]
+
+
+class DcrnnOfPeople(NetworkMethod):
+    """A diffusion-convolutional recurrent network on each day's contacts."""
+
+    name = "dcrnn"
+    settings_type = DcrnnOfPeopleSettings
+    settings: DcrnnOfPeopleSettings
+    network_type = DcrnnNetwork

@@ -43,18 +43,6 @@ class GraphWaveNetSettings(NetworkSettings):
     """Of the two free vectors of each person."""
 
 
-class GraphWaveNet(NetworkMethod):
-    """Graph WaveNet on the contacts of all days and a learnt adjacency."""
-
-    name = "graph-wavenet"
-    settings_type = GraphWaveNetSettings
-    settings: GraphWaveNetSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """Return a new network."""
-        return GraphWaveNetNetwork(channels, graphs, self.settings)
-
-
 class LowRankAdaptive(nn.Module):
     """(softmax of E along its width) (softmax of F along people)'.
 
@@ -131,7 +119,7 @@ class GraphWaveNetNetwork(nn.Module):
     """Layers from all days down to the last, added up, then log odds."""
 
     def __init__(
-        self, channels: int, graphs: ContactGraphs, settings: GraphWaveNetSettings
+        self, graphs: ContactGraphs, channels: int, settings: GraphWaveNetSettings
     ) -> None:
         super().__init__()
         width, wide = settings.width, settings.skip_width
@@ -159,3 +147,12 @@ class GraphWaveNetNetwork(nn.Module):
             total = total + skip(x[:, -1])
         odds: Tensor = self.last(total)
         return odds[:, 0]
+
+
+class GraphWaveNet(NetworkMethod):
+    """Graph WaveNet on the contacts of all days and a learnt adjacency."""
+
+    name = "graph-wavenet"
+    settings_type = GraphWaveNetSettings
+    settings: GraphWaveNetSettings
+    network_type = GraphWaveNetNetwork

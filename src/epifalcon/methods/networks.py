@@ -9,7 +9,6 @@ for each person, results in the loss alone.
 """
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -166,8 +165,9 @@ class NetworkMethod(Method):
     settings: NetworkSettings
     reads_results: ClassVar[bool] = False
     """Whether the network takes the visible results themselves as an input."""
+    network_type: ClassVar[Callable[..., nn.Module]]
+    """Makes a network of graphs, channels and settings."""
 
-    @abstractmethod
     def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
         """Return a new network: (x, status) to log odds (people,).
 
@@ -175,6 +175,7 @@ class NetworkMethod(Method):
         results: 1, 0, or -1 for unknown or masked. torch's global generator is seeded
         before this call and before every step.
         """
+        return type(self).network_type(graphs, channels, self.settings)
 
     def features(self, traces: Traces, known: Known) -> Tensor:
         """Return the network's input x given the visible tests ``known``.

@@ -29,13 +29,13 @@ class Oracle(Method):
     sees_truth = True
     sees_true_traces = True
 
-    def score(self, traces: Traces, known: Known) -> Probabilities:
+    def score(self, traces: Traces, known: Known) -> Probabilities:  # noqa: ARG002
         """Return everybody's risk from the ground truth; tests are not used."""
         truth = self.truth
-        if not traces.people == truth.people == known.people:
+        if traces.people != truth.people:
             raise DataError(
-                f"an outbreak among {truth.people:,} people, tests among "
-                f"{known.people:,}, but traces of {traces.people:,}"
+                f"an outbreak among {truth.people:,} people, but traces of "
+                f"{traces.people:,}"
             )
         if traces.slots > truth.clock.slots:
             raise DataError(

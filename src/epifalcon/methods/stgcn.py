@@ -37,18 +37,6 @@ class StgcnSettings(NetworkSettings):
     """K_s: polynomials of degree 0 to K_s - 1; with 1 there is no graph."""
 
 
-class Stgcn(NetworkMethod):
-    """Spatio-temporal graph convolutions on the contacts of all days."""
-
-    name = "stgcn"
-    settings_type = StgcnSettings
-    settings: StgcnSettings
-
-    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
-        """A new network on the exact contacts of all days."""
-        return StgcnNetwork(channels, graphs.days, graphs.contacts, self.settings)
-
-
 def kernel_for(days: int, blocks: int, most: int) -> int:
     """Return the kernel size of the blocks: ``most``, or what leaves one day.
 
@@ -150,10 +138,11 @@ class StgcnNetwork(nn.Module):
     """Blocks, then a gated convolution over all days left, then log odds."""
 
     def __init__(
-        self, channels: int, days: int, contacts: Contacts, settings: StgcnSettings
+        self, graphs: ContactGraphs, channels: int, settings: StgcnSettings
     ) -> None:
         super().__init__()
         width, count = settings.width, settings.blocks
+        days, contacts = graphs.days, graphs.contacts
         kernel = kernel_for(days, count, settings.kernel_days)
         self.blocks = nn.Sequential(
             *(
@@ -170,3 +159,12 @@ class StgcnNetwork(nn.Module):
         """(people, days, channels) to (people,)."""
         odds: Tensor = self.last(self.blocks(x))
         return odds[:, 0, 0]
+
+
+class Stgcn(NetworkMethod):
+    """Spatio-temporal graph convolutions on the contacts of all days."""
+
+    name = "stgcn"
+    settings_type = StgcnSettings
+    settings: StgcnSettings
+    network_type = StgcnNetwork

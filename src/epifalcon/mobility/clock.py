@@ -105,13 +105,12 @@ class Clock(Checked):
 
 
 def _require_date(text: str, days: int) -> None:
-    # One form only: Python also reads 20200301 and 2020-W09-7.
     try:
         first = date.fromisoformat(text)
-        good = first.isoformat() == text
     except (ValueError, TypeError):
-        good = False
-    if not good:
+        first = None
+    # One form only: Python also reads 20200301 and 2020-W09-7.
+    if first is None or first.isoformat() != text:
         raise SettingsError(f"start={text!r} must be a date like 2020-03-01")
     try:
         date.fromordinal(first.toordinal() + days)

@@ -40,12 +40,12 @@ class Regions:
         count, ends = len(self.centre_km), self.outline_ends
         if not count:
             raise DataError("centre_km holds no regions")
-        floats = {name: getattr(self, name) for name in ("centre_km", "lonlat")}
-        for name, array in floats.items():
-            if array is not None and array.dtype != np.float64:
-                raise DataError(f"{name} is {array.dtype}, expected float64")
+        points = {"centre_km": self.centre_km, "lonlat": self.lonlat}
+        for name, array in points.items():
             if array is not None:
                 shaped((count, 2), **{name: array})
+                if array.dtype != np.float64:
+                    raise DataError(f"{name} is {array.dtype}, expected float64")
         if self.names is not None and len(self.names) != count:
             raise DataError(f"{len(self.names)} names for {count} regions")
         if (self.outline_km is None) != (ends is None):
