@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from epifalcon.models import forecast
+from epifalcon.models.region_model import RegionHistory
 from epifalcon.models.settings import TrainingSettings
-from tests.models.regions import small_history
+from tests.models.regions import flows_of, small_history
 
 
 class Clairvoyant:
@@ -33,6 +34,19 @@ def test_each_day_ahead_is_compared_with_its_own_day():
     assert report.days == [12, 14]
     assert model.asked == list(range(9, 14))
     assert report.source == "all"
+
+
+def test_rivals_by_hand():
+    cases = np.array([[0.0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4.0] * 10])
+    flows = flows_of(np.ones((10, 2, 2)) - np.eye(2))
+    report = forecast.judge(Clairvoyant([0.0, 0.0]), RegionHistory(flows, cases))
+    # Region 0 rises by one a day, region 1 stays: half of the regions are off.
+    assert report.scores["last"].mae == pytest.approx([0.5, 1.0])
+    assert report.scores["last"].rmse == pytest.approx([0.5**0.5, 2**0.5])
+    assert report.scores["line"].mae == pytest.approx([0.0, 0.0], abs=1e-12)
+    # Days 8 and 9 against the means of days 0..7 and 0..8: 3.5 and 4.
+    assert report.scores["mean"].mae[0] == pytest.approx((4.5 + 5.0) / 4)
+    assert report.mean_cases == pytest.approx((8.5 + 4) / 2)
 
 
 def test_the_line_is_least_squares_over_a_week_and_never_below_zero():
