@@ -13,12 +13,14 @@ from functools import cache, partial
 from itertools import repeat
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.errors import DataError, SettingsError
+
+T = TypeVar("T")
 
 
 def positive(**values: float) -> None:
@@ -64,6 +66,13 @@ def one_of(allowed: Collection[str], **values: str) -> None:
             raise SettingsError(
                 f"{name}={value!r} must be one of {', '.join(sorted(allowed))}"
             )
+
+
+def present(value: T | None, missing: str) -> T:
+    """Return the value; None raises ``DataError`` with what is missing."""
+    if value is None:
+        raise DataError(missing)
+    return value
 
 
 def same_length(**arrays: NDArray[Any]) -> None:

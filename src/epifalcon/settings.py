@@ -42,7 +42,7 @@ def build(cls: type[T], values: "Plain", where: str = "") -> T:
         path = f"{where}.{key}" if where else key
         if key not in fields:
             raise SettingsError(unknown_name("setting", path, fields, where))
-        made[key] = _convert(hints[key], value, path)
+        made[key] = convert(hints[key], value, path)
     none = dataclasses.MISSING
     needed = (f.name for f in fields.values() if f.default is f.default_factory is none)
     if missing := [name for name in needed if name not in made]:
@@ -72,7 +72,7 @@ def unknown_name(
 def as_plain(settings: Any) -> dict[str, Any]:  # noqa: ANN401
     """Convert settings to a mapping for JSON and TOML; the inverse of ``build``."""
     return {
-        field.name: _plain(getattr(settings, field.name))
+        field.name: plain(getattr(settings, field.name))
         for field in dataclasses.fields(settings)
         if field.init
     }
@@ -163,15 +163,17 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
     return read["value"] if len(read) == 1 else text
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """Convert dataclasses and tuples inside a value to mappings and lists."""
     if dataclasses.is_dataclass(value):
         return as_plain(value)
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 
-def _convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
+def convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
+    """Convert a plain value to the type ``hint``, or raise ``SettingsError``."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(typing.get_args(hint), value, path)
@@ -202,7 +204,7 @@ def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:  # n
         if option is type(None):
             continue
         try:
-            return _convert(option, value, path)
+            return convert(option, value, path)
         except SettingsError as error:
             refused.append(str(error))
     first, *others = refused
@@ -219,7 +221,7 @@ def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa
     if len(inner) != len(value):
         raise SettingsError(f"{path}={value!r} must have {len(inner)} entries")
     return tuple(
-        _convert(kind, item, f"{path}[{index}]")
+        convert(kind, item, f"{path}[{index}]")
         for index, (kind, item) in enumerate(zip(inner, value, strict=True))
     )
 

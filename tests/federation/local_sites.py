@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from epifalcon.federation import preparing
-from epifalcon.federation.client import Cohort
+from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.engine import EngineState, pack_home
 from epifalcon.federation.messages import Packet, unpack
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
@@ -24,10 +24,10 @@ from epifalcon.federation.preparing import (
     raw_state,
 )
 from epifalcon.federation.settings import PredictionSettings, SiteRules
-from epifalcon.federation.sites.engine import Census, SitesEngine
+from epifalcon.federation.sites.coordinating import SitesEngine
 from epifalcon.federation.sites.run import FalconOrder, SiteRounds
+from epifalcon.federation.sites.server_run import Switchboard
 from epifalcon.federation.sites.session import Answering
-from epifalcon.federation.sites.switchboard import Switchboard
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Probabilities
@@ -52,38 +52,58 @@ def with_heading(**changes: object) -> Change:
     return lambda one: replace(one, heading=replace(one.heading, **changes))
 
 
-class LocalTransport:
-    """Carries calls by function calls; ``tamper`` may change what comes back."""
+class Loopback:
+    """Carries calls to what is ``running``; sites may be away or tampered with."""
 
-    def __init__(self, rounds: dict[str, SiteRounds]):
-        self.rounds = rounds
-        self.answering = {
-            name: Answering(RUN, name, one.handlers) for name, one in rounds.items()
-        }
+    def __init__(self, running=None):
+        self.running = running or {}
+        self.reset()
+
+    def reset(self):
+        self.asked, self.away = 0, {}
         self.tamper: Tamper = lambda _site, _call, answer: answer
         self.calls: list[tuple[str, bytes]] = []
         self.answers: list[tuple[str, bytes]] = []
 
     @property
     def sites(self) -> tuple[str, ...]:
-        return tuple(self.rounds)
+        return tuple(self.running)
+
+    def lose_after(self, site, asks, until=10**9):
+        self.away[site] = range(asks, until)
+
+    def break_after(self, asks):
+        self.away = dict.fromkeys(self.running, range(asks, 10**9))
 
     def ask(self, calls, seconds):
         answers, failures = {}, {}
         for site, call in calls.items():
-            self.calls.append((site, call))
-            answer = self.tamper(site, call, self.answering[site].answer(call))
+            answer = None
+            if self.asked not in self.away.get(site, ()):
+                self.calls.append((site, call))
+                answer = self.tamper(site, call, self.running[site].answer(call))
             if answer is None:
                 failures[site] = f"no answer within {seconds:g} s"
             else:
                 answers[site] = answer
                 self.answers.append((site, answer))
+        self.asked += 1
         return answers, failures
+
+
+class LocalTransport(Loopback):
+    """Sites that have no files."""
+
+    def __init__(self, rounds: dict[str, SiteRounds]):
+        self.rounds = rounds
+        super().__init__(
+            {name: Answering(RUN, name, one.handlers) for name, one in rounds.items()}
+        )
 
     def received(self) -> list[tuple[int, Packet]]:
         """Number of the first person of a site, and what the site answered."""
         return [
-            (int(self.rounds[site].cohort.people[0]), unpack(answer))
+            (int(self.rounds[site].client.cohort.people[0]), unpack(answer))
             for site, answer in self.answers
         ]
 
@@ -102,10 +122,7 @@ def sites_of(
         name = f"site-{number:02d}"
         tested = np.flatnonzero(cohort.status >= 0).astype(np.int32)[:2]
         rounds[name] = SiteRounds(
-            cohort,
-            settings,
-            plan,
-            RunSeeds(seed),
+            Client(cohort, settings, plan, RunSeeds(seed)),
             Ledger(plan.budget),
             sends_rows=rules.sends_rows,
             watched=Selection(tested, cohort.status[tested] == 1),
@@ -114,8 +131,9 @@ def sites_of(
     transport = LocalTransport(rounds)
     board = Switchboard(transport, RUN, rules)
     state = cohorts[0].state
-    census = Census(people, 0 if state is None else state.shape[1])
-    return SitesEngine(board, census, settings, plan, seed), transport
+    width = 0 if state is None else state.shape[1]
+    engine = SitesEngine(board, people, settings, plan, seed, state_width=width)
+    return engine, transport
 
 
 class LocalSites:
@@ -126,7 +144,7 @@ class LocalSites:
         self.sites, self.transport = sites_of(cohorts, settings, plan, seed, rules)
         self.settings, self.plan, self.ledger = settings, plan, self.sites.ledger
         self.rounds = list(self.transport.rounds.values())
-        people = np.concatenate([one.cohort.people for one in self.rounds])
+        people = np.concatenate([one.client.cohort.people for one in self.rounds])
         self._place = np.argsort(people)
 
     @property
@@ -166,11 +184,7 @@ def cohorts_of_sites(
     both = [(home, divide(home, settings, seed)) for home in homes]
     first, *others = (preparing.count_tally(*one, settings) for one in both)
     tally = sum(others, first)
-    mobility = None
-    if tally.mobility is not None:
-        mobility = tally.mobility.model(regions)
-    cases = None if tally.reported is None else tally.reported.cases
-    around = Surrounding(mobility, cases)
+    around = Surrounding.of(tally, regions)
     if settings.uses_region_model:
         states = preparing.fit_region_states(tally, clock, settings, seed).states
         moments = [
@@ -180,7 +194,7 @@ def cohorts_of_sites(
             for home, part in both
         ]
         scaling = StateScaling.of(sum(moments[1:], moments[0]), settings)
-        around = Surrounding(mobility, cases, states, scaling)
+        around = replace(around, states=states, scaling=scaling)
     return [
         cohort_of(home, part, settings, around, RunSeeds(seed).pseudo(home.first))
         for home, part in both

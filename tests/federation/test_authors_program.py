@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from epifalcon.errors import SettingsError
-from epifalcon.federation import client
+from epifalcon.federation.client import Client
 from epifalcon.federation.engine import Passage, train
+from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
 from epifalcon.federation.sites.run import require_federable
-from epifalcon.models.micro import Exchange, Moments
+from epifalcon.models.micro import Exchange
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
-from epifalcon.privacy.gaussian import NoiseKey
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 
 PROGRAM = {
@@ -61,16 +61,6 @@ def test_a_place_has_the_noise_of_a_mean_of_uploads_pseudo_ones_included():
         # 3,000 draws: the standard error of a variance is 2.6 %.
         assert drawn[:, person].var() == pytest.approx(variance, rel=0.12)
     assert city(30, copies=4).uploads.sum() > city(30).uploads.sum()
-
-
-def test_only_the_change_of_an_embedding_is_clipped():
-    rows = torch.zeros(3, 2)
-    after = torch.tensor([[3.0, 4.0], [0.03, 0.04], [0.0, 0.0]])
-    moved = client.clip_step(
-        client.Home(rows, Moments.of(rows)), client.Home(after, Moments.of(rows)), 0.1
-    )
-    expected = torch.tensor([[0.06, 0.08], [0.03, 0.04], [0.0, 0.0]])
-    assert torch.allclose(moved.rows, expected)
 
 
 @pytest.mark.parametrize(("clip", "acts"), [(1e-3, True), (0.5, False)])
@@ -121,10 +111,9 @@ def test_a_recorded_upload_is_the_bare_row_with_one_noise_value():
     settings = settings_of()
     plan = plan_of(settings, 2, **PROGRAM, upload_sigma=0.3)
     rows = 5 * torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
-    key = NoiseKey(3, plan.terms("upload/0", 1))
-    sent = client.location_upload(
-        whole, Exchange("upload", 0, rows), plan, key, each_upload=True
-    ).rows
+    person = Client(whole, settings, plan, RunSeeds(3))
+    exchange = Exchange("upload", 0, rows)
+    sent = person.location_upload(exchange, "upload/0", 1, each_upload=True).rows
     true = torch.from_numpy(whole.claims.true)
     bare = torch.where(
         true[:, None], rows[torch.from_numpy(whole.claims.row)], torch.zeros(1)

@@ -14,33 +14,31 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
 from epifalcon.federation import messages
-from epifalcon.federation.field import messages as field_messages
+from epifalcon.federation.field import sites as field_messages
+from epifalcon.federation.field.home import FieldRun, HeldOut
 from epifalcon.federation.messages import Heading, Packet, pack, unpack
 from epifalcon.federation.preparing import StateMoments
 from epifalcon.federation.sites.coordinating import Gathered
+from epifalcon.mobility.clock import Clock
+from epifalcon.settings import plain
 
 HEADING = Heading("run", "clinic", 3, "begin")
 KEYS, ROWS = np.array([1, 4]), torch.tensor([[0.5, 1.0], [2.0, -1.0]])
 NAMED = {"a.b": ROWS, "c/d": torch.arange(3)}
 NUMBERS = np.array([0.5, 0.25])
-SAMPLES = {int: 2, float: 0.5, str: "x", bool: True, list: [1, 2]}
+SAMPLES = {int: 2, float: 0.5, bool: True, FieldRun: FieldRun((1,), start="base")}
 
 
 def sample(kind):
     """A record with some value in each field."""
     hints = messages._hints(kind)
-    return kind(
-        **{
-            name: np.ones((2, 2), one.kind) if one.is_tensor else SAMPLES[one.kind]
-            for name, one in hints.items()
-        }
-    )
+    return kind(**{n: SAMPLES.get(one, np.ones((2, 2))) for n, one in hints.items()})
 
 
 RECORDS = [
     messages.Done(),
     messages.Hello("falcon", {"a": {"b": 1}}, {"uploads": "sums"}, 3),
-    messages.SiteFacts(5, 7, "0" * 64, {"days": 2}),
+    messages.SiteFacts(5, 7, "0" * 64, Clock(slot_hours=4, days=2)),
     messages.Count(3),
     messages.Count(3, 12),
     messages.Counted(NAMED),
@@ -49,12 +47,12 @@ RECORDS = [
     messages.Prepare(2, NAMED, np.ones(2, np.float32), None),
     messages.Announce(),
     messages.Settle(NUMBERS, np.array([True, False])),
-    messages.Begin(NAMED, 2, 0.125, 1),
+    messages.Begin(NAMED, messages.Closing(2, 0.125), 1),
     messages.BeginScoring(NAMED),
     messages.Reply("upload/0", ROWS),
     messages.Look(NAMED, fresh=True),
     messages.ValidationScores(NUMBERS, np.array([False, True])),
-    messages.Keep(closed_round=3, closing_scale=1.0),
+    messages.Keep(closing=messages.Closing(3, 1.0)),
     messages.Finish(NAMED, scores=True),
     messages.Scores(NUMBERS),
     messages.Scores(),
@@ -69,12 +67,12 @@ RECORDS = [
         (
             field_messages.Sweep,
             field_messages.End,
-            field_messages.Judge,
             field_messages.Counted,
             field_messages.FieldSums,
             field_messages.Losses,
         ),
     ),
+    field_messages.Judge((HeldOut(1, (0, 1)),)),
 ]
 
 
@@ -92,7 +90,7 @@ def equal(one, other):
         return one.dtype == other.dtype and torch.equal(one, other)
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
-    return type(one) is type(other) and one == other
+    return type(one) is type(other) and plain(one) == plain(other)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda one: type(one).__name__)

@@ -9,6 +9,7 @@ from epifalcon.epidemic.cases import COUNTS, reported_cases, tally_cases
 from epifalcon.errors import DataError
 from epifalcon.federation import preparing
 from epifalcon.federation.preparing import (
+    SiteTally,
     StateMoments,
     StateScaling,
     divide,
@@ -78,22 +79,23 @@ def test_tallies_of_sites_add_up_to_those_of_the_city(sites):
     (whole,) = homes(1)
     sent = preparing.pack_tally(sum(others, first))
     size, clock = len(whole.traces.regions), whole.traces.clock
-    total = preparing.unpack_tally(sent, size, clock, settings.region.folds)
+    names = preparing.tally_names(settings)
+    total = preparing.unpack_tally(sent, names, size, clock).parts
     division = divide(whole, settings, 4)
     flows = count_flows(whole.traces)
-    assert (total.flows.between != flows.between).nnz == 0
-    assert (total.flows.stays == flows.stays).all()
+    assert (total["flows"].between != flows.between).nnz == 0
+    assert (total["flows"].stays == flows.stays).all()
     wanted = settings.region.cases
-    made = preparing.histories(total, whole.traces.clock, wanted)
+    made = preparing.histories(SiteTally(total), whole.traces.clock, wanted)
     for number, history in enumerate(made):
         others = (division.fold >= 0) & (division.fold != number - 1)
         some = division.training.of_people(others)
         cases = reported_cases(some, whole.traces, wanted)
         assert np.allclose(history.cases, cases.by_region_and_day, rtol=1e-12)
     reported = tally_cases(division.training, whole.traces, COUNTS)
-    assert np.allclose(total.reported.cases, reported.cases, rtol=1e-12)
+    assert np.allclose(total["reported"].cases, reported.cases, rtol=1e-12)
     expected = mobility_model(whole.traces)
-    made = total.mobility.model(whole.traces.regions, expected.epsilon)
+    made = total["mobility"].model(whole.traces.regions, expected.epsilon)
     assert np.allclose(made.joint.toarray(), expected.joint.toarray(), rtol=1e-12)
     assert np.allclose(made.visits, expected.visits, rtol=1e-12)
     assert made.people == expected.people
@@ -147,14 +149,16 @@ def test_what_sites_count_is_taken_and_what_they_cannot_is_not(kind):
     home = homes(3)[0]
     traces = home.traces
     tally = preparing.count_tally(home, divide(home, settings, 3), settings)
-    preparing.require_counted(tally, settings, traces.people, traces.clock)
+    preparing.require_counted(tally, traces.people, traces.clock)
     other = replace(settings, privacy=PrivacySettings(mode="off"))
     if kind == "off":
         other = replace(settings, privacy=PrivacySettings(mode="paper"))
+    sent, names = preparing.pack_tally(tally), preparing.tally_names(other)
     with pytest.raises(DataError, match=r"a tally (has|lacks)"):
-        preparing.require_counted(tally, other, traces.people, traces.clock)
+        preparing.unpack_tally(sent, names, len(traces.regions), traces.clock)
     if kind != "local":
-        visitors = tally.flows.visitors + 1e9
-        wrong = replace(tally, flows=replace(tally.flows, visitors=visitors))
+        flows = tally.parts["flows"]
+        flows = replace(flows, visitors=flows.visitors + 1e9)
+        wrong = SiteTally({**tally.parts, "flows": flows})
         with pytest.raises(DataError, match="more than 27 people"):
-            preparing.require_counted(wrong, settings, traces.people, traces.clock)
+            preparing.require_counted(wrong, traces.people, traces.clock)

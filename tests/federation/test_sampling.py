@@ -152,29 +152,18 @@ def is_true(whole, notes):
     return np.isin(notes.person * places + notes.key, true)
 
 
-def test_local_counts_carry_noise_of_every_claim():
+def test_in_local_mode_counts_and_presence_carry_noise_of_every_claim():
     made = world(LOCAL)
-    sigma = made[2].presence.sigma
-    scaled = []
+    sigma, counts, presence = made[2].presence.sigma, [], []
     for seed in range(6):
         notes = noted(made, 1, seed)
         _, first = np.unique(notes.key, return_index=True)
         noise = notes.counts - true_counts(made[0], notes)
-        scaled.append((noise / (sigma * np.sqrt(notes.claimed)))[first])
-    scaled = np.concatenate(scaled)
-    assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
-
-
-def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own():
-    made = world(LOCAL)
-    sigma, scaled = made[2].presence.sigma, []
-    for seed in range(6):
-        notes = noted(made, 1, seed)
-        true = is_true(made[0], notes)
-        scaled.append((notes.presence - true) / sigma)
-    scaled = np.concatenate(scaled)
-    assert abs(scaled.mean()) < 4 / np.sqrt(len(scaled))
-    assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
+        counts.append((noise / (sigma * np.sqrt(notes.claimed)))[first])
+        presence.append((notes.presence - is_true(made[0], notes)) / sigma)
+    for scaled in (np.concatenate(counts), np.concatenate(presence)):
+        assert abs(scaled.mean()) < 4 / np.sqrt(len(scaled))
+        assert abs(scaled.std() - 1) < 4 / np.sqrt(2 * len(scaled))
     # Totals only, where a device alone would say what is true.
     for mode in ("off", "paper"):
         assert np.isnan(noted(world(MODES[mode]), 1).presence).all()
@@ -183,10 +172,3 @@ def test_in_local_mode_each_device_tells_of_its_places_with_noise_of_its_own():
 def true_counts(whole, notes):
     claims = whole.claims
     return np.array([(claims.true & (claims.place == key)).sum() for key in notes.key])
-
-
-def test_a_scoring_pass_is_shown_under_its_own_name():
-    view = RecordedView(sample=SAMPLE)
-    engine_of(world(PAPER), view).scores(fresh=True)
-    assert len(view.uploads("scoring/0")) == len(SAMPLE)
-    assert len(view.uploads("upload/0")) == 0

@@ -159,10 +159,7 @@ def test_with_privacy_one_training_is_released_at_the_papers_rate():
     for mode in ("paper", "local"):
         settings = town.with_mode(mode, learning_rate=None)
         assert settings.learning_rates == (0.001,)
-        found = fit(town.task(settings))
-        assert found.learning_rate == 0.001
-        again = fit(town.task(town.with_mode(mode, learning_rate=0.001)))
-        np.testing.assert_array_equal(found.probability, again.probability)
+        assert fit(town.task(settings)).learning_rate == 0.001
 
 
 @EVERY

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
-from epifalcon.federation import client
+from epifalcon.federation.client import Client
 from epifalcon.federation.engine import Passage, VectorisedEngine, train
-from epifalcon.federation.plan import Draw, RunSeeds
+from epifalcon.federation.plan import RunSeeds
 from epifalcon.models.micro import Exchange, status_inputs
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
@@ -85,7 +85,9 @@ def test_status_input_learns_its_shared_embedding():
     settings = settings_of(input="status", precision="double", dropout=0.0, rounds=1)
     engine = engine_of(whole, settings)
     start = engine.state().tensors
-    shown, asked = client.masked_status(whole, settings, Draw(RunSeeds(1).mask, 0))
+    shown, asked = Client(
+        whole, settings, plan_of(settings), RunSeeds(1)
+    ).masked_status(0)
     values = {
         name.removeprefix("parameter/"): one.clone().requires_grad_()
         for name, one in start.items()
@@ -145,20 +147,6 @@ def test_every_exchange_of_a_run_has_noise_of_its_own():
         assert not any(torch.equal(one, other) for other in drawn[:place])
 
 
-def test_threads_do_not_change_a_bit():
-    made = []
-    before = torch.get_num_threads()
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        try:
-            engine = engine_of(city(30, 2, 3), settings_of(), **PAPER)
-            train(engine)
-        finally:
-            torch.set_num_threads(before)
-        made.append(engine.scores())
-    assert np.array_equal(*made)
-
-
 @pytest.mark.parametrize("kind", ["upload", "return"])
 @pytest.mark.parametrize("sigma", [0.0, 0.5])
 def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
@@ -166,23 +154,23 @@ def test_rows_that_are_no_numbers_are_not_passed_on(kind, sigma):
     for wrong in (torch.nan, torch.inf):
         rows = torch.ones(20, 4)
         rows[7, 3] = wrong
-        with pytest.raises(DataError, match=f"{kind}/1 in round 3: .*NaN or infinity"):
+        with pytest.raises(
+            DataError, match=f"{kind}/1 in round 3 holds NaN or infinity"
+        ):
             passage.carry(Exchange(kind, 1, rows), 0, kind, 3)
 
 
-def test_training_goes_on_to_the_number_of_rounds_and_reports():
+def test_training_ends_after_all_rounds_or_when_the_watcher_says_so():
     engine = engine_of(city(), settings_of(rounds=7))
-    reports = train(engine)
-    assert [report.round for report in reports] == list(range(7))
-    assert engine.round == 7
-    assert all(report.seconds > 0 for report in reports)
-    assert train(engine) == []
-    engine = engine_of(city(), settings_of())
     reports = train(engine, watch=lambda report: report.round == 2)
     assert len(reports) == engine.round == 3
+    assert [report.round for report in train(engine)] == [3, 4, 5, 6]
+    assert train(engine) == []
 
 
-def test_with_privacy_scores_cost_nothing_unless_they_are_fresh():
+def test_with_privacy_scores_cost_nothing_unless_fresh_and_the_budget_ends_all(
+    monkeypatch,
+):
     settings = settings_of()
     engine = engine_of(city(copies=1), settings, mode="local", scorings=1)
     train(engine)
@@ -193,20 +181,14 @@ def test_with_privacy_scores_cost_nothing_unless_they_are_fresh():
     fresh = engine.scores(fresh=True)
     assert engine.ledger.head != head
     assert not np.array_equal(fresh, first)
-    with pytest.raises(BudgetExceededError):
-        engine.scores(fresh=True)
-
-
-def test_the_budget_ends_a_run_before_anything_leaves(monkeypatch):
-    settings = settings_of()
-    engine = engine_of(city(copies=1), settings, mode="local")
-    train(engine)
-    monkeypatch.setattr(client, "training_inputs", None)
-    before = engine.state()
-    with pytest.raises(BudgetExceededError):
-        engine.step()
+    # Past the budget nothing is computed, let alone released.
+    for name in ("training", "scoring"):
+        monkeypatch.setattr(Client, name, None)
+    for release in (engine.step, lambda: engine.scores(fresh=True)):
+        with pytest.raises(BudgetExceededError):
+            release()
     assert engine.round == settings.rounds
-    assert torch.equal(engine.state().tensors["home/rows"], before.tensors["home/rows"])
+    assert np.array_equal(engine.scores(), first)
 
 
 def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
@@ -214,14 +196,14 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
     engine = engine_of(city(), settings)
     train(engine, 2)
     good = {name: one.clone() for name, one in engine.state().tensors.items()}
-    real = client.training_inputs
+    real = Client._inputs
 
     def broken(*given):
-        home, entry = real(*given)
+        home = real(*given)
         state = torch.full((len(home.rows), 1), torch.nan)
-        return dataclasses.replace(home, state=state[:, :0], share=state), entry
+        return dataclasses.replace(home, state=state[:, :0], share=state)
 
-    monkeypatch.setattr(client, "training_inputs", broken)
+    monkeypatch.setattr(Client, "_inputs", broken)
     with pytest.raises(DataError, match=r"in round 2|round 2"):
         engine.step()
     assert engine.round == 2
@@ -231,18 +213,16 @@ def test_nan_is_refused_and_the_last_good_state_kept(monkeypatch):
         engine.step()
 
 
-def test_a_state_of_another_run_is_refused():
+def test_a_state_or_a_plan_of_another_run_is_refused():
     engine = engine_of(city(), settings_of())
     state = engine.state()
-    with pytest.raises(DataError, match=r"another run: .*home/first"):
-        engine_of(city(), settings_of(input="status")).restore(state)
-    with pytest.raises(DataError, match=r"expected torch\.float32"):
-        engine_of(city(), settings_of(width=8)).restore(state)
-    with pytest.raises(DataError, match=r"expected torch\.float64"):
-        engine_of(city(), settings_of(precision="double")).restore(state)
-
-
-def test_a_plan_for_another_model_or_people_is_refused():
+    for change, told in (
+        ({"input": "status"}, r"another run: .*home/first"),
+        ({"width": 8}, r"expected torch\.float32"),
+        ({"precision": "double"}, r"expected torch\.float64"),
+    ):
+        with pytest.raises(DataError, match=told):
+            engine_of(city(), settings_of(**change)).restore(state)
     settings = settings_of()
     with pytest.raises(SettingsError, match="layers"):
         VectorisedEngine(city(), settings_of(layers=3), plan_of(settings), 1)

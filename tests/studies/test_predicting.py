@@ -14,8 +14,18 @@ from epifalcon.experiments import predicting
 from epifalcon.experiments.predicting import Newcomers, require_inductive, score
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.preparing import Household, cohort_of, divide, hypergraph
-from epifalcon.federation.training import RegionFeatures, Task, best_model, surrounding
+from epifalcon.federation.preparing import (
+    Household,
+    RegionFeatures,
+    cohort_of,
+    divide,
+    hypergraph,
+)
+from epifalcon.federation.training import (
+    Task,
+    best_model,
+    surrounding,
+)
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent

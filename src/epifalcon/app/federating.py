@@ -2,7 +2,6 @@
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,23 +26,15 @@ Rounds = Annotated[
 Method = Annotated[str, typer.Option("--method", help="falcon or falcon-field.")]
 Uploads = Annotated[
     str,
-    typer.Option(
-        "--uploads", help="sums of a site's people, rows of each person, or auto: sums."
-    ),
+    typer.Option(help="sums of a site's people, rows of each person, or auto: sums."),
 ]
 Mode = Annotated[
     str | None,
-    typer.Option(
-        "--mode",
-        help="off, paper or local, as in a run; of Falcon Field off, sums or local.",
-    ),
+    typer.Option(help="off, paper or local; for Falcon Field off, sums or local."),
 ]
 LeastSites = Annotated[
     int | None,
-    typer.Option(
-        "--least-sites",
-        help="With fewer sites the run stops and can be gone on with; all unless told.",
-    ),
+    typer.Option(help="With fewer sites the run stops, to be resumed (default: all)."),
 ]
 AdminKit = Annotated[Path, typer.Argument(help="The administrator's kit.")]
 
@@ -59,10 +50,7 @@ def rehearse(
     seed: options.Seed = 0,
     overrides: options.Overrides = None,
     keep: Annotated[
-        Path | None,
-        typer.Option(
-            help="New folder for kits, logs and results, which are removed otherwise."
-        ),
+        Path | None, typer.Option(help="New folder that keeps kits, logs and results.")
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -70,8 +58,8 @@ def rehearse(
     """Start a real server and real sites on this machine, train, and compare.
 
     A simulated city is dealt out to the sites; each holds its own people. The
-    result stands beside that of the same run in one process, in double precision
-    unless told. Everything listens on loopback only and is removed at the end.
+    result stands beside that of the same run in one process, by default in double
+    precision. Everything listens on loopback only and is removed at the end.
 
     Example: epifalcon federate rehearse --preset hamlet --sites 4 --rounds 20
     """
@@ -94,7 +82,7 @@ def rehearse(
         rules=build(SiteRules, {"uploads": uploads, "least_sites": sites}),
     )
     with _folder(keep) as folder, screen.progress() as progress:
-        found = carry_out(wanted, folder, progress)
+        found = carry_out(wanted, Path(folder), progress)
     screen.figures(found)
     both = found["metrics"], found["in_process_metrics"]
     rows = [
@@ -104,10 +92,8 @@ def rehearse(
     seconds = found["seconds_per_round"], found["in_process_seconds_per_round"]
     rows.append(("seconds a round", *(f"{one:.3g}" for one in seconds)))
     rows.append(("MB a round", f"{found['bytes_per_round'] / 1e6:,.1f}", "0"))
-    unit = "sweeps" if "law" in found else "rounds"
-    title = (
-        f"{found['people']:,} people, {found['rounds']} {unit}, mode {found['mode']}"
-    )
+    steps = f"{found['rounds']} {'sweeps' if 'law' in found else 'rounds'}"
+    title = f"{found['people']:,} people, {steps}, mode {found['mode']}"
     columns = ["", f"{found['sites']} sites ({found['uploads']})", "one process"]
     screen.table(title, columns, rows)
     gap = found["max_difference_to_in_process"]
@@ -121,10 +107,7 @@ def provision(
     ],
     out: Annotated[Path, typer.Option(help="New folder for the kits.")],
     authority: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder authority of earlier kits: the sites join that federation."
-        ),
+        Path | None, typer.Option(help="Authority folder of the federation to join.")
     ] = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -180,10 +163,8 @@ def join(
     open_kit(kit, "site")
     files = SiteFiles(kit)
     home = files.household(files.settings())
-    screen = Screen(quiet=quiet)
-    screen.say(
-        f"{home.traces.people:,} people, {int(home.known.tested.sum()):,} tested"
-    )
+    tested = int(home.known.tested.sum())
+    Screen(quiet=quiet).say(f"{home.traces.people:,} people, {tested:,} tested")
     run_in_foreground(kit)
 
 
@@ -301,16 +282,13 @@ def deal(
         Screen().say(str(part))
 
 
-@contextlib.contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
+def _folder(keep: Path | None) -> "contextlib.AbstractContextManager[Path | str]":
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="epifalcon-") as scratch:
-            yield Path(scratch)
-        return
+        return tempfile.TemporaryDirectory(prefix="epifalcon-")
     if keep.exists():
         raise SettingsError(f"--keep {keep}: exists already; choose a new folder")
     keep.mkdir(parents=True)
-    yield keep
+    return contextlib.nullcontext(keep)
 
 
 def _require_success(status: "JobStatus") -> None:

@@ -248,9 +248,9 @@ def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohor
     fold = newcomers.folds(settings.region.folds, run.seed)
     division = Division(np.zeros(0, np.int32), newcomers.known, fold)
     if settings.uses_region_model:
-        features = training.RegionFeatures.load(run.place / training.FEATURES)
+        features = preparing.RegionFeatures.load(run.place / preparing.FEATURES)
         model = DcrnnRegionModel.load(
-            run.place / training.FEATURES / training.REGION, traces.regions
+            run.place / preparing.FEATURES / training.REGION, traces.regions
         )
         cases = settings.region.cases
         tally = preparing.count_tally(home, division, settings)

@@ -1,8 +1,7 @@
 """Checkpoints: the whole state of a training on disk, to resume it bit by bit.
 
-A checkpoint is a folder with one safetensors file and a manifest that holds its
-SHA-256, since safetensors itself does not notice a changed bit. Folders appear whole or
-not at all and are numbered by round; the newest two are stored.
+A checkpoint is a folder with a safetensors file and a manifest that holds its SHA-256.
+Folders appear whole or not at all and are numbered by round; the newest two are stored.
 """
 
 import re
@@ -61,11 +60,7 @@ def save(folder: Path, checkpoint: Checkpoint, origin: store.Origin) -> None:
 def newest(
     folder: Path, origin: store.Origin, at_most: int | None = None
 ) -> Checkpoint | None:
-    """Read the newest checkpoint, of at most so many rounds; None without any.
-
-    A changed one is a ``CorruptFileError`` which names the one before, if there is any.
-    One of other settings, seed or versions is a ``DataError``.
-    """
+    """Read the newest checkpoint, of at most so many rounds; None without any."""
     found = [
         place
         for place in _listed(folder)
@@ -84,31 +79,20 @@ def newest(
 
 def _read(place: Path, origin: store.Origin) -> Checkpoint:
     manifest = require_same(place, origin)
-    if manifest["kind"] != _KIND or manifest["schema"] != 1:
-        raise DataError(
-            f"{place}: holds {manifest['kind']!r} of schema {manifest['schema']}, "
-            f"expected {_KIND!r} of schema 1"
-        )
+    kind, schema, meta = (manifest[name] for name in ("kind", "schema", "meta"))
+    if (kind, schema) != (_KIND, 1):
+        found = f"{place}: holds {kind!r} of schema {schema}"
+        raise DataError(f"{found}, expected {_KIND!r} of schema 1")
     tensors = read_tensors(place / _TENSORS)
-    try:
-        meta = manifest["meta"]
-        engine = EngineState(
-            int(meta["round"]),
-            tensors_under(tensors, "engine/"),
-            str(meta["ledger_head"]),
-        )
-        return Checkpoint(
-            engine, tensors_under(tensors, "watcher/"), meta["remembered"]
-        )
-    except KeyError as error:
-        raise CorruptFileError(f"{place}: the record lacks {error}") from None
+    state = tensors_under(tensors, "engine/")
+    engine = EngineState(int(meta["round"]), state, str(meta["ledger_head"]))
+    return Checkpoint(engine, tensors_under(tensors, "watcher/"), meta["remembered"])
 
 
 def ledger_of(path: Path, budget: Budget, resumed: Checkpoint | None) -> Ledger:
-    """The ledger in ``path`` with all that was spent before, or a new one.
+    """Open the ledger in ``path`` with all that was spent, or a new one.
 
-    Rounds after the checkpoint are spent too; they are made again with equal
-    noise, so they may be recorded once more.
+    Rounds after the checkpoint are repeated with equal noise and may be recorded again.
     """
     if resumed is None and not (path.exists() and b"\n" in path.read_bytes()):
         # None, or a first line that a crash cut off: nothing had left by then.
@@ -137,18 +121,13 @@ def verified(place: Path) -> dict[str, Any]:
 def require_same(
     place: Path, origin: store.Origin, *, exact: bool = True
 ) -> dict[str, Any]:
-    """Return the verified manifest; refuse one of other data, settings or seed.
-
-    ``exact`` refuses other versions too: for what a training is resumed from.
-    """
+    """Refuse other data, settings or seed; with ``exact`` also other versions."""
     manifest = verified(place)
     for name in _EXACT if exact else ():
         then, now = manifest["versions"].get(name), origin.versions.get(name)
         if then != now:
-            raise DataError(
-                f"{place}: made by {name} {then}, this is {now}, and may round "
-                "otherwise: go on with that version or begin again"
-            )
+            made = f"{place}: made by {name} {then}, this is {now}"
+            raise DataError(f"{made}: resume with that version or begin again")
     mine = store.Origin(origin.settings, origin.seed).fingerprint
     if store.Origin(manifest["settings"], manifest["seed"]).fingerprint != mine:
         raise DataError(f"{place}: belongs to a run of other data, settings or seed")
@@ -172,10 +151,7 @@ def _round(place: Path) -> int:
 
 
 def spent_figures(mode: str, ledger: Ledger) -> dict[str, Any]:
-    """What was spent, for JSON: epsilon by unit, None where nothing bounds it.
-
-    In mode ``off`` a channel may be noised, but never all that leaves.
-    """
+    """Return what was spent, for JSON; None where nothing bounds an epsilon."""
     spent, off = ledger.spent(), mode == "off"
 
     def bounded(value: float) -> float | None:

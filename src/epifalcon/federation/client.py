@@ -1,10 +1,10 @@
-"""What a cohort computes of its own people: pure functions on its own arrays.
+"""What a cohort computes of its own people, without any state but its arguments.
 
 A cohort is one person (a phone) or many (a hospital, a telecom company); the
 result of a round does not depend on how people are split into cohorts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.checks import same_length
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.messages import (
     Closing,
     GradientUpload,
@@ -38,7 +38,10 @@ from epifalcon.models.micro import (
     PassResult,
     adam_step,
     kept,
+    scores,
+    scoring_pass,
     status_inputs,
+    training_pass,
 )
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.clipping import clip_rows
@@ -46,7 +49,9 @@ from epifalcon.privacy.dpsgd import LinearTape, clipped_sum, private_mean
 from epifalcon.privacy.events import ONE_VECTOR, Terms
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, add_keyed, keyed_normals
 from epifalcon.privacy.perturb import Claims, perturb
-from epifalcon.types import Floats, PersonIds
+from epifalcon.types import Floats, PersonIds, Probabilities
+
+Work = Generator[Exchange, Tensor, PassResult]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,22 +72,19 @@ class Cohort:
     def __post_init__(self) -> None:
         same_length(people=self.people, status=self.status)
         if self.incidence.people != len(self.people):
-            raise DataError(
-                f"the hypergraph has {self.incidence.people} people, "
-                f"the cohort {len(self.people)}"
-            )
+            count = self.incidence.people
+            raise DataError(f"a hypergraph of {count} people for {len(self.people)}")
         if not np.isin(self.status, (-1, 0, 1)).all():
             raise DataError("status must be 1, 0 or -1")
         if self.state is not None and len(self.state) != len(self.people):
-            raise DataError(
-                f"region states of {len(self.state)} people for {len(self.people)}"
-            )
+            count = len(self.state)
+            raise DataError(f"region states of {count} people for {len(self.people)}")
         shape = (self.incidence.people, self.incidence.regions, self.incidence.windows)
         for copy in self.pseudo:
-            if (copy.people, copy.regions, copy.windows) != shape:
+            found = (copy.people, copy.regions, copy.windows)
+            if found != shape:
                 raise DataError(
-                    f"pseudo places of {copy.people} people, {copy.regions} regions "
-                    f"and {copy.windows} windows, expected {shape}"
+                    f"pseudo places of {found} people, regions, windows, not {shape}"
                 )
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
@@ -99,7 +101,10 @@ class Cohort:
     @cached_property
     def claims(self) -> Claims:
         """Every place claimed, true or pseudo, once, in the order of the keys."""
-        mine, *others = (_codes(inc) for inc in (self.incidence, *self.pseudo))
+        mine, *others = (
+            np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
+            for inc in (self.incidence, *self.pseudo)
+        )
         codes = np.unique(np.concatenate([mine, *others]))
         key, row = np.divmod(codes, len(self.people))
         true = np.zeros(len(codes), np.bool_)
@@ -117,11 +122,6 @@ class Cohort:
     def uploads(self) -> NDArray[np.int64]:
         """Claims, true or pseudo, at each true edge of the cohort: (edges,)."""
         return distinct_members(self.incidence, self.pseudo)
-
-
-def _codes(inc: Incidence) -> NDArray[np.int64]:
-    """Return each place of each person as key * people + position."""
-    return np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,146 +145,215 @@ class Surroundings:
     """(people, 1) c_u = (1/deg u) sum over e of 1/n_e."""
 
 
-def first_home(cohort: Cohort, settings: FalconSettings, seeds: RunSeeds) -> Home:
-    """Normal embeddings, each fixed by seed and person."""
-    if settings.input == "status":
-        return Home(None, None)
-    key = NoiseKey(seeds.embedding, Terms(channel="embedding", releases=ONE_VECTOR))
-    drawn = keyed_normals(key, NoiseRows.of_people(cohort.people), settings.width)
-    rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
-    return Home(rows, Moments.of(rows))
+@dataclass(frozen=True, eq=False)
+class Client:
+    """A cohort with the settings, plan and random streams of its run."""
 
+    cohort: Cohort
+    settings: FalconSettings
+    plan: PrivacyPlan
+    seeds: RunSeeds
 
-def announce(cohort: Cohort, plan: PrivacyPlan, seeds: RunSeeds) -> PresenceUpload:
-    """How many of the cohort are at each place that it claims."""
-    if not plan.is_private:
-        size = cohort.incidence.size.astype(np.float64)
-        return PresenceUpload(cohort.incidence.edge_key, size)
-    claims = cohort.claims
-    ones = torch.from_numpy(claims.true.astype(np.float64)).unsqueeze(1)
-    if plan.presence is not None:
-        key = NoiseKey(seeds.noise, plan.terms("counts", 0))
-        ones = add_keyed(ones, plan.presence.sigma, claims.noise_rows(), key)
-    keys, start = cohort.claimed
-    return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
+    def first_home(self) -> Home:
+        """Return normal embeddings, each fixed by seed and person."""
+        settings = self.settings
+        if settings.input == "status":
+            return Home(None, None)
+        terms = Terms(channel="embedding", releases=ONE_VECTOR)
+        people = NoiseRows.of_people(self.cohort.people)
+        key = NoiseKey(self.seeds.embedding, terms)
+        drawn = keyed_normals(key, people, settings.width)
+        rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
+        return Home(rows, Moments.of(rows))
 
+    def announce(self) -> PresenceUpload:
+        """Return how many of the cohort are at each place that it claims."""
+        cohort, plan = self.cohort, self.plan
+        if not plan.is_private:
+            size = cohort.incidence.size.astype(np.float64)
+            return PresenceUpload(cohort.incidence.edge_key, size)
+        claims = cohort.claims
+        ones = torch.from_numpy(claims.true.astype(np.float64)).unsqueeze(1)
+        if plan.presence is not None:
+            key = self._key("counts", 0)
+            ones = add_keyed(ones, plan.presence.sigma, claims.noise_rows(), key)
+        keys, start = cohort.claimed
+        return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
-def settle(
-    incidence: Incidence, counts: Floats, settings: FalconSettings
-) -> Surroundings:
-    """What follows from the counts, (edges,), at the cohort's true edges."""
-    share = torch.from_numpy(inverse(incidence.degree)).unsqueeze(1)
-    own = torch.from_numpy(sum_of_edges(1 / counts, incidence)).unsqueeze(1) * share
-    return Surroundings(share.to(settings.dtype), own.to(settings.dtype))
+    def settle(self, counts: Floats) -> Surroundings:
+        """Return what follows from the counts at the cohort's true edges, (edges,)."""
+        inc, dtype = self.cohort.incidence, self.settings.dtype
+        share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
+        own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
+        return Surroundings(share.to(dtype), own.to(dtype))
 
+    def training(
+        self, home: Home, around: Surroundings, parameters: Parameters, number: int
+    ) -> tuple[Work, LinearUse | None]:
+        """Begin a training pass; for a status input also return its linear map."""
+        cohort, settings = self.cohort, self.settings
+        masks = [self._dropout(number, layer) for layer in range(settings.layers + 1)]
+        entry = masks[0]
+        if home.rows is not None:
+            rows, target, use = home.rows, cohort.status, None
+            if entry is not None:
+                rows = rows * entry
+        else:
+            shown, target = self.masked_status(number)
+            inputs = status_inputs(shown, settings.dtype)
+            rows = inputs @ parameters["input.weight"].T
+            factor = torch.ones_like(rows) if entry is None else entry
+            rows = rows * factor
+            use = LinearUse("input.weight", None, inputs, factor)
+        given = self._inputs(rows, target, around, tuple(masks[1:]))
+        weights = settings.class_weights
+        by_class = None if weights is None else torch.tensor(weights, dtype=rows.dtype)
+        return training_pass(parameters, given, self.plan.way, by_class), use
 
-def training_inputs(
-    cohort: Cohort,
-    home: Home,
-    around: Surroundings,
-    parameters: Parameters,
-    settings: FalconSettings,
-    seeds: RunSeeds,
-    round_number: int,
-) -> tuple[HomeInputs, LinearUse | None]:
-    """Return what enters a round's pass.
+    def scoring(
+        self, home: Home, around: Surroundings, parameters: Parameters
+    ) -> Generator[Exchange, Tensor, Tensor]:
+        """Begin a forward pass: all known status shown, no dropout."""
+        rows = home.rows
+        if rows is None:
+            inputs = status_inputs(self.cohort.status, self.settings.dtype)
+            rows = inputs @ parameters["input.weight"].T
+        no_dropout = (None,) * self.settings.layers
+        given = self._inputs(rows, self.cohort.status, around, no_dropout)
+        return scoring_pass(parameters, given, self.plan.way)
 
-    For a status input, also the linear map that made the rows, its outputs being the
-    factors of dropout (the gradient follows later).
-    """
-    masks = tuple(
-        _dropout(cohort, settings, Draw(seeds.dropout, round_number, layer))
-        for layer in range(settings.layers + 1)
-    )
-    entry = masks[0]
-    if home.rows is not None:
-        rows, target, use = home.rows, cohort.status, None
-        if entry is not None:
-            rows = rows * entry
-    else:
-        shown, target = masked_status(cohort, settings, Draw(seeds.mask, round_number))
-        inputs = status_inputs(shown, settings.dtype)
-        rows = inputs @ parameters["input.weight"].T
-        factor = torch.ones_like(rows) if entry is None else entry
-        rows = rows * factor
-        use = LinearUse("input.weight", None, inputs, factor)
-    state = None if cohort.state is None else cohort.state.to(settings.dtype)
-    return (
-        HomeInputs(rows, state, target, around.share, around.self_weight, masks[1:]),
-        use,
-    )
+    def _inputs(
+        self,
+        rows: Tensor,
+        target: NDArray[np.int8],
+        around: Surroundings,
+        dropout: tuple[Tensor | None, ...],
+    ) -> HomeInputs:
+        share, own = around.share, around.self_weight
+        return HomeInputs(rows, self._state, target, share, own, dropout)
 
+    @property
+    def _state(self) -> Tensor | None:
+        state = self.cohort.state
+        return None if state is None else state.to(self.settings.dtype)
 
-def scoring_inputs(
-    cohort: Cohort,
-    home: Home,
-    around: Surroundings,
-    settings: FalconSettings,
-    parameters: Parameters,
-) -> HomeInputs:
-    """What enters a forward pass: all known status shown, no dropout."""
-    rows = home.rows
-    if rows is None:
-        inputs = status_inputs(cohort.status, settings.dtype)
-        rows = inputs @ parameters["input.weight"].T
-    state = None if cohort.state is None else cohort.state.to(settings.dtype)
-    no_dropout = (None,) * settings.layers
-    return HomeInputs(
-        rows, state, cohort.status, around.share, around.self_weight, no_dropout
-    )
+    def masked_status(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Return the status that a round shows and the one it predicts, never both."""
+        cohort, key = self.cohort, Draw(self.seeds.mask, number).key
+        drawn = kept(cohort.people, 1, min(self.settings.mask_share, 1 - 2**-32), key)
+        hidden = drawn[:, 0] == 0
+        unknown = np.int8(-1)
+        shown = np.where(hidden, unknown, cohort.status)
+        return shown, np.where(hidden, cohort.status, unknown)
 
+    def _dropout(self, number: int, layer: int) -> Tensor | None:
+        settings = self.settings
+        dropout = settings.dropout if layer else settings.input_dropout
+        if not dropout:
+            return None
+        key = Draw(self.seeds.dropout, number, layer).key
+        factors = kept(self.cohort.people, settings.width, dropout, key)
+        return torch.from_numpy(factors).to(settings.dtype)
 
-def masked_status(
-    cohort: Cohort, settings: FalconSettings, draw: Draw
-) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    """The status that a round shows, and the one it asks for: (people,) each.
+    def location_upload(
+        self, exchange: Exchange, channel: str, number: int, each_upload: bool = False
+    ) -> LocationUpload:
+        """Return the rows at all places that the cohort claims (EmbeddingCal).
 
-    A person is shown its own result or asked for it, never both.
-    """
-    drawn = kept(cohort.people, 1, min(settings.mask_share, 1 - 2**-32), draw.key)
-    hidden = drawn[:, 0] == 0
-    unknown = np.int8(-1)
-    shown = np.where(hidden, unknown, cohort.status)
-    return shown, np.where(hidden, cohort.status, unknown)
+        With protection every claim has clip and noise of its own; they are then added
+        up by place, unless ``each_upload``.
+        """
+        cohort, rows = self.cohort, exchange.rows
+        sender: NDArray[np.int64] | None = None
+        if self.plan.upload is None:
+            inc = cohort.incidence
+            keys, sent = inc.edge_key, rows
+            if each_upload:
+                place = inc.by_edge.index.astype(np.int64)
+                keys, sender = np.repeat(keys, inc.size), cohort.people[place]
+                sent = rows[torch.from_numpy(place)]
+            else:
+                sent = sum_to_edges(rows, inc)
+            return LocationUpload(number, channel, keys, sent, sender)
+        claims = cohort.claims
+        sent = perturb(rows, claims, self.plan.upload, self._key(channel, number)).value
+        if each_upload:
+            keys, sender = claims.place, cohort.people[claims.row]
+        else:
+            keys, start = cohort.claimed
+            sent = _sums(sent, start)
+        return LocationUpload(number, channel, keys, sent, sender)
 
+    def receive(
+        self,
+        exchange: Exchange,
+        around: Surroundings,
+        keys: EdgeKeys,
+        sums: Tensor,
+        counts: Floats,
+    ) -> Tensor:
+        """Return what the server's sums at ``keys`` pass on to each person."""
+        inc = self.cohort.incidence
+        place = inc.places_in(keys)
+        people = torch.from_numpy(counts[place]).unsqueeze(1)
+        means = sums[torch.from_numpy(place)] / people.to(sums.dtype)
+        passed = sum_to_people(means, inc)
+        return passed * around.share if exchange.kind == "upload" else passed
 
-def _dropout(cohort: Cohort, settings: FalconSettings, draw: Draw) -> Tensor | None:
-    dropout = settings.dropout if draw.layer else settings.input_dropout
-    if not dropout:
-        return None
-    factors = kept(cohort.people, settings.width, dropout, draw.key)
-    return torch.from_numpy(factors).to(settings.dtype)
+    def gradient_upload(
+        self, uses: Sequence[LinearUse], weight: float, number: int
+    ) -> GradientUpload:
+        """Sum everybody's gradients, tested or not, clipped and noised by the plan."""
+        people, mechanism = self.cohort.people, self.plan.gradient
+        if mechanism is None:
+            sums = {use.weight: use.weight_gradient() for use in uses}
+            sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
+            return GradientUpload(number, sums, len(people), weight)
+        tapes = [
+            LinearTape(one.weight, one.inputs, one.outputs, one.bias) for one in uses
+        ]
+        terms = self.plan.gradient_terms(number)
+        generator = self.seeds.gradient(terms, int(people[0]))
+        clipped = clipped_sum(tapes, mechanism.clip)
+        mean = private_mean(clipped, mechanism, terms, generator).value
+        sums = {name: value * len(people) for name, value in mean.items()}
+        return GradientUpload(number, sums, len(people), None)
 
+    def close_round(self, home: Home, result: PassResult, closing: Closing) -> Home:
+        """Return people's embeddings after a step of Adam (algorithm 2, line 8)."""
+        if home.rows is None or home.moments is None:
+            return replace(home, received=result.received)
+        gradient = result.row_gradient
+        if (entry := self._dropout(closing.round, 0)) is not None:
+            gradient = gradient * entry
+        if self.plan.way.exchanged:
+            gradient = gradient * closing.scale
+        made, moments = adam_step(
+            {"rows": home.rows},
+            {"rows": gradient},
+            {"rows": home.moments},
+            closing.round + 1,
+            self.settings,
+        )
+        rows = made["rows"]
+        if self.plan.step_clip is not None:
+            rows = clip_step(home.rows, rows, self.plan.step_clip)
+        return Home(rows, moments["rows"], result.received)
 
-def location_upload(
-    cohort: Cohort,
-    exchange: Exchange,
-    plan: PrivacyPlan,
-    key: NoiseKey,
-    each_upload: bool = False,
-) -> LocationUpload:
-    """The cohort's rows at all places that it claims (algorithm 2, EmbeddingCal).
+    def probabilities(
+        self, parameters: Parameters, received: Tensor | None
+    ) -> Probabilities:
+        """Return the scores from what the last layer received, (people,)."""
+        if received is None:
+            raise SettingsError(
+                "no round has been run yet: train or score afresh first"
+            )
+        read = self.plan.way.upload.read(received)
+        found = scores(parameters, self.settings.layers, read, self._state)
+        return found.double().numpy()
 
-    ``key`` carries channel and round. With protection every claim has clip and
-    noise of its own; they are then added up by place, unless ``each_upload``.
-    """
-    number, channel = key.terms.round, key.terms.channel
-    if plan.upload is None:
-        inc = cohort.incidence
-        if not each_upload:
-            sums = sum_to_edges(exchange.rows, inc)
-            return LocationUpload(number, channel, inc.edge_key, sums)
-        place = torch.from_numpy(inc.by_edge.index.astype(np.int64))
-        keys = np.repeat(inc.edge_key, inc.size)
-        sender = cohort.people[inc.by_edge.index]
-        return LocationUpload(number, channel, keys, exchange.rows[place], sender)
-    claims = cohort.claims
-    noised = perturb(exchange.rows, claims, plan.upload, key).value
-    if each_upload:
-        sender = cohort.people[claims.row]
-        return LocationUpload(number, channel, claims.place, noised, sender)
-    keys, start = cohort.claimed
-    return LocationUpload(number, channel, keys, _sums(noised, start))
+    def _key(self, channel: str, number: int) -> NoiseKey:
+        return NoiseKey(self.seeds.noise, self.plan.terms(channel, number))
 
 
 def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
@@ -294,57 +363,9 @@ def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
 
 
-def receive(
-    incidence: Incidence,
-    share: Tensor,
-    exchange: Exchange,
-    keys: EdgeKeys,
-    sums: Tensor,
-    counts: Floats,
-) -> Tensor:
-    """Return what the edges pass on to each person, over its true edges only.
-
-    ``sums``, (keys, width), and ``counts``, (keys,), are the server's at ``keys``.
-    """
-    place = incidence.places_in(keys)
-    people = torch.from_numpy(counts[place]).unsqueeze(1)
-    means = sums[torch.from_numpy(place)] / people.to(sums.dtype)
-    passed = sum_to_people(means, incidence)
-    return passed * share if exchange.kind == "upload" else passed
-
-
-def gradient_upload(
-    cohort: Cohort,
-    uses: Sequence[LinearUse],
-    weight: float,
-    plan: PrivacyPlan,
-    seeds: RunSeeds,
-    round_number: int,
-) -> GradientUpload:
-    """Sum the cohort's gradients, each person's clipped and noised by the plan.
-
-    Everybody takes part, also people without a known result, whose own loss is 0.
-    """
-    people = len(cohort.people)
-    if plan.gradient is None:
-        sums = {use.weight: use.weight_gradient() for use in uses}
-        sums |= {use.bias: use.outputs.sum(dim=0) for use in uses if use.bias}
-        return GradientUpload(round_number, sums, people, weight)
-    tapes = [LinearTape(use.weight, use.inputs, use.outputs, use.bias) for use in uses]
-    clipped = clipped_sum(tapes, plan.gradient.clip)
-    terms = plan.gradient_terms(round_number)
-    generator = seeds.gradient(terms, int(cohort.people[0]))
-    mean = private_mean(clipped, plan.gradient, terms, generator).value
-    sums = {name: value * people for name, value in mean.items()}
-    return GradientUpload(round_number, sums, people, None)
-
-
-def clip_step(before: Home, after: Home, clip: float) -> Home:
+def clip_step(before: Tensor, after: Tensor, clip: float) -> Tensor:
     """Bound how far each person's embedding moved in a round, in L2."""
-    if before.rows is None or after.rows is None:
-        return after
-    change = clip_rows(after.rows - before.rows, clip)
-    return replace(after, rows=before.rows + change)
+    return before + clip_rows(after - before, clip)
 
 
 def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ...]:
@@ -352,35 +373,3 @@ def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ..
     if entry is None:
         return result.uses
     return *result.uses, replace(entry, outputs=entry.outputs * result.row_gradient)
-
-
-def close_round(
-    cohort: Cohort,
-    home: Home,
-    result: PassResult,
-    closing: Closing,
-    settings: FalconSettings,
-    seeds: RunSeeds,
-    exchanged: bool,
-) -> Home:
-    """Return each person's embedding after its step of Adam (algorithm 2, line 8).
-
-    Where gradients were exchanged the step is that of the mean loss of all, otherwise
-    that of the person's own.
-    """
-    if home.rows is None or home.moments is None:
-        return replace(home, received=result.received)
-    gradient = result.row_gradient
-    entry = _dropout(cohort, settings, Draw(seeds.dropout, closing.round, 0))
-    if entry is not None:
-        gradient = gradient * entry
-    if exchanged:
-        gradient = gradient * closing.scale
-    rows, moments = adam_step(
-        {"rows": home.rows},
-        {"rows": gradient},
-        {"rows": home.moments},
-        closing.round + 1,
-        settings,
-    )
-    return Home(rows["rows"], moments["rows"], result.received)

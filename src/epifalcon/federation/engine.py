@@ -16,21 +16,15 @@ from torch import Tensor
 
 from epifalcon.checks import whole
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import client, server
-from epifalcon.federation.client import Cohort, Home, Surroundings
+from epifalcon.federation import server
+from epifalcon.federation.client import Client, Cohort, Home, Surroundings, all_uses
+from epifalcon.federation.messages import require_finite
 from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
 from epifalcon.federation.view import Sampling, ServerView
 from epifalcon.hypergraph.fused import EdgeSums, FusedOperator, Noise
 from epifalcon.hypergraph.propagate import require_rows, view
-from epifalcon.models.micro import (
-    Exchange,
-    Moments,
-    initial_parameters,
-    scores,
-    scoring_pass,
-    training_pass,
-)
+from epifalcon.models.micro import Exchange, Moments, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger
@@ -71,11 +65,7 @@ class Rounds(Protocol):
         """Rounds done."""
 
     def step(self) -> float:
-        """Run one round and return its mean loss.
-
-        Receipts are in the ledger before anything leaves. If it raises, the state is
-        that of the round before.
-        """
+        """Run one round and return its mean loss; receipts come first."""
 
 
 def train(
@@ -83,10 +73,7 @@ def train(
     rounds: int | None = None,
     watch: Callable[[RoundReport], bool | None] | None = None,
 ) -> list[RoundReport]:
-    """Run up to ``rounds`` rounds (default: those of the settings); return reports.
-
-    ``watch`` gets the report of every round and ends the training by returning True.
-    """
+    """Run up to ``rounds`` rounds; ``watch`` ends the training by returning True."""
     last = engine.settings.rounds if rounds is None else rounds
     whole(0, rounds=last)
     reports: list[RoundReport] = []
@@ -103,11 +90,7 @@ def train(
 def require_loss(loss: float, weight: float, number: int) -> float:
     """Return the mean loss; raise ``DataError`` where it is not finite."""
     mean = loss / weight if weight else 0.0
-    if not np.isfinite(mean):
-        raise DataError(
-            f"the loss of round {number} is {mean}; the state stays that of the "
-            "round before. Is learning_rate too large?"
-        )
+    require_finite("the loss", torch.tensor(mean), number)
     return mean
 
 
@@ -178,35 +161,9 @@ def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     for name, other in expected.items():
         one = given.get(name, other)
         if one.shape != other.shape or one.dtype != other.dtype:
-            raise DataError(
-                f"the state's {name} is {one.dtype} of {tuple(one.shape)}, expected "
-                f"{other.dtype} of {tuple(other.shape)}"
-            )
-
-
-def class_weights(settings: FalconSettings) -> Tensor | None:
-    """Return the class weights as a tensor."""
-    weights = settings.class_weights
-    return None if weights is None else torch.tensor(weights, dtype=settings.dtype)
-
-
-def probabilities(
-    model: Model,
-    settings: FalconSettings,
-    plan: PrivacyPlan,
-    received: Tensor | None,
-    state: Tensor | None,
-) -> Probabilities:
-    """Return the scores from what the last layer received, (people,)."""
-    if received is None:
-        raise SettingsError(
-            "no round has been run yet: ask for a fresh pass or train first"
-        )
-    if state is not None:
-        state = state.to(settings.dtype)
-    read = plan.way.upload.read(received)
-    found = scores(model.parameters, settings.layers, read, state)
-    return found.double().numpy()
+            wanted = f"{other.dtype} of {tuple(other.shape)}"
+            found = f"{one.dtype} of {tuple(one.shape)}"
+            raise DataError(f"the state's {name} is {found}, expected {wanted}")
 
 
 def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
@@ -265,19 +222,13 @@ class Passage:
                 passed += self.operator.apply(zero, after, noise)
         else:
             passed = self.operator.apply(rows, after, noise)
-        if not np.isfinite(passed).all():
-            raise DataError(
-                f"{exchange.channel} in round {round_number}: an upload holds NaN or "
-                "infinity; nothing was passed on. Is learning_rate too large?"
-            )
-        return torch.from_numpy(passed)
+        found = torch.from_numpy(passed)
+        require_finite(exchange.channel, found, round_number)
+        return found
 
 
 class VectorisedEngine:
-    """All people of ``cohort`` as one batch of tensors.
-
-    No upload is ever formed: a recorder is shown those of a sample (see ``view``).
-    """
+    """All people of ``cohort`` as one batch of tensors, without any upload."""
 
     def __init__(
         self,
@@ -291,16 +242,14 @@ class VectorisedEngine:
         _require_plan(cohort, settings, plan)
         self.settings, self.plan = settings, plan
         self.ledger = Ledger(plan.budget) if ledger is None else ledger
-        self._cohort, self._seeds = cohort, RunSeeds(seed)
+        self._client = Client(cohort, settings, plan, RunSeeds(seed))
         width = 0 if cohort.state is None else cohort.state.shape[1]
-        rng = self._seeds.parameters()
+        rng = self._client.seeds.parameters()
         self._model = Model.of(initial_parameters(settings, width, rng))
-        self._home = client.first_home(cohort, settings, self._seeds)
+        self._home = self._client.first_home()
         self._round = 0
         self._opened: tuple[Passage, Surroundings] | None = None
-        self._shown: Sampling | None = None
-        if view is not None:
-            self._shown = Sampling(cohort, view, plan, self._seeds)
+        self._shown = None if view is None else Sampling(self._client, view)
 
     @property
     def round(self) -> int:
@@ -309,70 +258,49 @@ class VectorisedEngine:
 
     def step(self) -> float:
         """Run one round and return its mean loss (see ``Rounds.step``)."""
-        number, settings = self._round, self.settings
+        number, settings, client = self._round, self.settings, self._client
         opening = () if number else self.plan.opening()
         self.ledger.record(*opening, *self.plan.round_receipts(number))
         passage, around = self._open()
         parameters = self._model.parameters
-        home, entry = client.training_inputs(
-            self._cohort, self._home, around, parameters, settings, self._seeds, number
-        )
-        work = training_pass(parameters, home, self.plan.way, class_weights(settings))
+        work, entry = client.training(self._home, around, parameters, number)
         if self._shown is not None:
             self._shown.broadcast(number, parameters)
         result = run_pass(work, lambda one: self._carry(passage, one, one.kind))
         loss = require_loss(result.loss, result.weight, number)
-        uses = client.all_uses(result, entry)
-        upload = client.gradient_upload(
-            self._cohort, uses, result.weight, self.plan, self._seeds, number
-        )
+        uses = all_uses(result, entry)
+        upload = client.gradient_upload(uses, result.weight, number)
         if self._shown is not None:
             self._shown.gradients(uses, number)
         model, closing = server.step(self._model, [upload], settings)
         if self.plan.weight_sigma is not None:
-            sigma = self.plan.weight_sigma * len(self._cohort.people) ** -0.5
+            sigma = self.plan.weight_sigma * len(client.cohort.people) ** -0.5
             sigma *= settings.learning_rate_at(number + 1)
-            source = self._seeds.gradient(self.plan.gradient_terms(number), 0)
+            source = client.seeds.gradient(self.plan.gradient_terms(number), 0)
             model = server.noised(model, sigma, source)
-        kept = client.close_round(
-            self._cohort,
-            self._home,
-            result,
-            closing,
-            settings,
-            self._seeds,
-            self.plan.way.exchanged,
-        )
-        if self.plan.step_clip is not None:
-            kept = client.clip_step(self._home, kept, self.plan.step_clip)
-        self._model, self._home, self._round = model, kept, number + 1
+        self._home = client.close_round(self._home, result, closing)
+        self._model, self._round = model, number + 1
         return loss
 
     def scores(self, fresh: bool | None = None) -> Probabilities:
         """Return the probability of infection of everybody, (people,).
 
-        ``fresh``: by a forward pass, which is a release of its own. Otherwise from
-        what each person received in the last round, at no cost. By default fresh
-        without privacy and before the first round.
+        ``fresh``: by a forward pass, which is a release of its own, otherwise from what
+        people received last. Default: fresh without privacy and before the first round.
         """
         if fresh is None:
             fresh = not self.plan.is_private or self._round == 0
         received = self._score_pass() if fresh else self._home.received
-        state = self._cohort.state
-        return probabilities(self._model, self.settings, self.plan, received, state)
+        return self._client.probabilities(self._model.parameters, received)
 
     def _score_pass(self) -> Tensor:
         record_scoring(self.ledger, self.plan, self._round)
         passage, around = self._open()
-        parameters = self._model.parameters
-        home = client.scoring_inputs(
-            self._cohort, self._home, around, self.settings, parameters
-        )
-        work = scoring_pass(parameters, home, self.plan.way)
+        work = self._client.scoring(self._home, around, self._model.parameters)
         return run_pass(work, lambda one: self._carry(passage, one, "scoring"))
 
     def _carry(self, passage: Passage, exchange: Exchange, kind: str) -> Tensor:
-        came = passage.carry(exchange, self._seeds.noise, kind, self._round)
+        came = passage.carry(exchange, self._client.seeds.noise, kind, self._round)
         if self._shown is not None:
             self._shown.uploads(exchange, self._round, kind)
         return came
@@ -391,11 +319,10 @@ class VectorisedEngine:
 
     def _open(self) -> tuple[Passage, Surroundings]:
         if self._opened is None:
-            counts = self._counts()
-            inc = self._cohort.incidence
-            divisor = inc.size.astype(np.float64) if counts is None else counts
-            around = client.settle(inc, divisor, self.settings)
-            passage = Passage.of(self._cohort, counts, self.plan)
+            counts, cohort = self._counts(), self._client.cohort
+            size = cohort.incidence.size.astype(np.float64)
+            around = self._client.settle(size if counts is None else counts)
+            passage = Passage.of(cohort, counts, self.plan)
             if self._shown is not None:
                 self._shown.crowd()
             self._opened = passage, around
@@ -405,27 +332,23 @@ class VectorisedEngine:
         """Return noisy counts at the true edges, as the server would find them."""
         if self.plan.presence is None:
             return None
-        rng = Streams(self._seeds.noise).numpy("counts")
-        inc, sigma = self._cohort.incidence, self.plan.presence.sigma
-        noise = sigma * np.sqrt(self._cohort.uploads) * rng.standard_normal(inc.edges)
+        cohort = self._client.cohort
+        rng = Streams(self._client.seeds.noise).numpy("counts")
+        inc, sigma = cohort.incidence, self.plan.presence.sigma
+        noise = sigma * np.sqrt(cohort.uploads) * rng.standard_normal(inc.edges)
         return np.maximum(inc.size + noise, 1.0)
 
 
 def _require_plan(cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan) -> None:
     """Refuse a plan that was made for other people or another model."""
     if plan.layers != settings.layers:
-        raise SettingsError(
-            f"the plan is for {plan.layers} layers, the model has {settings.layers}"
-        )
+        raise SettingsError(f"{settings.layers} layers, the plan is for {plan.layers}")
     if not plan.is_private:
         return
     if plan.copies != len(cohort.pseudo):
-        raise SettingsError(
-            f"the plan is for {plan.copies} pseudo copies, people have "
-            f"{len(cohort.pseudo)}"
-        )
+        found = len(cohort.pseudo)
+        raise SettingsError(f"{found} pseudo copies, the plan is for {plan.copies}")
     most = int(cohort.incidence.degree.max(initial=0))
     if most > plan.releases.person:
-        raise SettingsError(
-            f"a person has {most} places, the plan pays for {plan.releases.person}"
-        )
+        paid = plan.releases.person
+        raise SettingsError(f"a person has {most} places, the plan pays for {paid}")

@@ -24,12 +24,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from epifalcon.checks import same_length
-from epifalcon.errors import DataError
+from epifalcon.errors import DataError, SettingsError
 from epifalcon.hypergraph.incidence import EdgeKeys
+from epifalcon.mobility.clock import Clock
 from epifalcon.models.tensor_files import tensors_under
+from epifalcon.settings import convert, plain
 from epifalcon.types import Floats, Mask, Plain
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of the conversation; both sides must use the same."""
 ERROR = "error"
 """Value of an answer: why a site could not do what was asked, without any data."""
@@ -128,7 +130,8 @@ class Record:
     """A message whose fields travel by their types.
 
     ``Tensor`` and array fields are tensors of that name, ``dict[str, Tensor]`` fields
-    tensors named ``field/key``, all others JSON values. None is left out.
+    tensors named ``field/key``, all others JSON values, as settings have them
+    (``settings.convert``). None is left out.
     """
 
     phase: ClassVar[str] = ""
@@ -144,18 +147,18 @@ class Record:
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {} if seconds is None else {SECONDS: seconds}
         for name, hint in _hints(type(self)).items():
-            value = getattr(self, name)
+            value, kind = getattr(self, name), _tensor_kind(hint)
             if value is None:
                 continue
-            if hint.named:
+            if kind is None:
+                values[name] = plain(value)
+            elif kind is dict:
                 tensors |= {f"{name}/{key}": one for key, one in value.items()}
-            elif hint.kind is Tensor:
+            elif kind is Tensor:
                 tensors[name] = value
-            elif isinstance(value, np.ndarray):
-                kind = np.uint8 if hint.kind is np.bool_ else hint.kind
-                tensors[name] = torch.from_numpy(np.array(value, kind))
             else:
-                values[name] = value
+                kind = np.uint8 if kind is np.bool_ else kind
+                tensors[name] = torch.from_numpy(np.array(value, kind))
         return Packet(heading, tensors, values)
 
     @classmethod
@@ -163,78 +166,58 @@ class Record:
         """Read the record; a missing or mistyped field is a ``DataError``."""
         given: dict[str, Any] = {}
         for name, hint in _hints(cls).items():
-            if hint.named:
+            kind = _tensor_kind(hint)
+            if kind is dict:
                 given[name] = tensors_under(dict(packet.tensors), f"{name}/")
                 continue
-            source: Mapping[str, Any] = packet.values
-            if hint.is_tensor:
-                source = packet.tensors
-            if source.get(name) is None:
-                if not hint.optional:
+            source: Mapping[str, Any] = packet.tensors if kind else packet.values
+            if (found := source.get(name)) is None:
+                if type(None) not in typing.get_args(hint):
                     raise DataError(f"the message lacks {name!r}")
-                given[name] = None
-            else:
-                given[name] = _read(name, source[name], hint)
+            elif kind is None:
+                found = _read_value(name, found, hint)
+            elif kind is not Tensor:
+                found = _read_array(name, found, kind)
+            given[name] = found
         return cls(**given)
 
 
-@dataclass(frozen=True)
-class _Hint:
-    """How a field travels."""
-
-    kind: Any
-    """``Tensor``, a NumPy scalar type for arrays, or the type of a JSON value."""
-    named: bool
-    optional: bool
-
-    @property
-    def is_tensor(self) -> bool:
-        return self.kind is Tensor or (
-            isinstance(self.kind, type) and issubclass(self.kind, np.generic)
-        )
-
-
-def _hints(record: type[Record]) -> dict[str, _Hint]:
+def _hints(record: type[Record]) -> dict[str, Any]:
     found = typing.get_type_hints(record)
-    return {one.name: _hint(found[one.name]) for one in fields(record)}
+    return {one.name: found[one.name] for one in fields(record)}
 
 
-def _hint(given: Any) -> _Hint:  # noqa: ANN401
-    choices = [given]
-    if isinstance(given, types.UnionType) or typing.get_origin(given) is typing.Union:
-        choices = [one for one in typing.get_args(given) if one is not type(None)]
-    optional = choices != [given]
-    kind = choices[0]
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is np.ndarray:
-        kind = typing.get_args(arguments[1])[0]
-    elif origin is not None:
-        kind = origin
-    return _Hint(kind, origin is dict and Tensor in arguments, optional)
+def _tensor_kind(hint: Any) -> Any:  # noqa: ANN401
+    """Return ``Tensor``, ``dict`` of tensors, a NumPy type, or None for JSON values."""
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    for one in typing.get_args(hint) if union else (hint,):
+        if one is Tensor:
+            return Tensor
+        if one == dict[str, Tensor]:
+            return dict
+        if typing.get_origin(one) is np.ndarray:
+            return typing.get_args(typing.get_args(one)[1])[0]
+    return None
 
 
-def _read(name: str, value: Any, hint: _Hint) -> Any:  # noqa: ANN401
-    kind = hint.kind
-    if kind is Tensor:
-        return value
-    if hint.is_tensor:
-        array = value.numpy()
-        wanted = np.uint8 if kind is np.bool_ else kind
-        if array.dtype != wanted:
-            raise DataError(
-                f"{name} is of {array.dtype}, expected {np.dtype(wanted).name}"
-            )
-        if kind is np.bool_ and (array > 1).any():
-            raise DataError(f"{name} holds values other than 0 and 1")
-        return array.astype(kind, copy=False)
-    if kind is float:
-        if type(value) not in (int, float) or not abs(value) < _ANY_NUMBER:
-            raise DataError(f"{name} is {str(value)[:40]!r}, expected a number")
-        return float(value)
-    wanted = dict if kind is Mapping else kind
-    if type(value) is not wanted:
-        raise DataError(f"{name} is {str(value)[:40]!r}, expected {wanted.__name__}")
-    return value
+def _read_array(name: str, found: Tensor, kind: type[np.generic]) -> NDArray[Any]:
+    array: NDArray[Any] = found.numpy()
+    wanted = np.uint8 if kind is np.bool_ else kind
+    if array.dtype != wanted:
+        raise DataError(f"{name} is of {array.dtype}, expected {np.dtype(wanted).name}")
+    if kind is np.bool_ and (array > 1).any():
+        raise DataError(f"{name} holds values other than 0 and 1")
+    return array.astype(kind, copy=False)
+
+
+def _read_value(name: str, found: Any, hint: Any) -> Any:  # noqa: ANN401
+    try:
+        made = convert(hint, found, name)
+    except SettingsError as error:
+        raise DataError(f"{name} is not as expected: {str(error)[:200]}") from None
+    if isinstance(made, float) and not abs(made) < _ANY_NUMBER:
+        raise DataError(f"{name} is not a finite number")
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +243,7 @@ class SiteFacts(Record):
     people: int
     regions: int
     regions_sha256: str
-    clock: Plain
+    clock: Clock
 
     @property
     def city(self) -> Plain:
@@ -321,7 +304,7 @@ class Settle(Record):
     """Whether other sites claim the place too."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Closing:
     """Server to all: the factor by which the sums of the round were multiplied."""
 
@@ -334,17 +317,9 @@ class RoundRequest(Record):
     """Server to site, with the end of the previous round that the site was in."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    closed_round: int | None = None
-    closing_scale: float | None = None
+    closing: Closing | None = None
     best: int | None = None
     """Round of the best validation result so far."""
-
-    @property
-    def closing(self) -> Closing | None:
-        """The end of the previous round, if it is sent."""
-        if self.closed_round is None or self.closing_scale is None:
-            return None
-        return Closing(self.closed_round, self.closing_scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,10 +338,7 @@ class BeginScoring(RoundRequest):
 
 @dataclass(frozen=True, eq=False)
 class Reply(Record):
-    """Server to site: sums at the places of its last upload.
-
-    Answer: the next LocationUpload, at the end of training GradientUpload.
-    """
+    """Server to site: sums at the places of its last upload."""
 
     phase = "reply"
     channel: str
@@ -441,10 +413,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class PresenceUpload(Record):
-    """Cohort to server, once: how many of its people claim each key truly.
-
-    True counts, or sums of ones and zeros with noise on each, as the plan says.
-    """
+    """Cohort to server, once: how many people claim each key truly, noised or not."""
 
     keys: EdgeKeys
     counts: Floats
@@ -456,11 +425,7 @@ class PresenceUpload(Record):
 
 @dataclass(frozen=True, eq=False)
 class LocationUpload(Record):
-    """Cohort to server: rows at (region, window) keys, true and pseudo alike.
-
-    Without ``person``: the cohort's sum for each of its keys. With it: a row
-    for each upload, in the order of the keys, and who sent it.
-    """
+    """Cohort to server: a sum for each key or, with ``person``, a row per upload."""
 
     round: int
     channel: str
@@ -473,15 +438,11 @@ class LocationUpload(Record):
     def __post_init__(self) -> None:
         _require_keys(self.keys, distinct=self.person is None)
         if self.rows.ndim != 2 or len(self.rows) != len(self.keys):
+            shape = tuple(self.rows.shape)
             raise DataError(
-                f"{self.channel}: rows of shape {tuple(self.rows.shape)} for "
-                f"{len(self.keys)} keys"
+                f"{self.channel}: rows of {shape} for {len(self.keys)} keys"
             )
-        if not torch.isfinite(self.rows).all():
-            raise DataError(
-                f"{self.channel} in round {self.round}: an upload holds NaN or "
-                "infinity; nothing was added up. Is learning_rate too large?"
-            )
+        require_finite(self.channel, self.rows, self.round)
 
 
 @dataclass(frozen=True, eq=False)
@@ -495,6 +456,15 @@ class GradientUpload(Record):
     """Sum of the weights in the loss; None where that must stay at home."""
     loss: float | None = None
     """Sum of the losses; None like ``weight``."""
+
+
+def require_finite(what: str, values: Tensor, number: int) -> None:
+    """Refuse NaN or infinity in what round ``number`` computed or received."""
+    if not torch.isfinite(values).all():
+        raise DataError(
+            f"{what} in round {number} holds NaN or infinity; the state stays that of "
+            "the round before. Is learning_rate too large?"
+        )
 
 
 def _require_keys(keys: EdgeKeys, distinct: bool) -> None:

@@ -1,13 +1,10 @@
-"""The privacy plan: which mechanisms, which noise, which receipts; decided once.
-
-Everything that a run releases is named here. Engines take mechanisms and receipts from
-the plan and know no modes.
-"""
+"""The privacy plan: mechanisms, noise and receipts of all that a run releases."""
 
 import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +21,6 @@ from epifalcon.privacy.clipping import clip_rows
 from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import (
     ONE_VECTOR,
-    UNITS,
     GaussianRelease,
     PseudoTraceRelease,
     Relation,
@@ -122,11 +118,7 @@ class PrivacyPlan:
         releases: Releases,
         copies: int = 0,
     ) -> "PrivacyPlan":
-        """The plan of a run of ``settings.rounds`` rounds.
-
-        ``releases`` counts the uploads of one exchange for a visit, a day, a
-        person (see ``releases_of``).
-        """
+        """Return the plan of a run; ``releases`` is that of ``releases_of``."""
         path = settings.gradient_path
         exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
         plan = cls(
@@ -150,10 +142,15 @@ class PrivacyPlan:
             clips_rows=wish.clipped == "row",
             one_value=wish.upload_noise == "place",
         )
+        # Without a clip of rows, and in the authors' program, rows travel as they are.
+        out: Part = Clipped(uploads.clip) if uploads.clips_rows else UNCHANGED
+        back: Part = ClippedReturn(uploads.clip, float(releases.person))
+        if uploads.one_value:
+            back = UNCHANGED
         dpsgd = wish.gradient_noise == "gradient"
         return replace(
             plan,
-            way=_way(uploads, releases, exchanged),
+            way=Way(out, back, exchanged),
             upload=uploads,
             gradient=GradientMechanism(wish.gradient_clip, gradient) if dpsgd else None,
             weight_sigma=None if dpsgd else gradient,
@@ -190,12 +187,7 @@ class PrivacyPlan:
 
     def gradient_terms(self, round_number: int) -> Terms:
         """The terms of gradients."""
-        return Terms(
-            channel="gradient",
-            releases=ONE_VECTOR,
-            round=round_number,
-            relation=self.relation,
-        )
+        return replace(self.terms("gradient", round_number), releases=ONE_VECTOR)
 
     def opening(self) -> tuple[Release, ...]:
         """Receipts of what leaves once, before the first round."""
@@ -260,12 +252,12 @@ class RunSeeds:
     @cached_property
     def dropout(self) -> int:
         """Of dropout masks: 63 bits, for what no promise rests on."""
-        return self._of("falcon dropout") >> (0 if self.secret is None else 193)
+        return self._short("falcon dropout")
 
     @cached_property
     def mask(self) -> int:
         """Of the people whose status a round hides: 63 bits, as of dropout."""
-        return self._of("falcon status mask") >> (0 if self.secret is None else 193)
+        return self._short("falcon status mask")
 
     @cached_property
     def noise(self) -> int:
@@ -292,6 +284,9 @@ class RunSeeds:
         # torch takes 32 bits of a seed: for what all know in any case.
         name = f"falcon gradient noise {terms.round} {person}"
         return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
+
+    def _short(self, name: str) -> int:
+        return self._of(name) >> (0 if self.secret is None else 193)
 
     def _of(self, name: str) -> int:
         if self.secret is None:
@@ -321,27 +316,14 @@ class Draw:
         return int(key)
 
 
-def _way(upload: UploadMechanism, releases: Releases, exchanged: bool) -> Way:
-    """How rows travel; without a clip of rows, and in the program, as they are."""
-    out: Part = Clipped(upload.clip) if upload.clips_rows else UNCHANGED
-    if upload.one_value:
-        return Way(out, UNCHANGED, exchanged)
-    back = ClippedReturn(upload.clip, float(releases.person))
-    return Way(out, back, exchanged)
-
-
 def releases_of(clock: Clock) -> Releases:
-    """How many uploads of an exchange a visit, a day and a person can change.
-
-    At most one for each slot, whatever the windows: a bound that is public.
-    """
+    """Count the uploads of an exchange that a visit, a day, a person can change."""
     return Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
 
 
 def _budget(wish: PrivacySettings) -> Budget:
-    granted = wish.epsilon if wish.mode == "local" else None
-    visit, day, person = (granted if unit == wish.unit else None for unit in UNITS)
-    return Budget(visit=visit, day=day, person=person, delta=wish.delta)
+    limits: dict[str, Any] = {wish.unit: wish.epsilon} if wish.mode == "local" else {}
+    return Budget(**limits, delta=wish.delta)
 
 
 _Sigmas = tuple[float, float, float | None]

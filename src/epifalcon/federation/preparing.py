@@ -11,8 +11,9 @@ validation people, and the region states of a tested person are made without the
 of its fold.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
+from epifalcon import store
+from epifalcon.checks import present, shaped
 from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
 from epifalcon.epidemic.known import Known, without
 from epifalcon.errors import DataError, SettingsError
@@ -33,6 +36,7 @@ from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.flows import Flows, count_flows
 from epifalcon.mobility.markov import MobilityModel, MobilityTally, tally_mobility
+from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.forecast import judge
 from epifalcon.models.micro import state_of_people
@@ -52,8 +56,17 @@ from epifalcon.types import Floats, Mask, PersonIds
 
 _LEAST_SPREAD = 1e-6
 _CSR = ("data", "indices", "indptr")
-_SPARSE = ("/between", "/joint")
+_SPARSE = ("between", "joint")
 """Fields of tallies that are sparse tables."""
+_PARTS: dict[str, Any] = {
+    "flows": Flows,
+    "cases": CaseTally,
+    "mobility": MobilityTally,
+    "reported": CaseTally,
+}
+_PUBLIC = ("mobility", "reported")
+FEATURES = "features"
+"""Kind and folder of stored region states."""
 
 
 def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
@@ -71,11 +84,20 @@ class Household:
     """Number of the first of them in the whole city; the others follow."""
 
     def __post_init__(self) -> None:
-        if self.known.people != self.traces.people:
-            raise DataError(
-                f"tests among {self.known.people:,} people, but traces of "
-                f"{self.traces.people:,}"
-            )
+        tested, people = self.known.people, self.traces.people
+        if tested != people:
+            raise DataError(f"tests among {tested:,} people, but traces of {people:,}")
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Traces and tests, by name, for digests."""
+        known = self.known
+        return {
+            "by_slot": self.traces.by_slot,
+            "person": known.person,
+            "positive": known.positive,
+            "slot": known.slot,
+        }
 
     @property
     def people(self) -> NDArray[np.int64]:
@@ -232,6 +254,15 @@ class Surrounding:
     """(1 + folds, regions, days, width): from all cases, then without each fold's."""
     scaling: StateScaling | None = None
 
+    @classmethod
+    def of(cls, tally: "SiteTally", regions: Regions) -> "Surrounding":
+        """Return what follows from the public sums over all sites."""
+        mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
+        return cls(
+            None if mobility is None else mobility.model(regions),
+            None if reported is None else reported.cases,
+        )
+
 
 def raw_state(
     home: Household,
@@ -239,10 +270,7 @@ def raw_state(
     incidence: Incidence,
     states: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return each person's mean region state before scaling, (people, width).
-
-    Tested people get states that were made without the cases of their fold.
-    """
+    """Return each person's mean region state, (people, width), without its own fold."""
 
     def mean(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         found = state_of_people(torch.tensor(hidden), incidence, home.traces.clock)
@@ -285,21 +313,17 @@ def pseudo_traces(
     progress: Progress = silent,
 ) -> PseudoTraces:
     """Draw the pseudo traces of some people from the shared mobility model."""
-    if around.mobility is None:
-        raise DataError("pseudo traces need a mobility model")
+    mobility = present(around.mobility, "pseudo traces need a mobility model")
     cases = around.cases
     if cases is None:
         cases = np.zeros((len(traces.regions), traces.clock.days))
-    return generate(traces, around.mobility, cases, settings.pseudo, rng, progress)
+    return generate(traces, mobility, cases, settings.pseudo, rng, progress)
 
 
 def unprotected_receipts(
     plan: PrivacyPlan, settings: PredictionSettings, *, validation: bool
 ) -> list[UnprotectedRelease]:
-    """Return receipts of what leaves once beside the rounds, without noise.
-
-    ``validation``: whether validation people take part.
-    """
+    """Return receipts of what leaves once beside the rounds, without noise."""
     made: list[tuple[str, str]] = []
     if settings.uses_region_model:
         made.append(("region model", "cases by region and day, and flows"))
@@ -323,25 +347,32 @@ def in_the_clear(plan: PrivacyPlan, channel: str, what: str) -> UnprotectedRelea
 
 @dataclass(frozen=True, eq=False)
 class SiteTally:
-    """What one site, or all together, counted; None for what is not needed."""
+    """What one site, or all together, counted."""
 
-    flows: Flows | None = None
-    cases: tuple[CaseTally, ...] = ()
-    """Of all tested people, then of those outside each fold."""
-    mobility: MobilityTally | None = None
-    reported: CaseTally | None = None
-    """Counts of cases, for pseudo traces that follow them."""
+    parts: Mapping[str, Any]
+    """``flows``, ``cases/0`` of all tested people, ``cases/1`` of those outside the
+    first fold and so on, ``mobility``, and ``reported`` cases; see ``tally_names``."""
 
     def __add__(self, other: "SiteTally") -> "SiteTally":
-        if len(self.cases) != len(other.cases):
-            raise DataError("sites counted cases for different numbers of folds")
-        cases = zip(self.cases, other.cases, strict=True)
+        if self.parts.keys() != other.parts.keys():
+            raise DataError("sites counted different things")
         return SiteTally(
-            _sum(self.flows, other.flows),
-            tuple(one + another for one, another in cases),
-            _sum(self.mobility, other.mobility),
-            _sum(self.reported, other.reported),
+            {name: one + other.parts[name] for name, one in self.parts.items()}
         )
+
+
+def tally_names(settings: PredictionSettings) -> list[str]:
+    """Return what the settings need counted, for the region model and in public."""
+    if not settings.uses_region_model:
+        return public_names(settings)
+    folds = [f"cases/{number}" for number in range(1 + settings.region.folds)]
+    return ["flows", *folds, *public_names(settings)]
+
+
+def public_names(settings: PredictionSettings) -> list[str]:
+    """Return the sums that all sites learn, for pseudo traces."""
+    needed = settings.uses_pseudo_traces, settings.pseudo_follows_cases
+    return [name for name, one in zip(_PUBLIC, needed, strict=True) if one]
 
 
 def count_tally(
@@ -349,32 +380,55 @@ def count_tally(
     division: Division,
     settings: PredictionSettings,
     progress: Progress = silent,
+    names: Iterable[str] | None = None,
 ) -> SiteTally:
-    """What the site adds; only what the settings need is counted."""
-    flows, cases, mobility, reported = None, [], None, None
-    training, traces = division.training, home.traces
-    if settings.uses_region_model:
-        flows = count_flows(traces, progress)
-        wanted = settings.region.cases
-        cases = [tally_cases(training, traces, wanted)]
-        for number in range(settings.region.folds):
-            others = (division.fold >= 0) & (division.fold != number)
-            cases.append(tally_cases(training.of_people(others), traces, wanted))
-    if settings.uses_pseudo_traces:
-        mobility = tally_mobility(traces, division.mobility_group, progress)
-    if settings.pseudo_follows_cases:
-        reported = tally_cases(training, traces, COUNTS)
-    return SiteTally(flows, tuple(cases), mobility, reported)
+    """Count what the settings need, or only ``names`` of it."""
+    training, traces, parts = division.training, home.traces, {}
+    for name in tally_names(settings) if names is None else names:
+        part: Any
+        if name == "flows":
+            part = count_flows(traces, progress)
+        elif name == "mobility":
+            part = tally_mobility(traces, division.mobility_group, progress)
+        elif name == "reported":
+            part = tally_cases(training, traces, COUNTS)
+        else:
+            some, number = training, int(name.removeprefix("cases/"))
+            if number:
+                others = (division.fold >= 0) & (division.fold != number - 1)
+                some = training.of_people(others)
+            part = tally_cases(some, traces, settings.region.cases)
+        parts[name] = part
+    return SiteTally(parts)
 
 
 @dataclass(frozen=True, eq=False)
-class RegionFit:
-    """Region states, how the forecasts were evaluated, and the fitted model."""
+class RegionFeatures:
+    """Region states, how forecasts were evaluated, and the scaling of the states."""
 
     states: NDArray[np.float32]
     """(1 + folds, regions, days, width): from all cases, then without each fold's."""
     forecast: dict[str, Any]
-    model: DcrnnRegionModel | GruRegionModel
+    model: DcrnnRegionModel | GruRegionModel | None = None
+    """For people who come later; not read back by ``load``."""
+    scaling: StateScaling | None = None
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; ``load`` reads it back."""
+        scaling = {} if self.scaling is None else vars(self.scaling)
+        arrays: dict[str, NDArray[Any]] = {"states": self.states, **scaling}
+        meta = {"forecast": self.forecast}
+        store.write(folder, FEATURES, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "RegionFeatures":
+        """Read what ``save`` wrote."""
+        stored = store.read(folder, FEATURES)
+        states, centre, factor = (
+            np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
+        )
+        scaling = StateScaling(centre, factor)
+        return cls(states, stored.meta["forecast"], scaling=scaling)
 
 
 def fit_region_states(
@@ -384,61 +438,46 @@ def fit_region_states(
     seed: int,
     progress: Progress = silent,
     all_cases: Floats | None = None,
-) -> RegionFit:
-    """Fit the region model to flows and cases.
-
-    ``all_cases`` (regions, days) replaces the reported cases by those of everybody;
-    there are no folds then.
-    """
-    if tally.flows is None:
-        raise DataError("a region model needs flows and cases")
+) -> RegionFeatures:
+    """Fit the region model to flows and reported cases, or to everybody's cases."""
     is_gru = settings.region.network.kind == "gru"
     model = (GruRegionModel if is_gru else DcrnnRegionModel)(settings.region)
     seed_of_model = Streams(seed).seed_for("region model")
     generator = torch.Generator().manual_seed(seed_of_model)
     if all_cases is not None:
         measure = settings.region.cases.measure
-        whole, others = RegionHistory(tally.flows, all_cases, "all", measure), []
+        made = [RegionHistory(tally.parts["flows"], all_cases, "all", measure)]
     else:
-        whole, *others = histories(tally, clock, settings.region.cases)
+        made = histories(tally, clock, settings.region.cases)
     # With one thread torch rounds sums alike on any machine and over any sites.
     with threads(1):
-        model.fit(whole, generator, progress)
-        states = np.stack([model.states(one) for one in (whole, *others)])
-        forecast = asdict(judge(model, whole))
-    return RegionFit(states, forecast, model)
+        model.fit(made[0], generator, progress)
+        states = np.stack([model.states(one) for one in made])
+        forecast = asdict(judge(model, made[0]))
+    return RegionFeatures(states, forecast, model)
 
 
 def histories(
     tally: SiteTally, clock: Clock, settings: CaseSettings
 ) -> list[RegionHistory]:
     """Return the history of all tested people, then that without each fold."""
-    if tally.flows is None or not tally.cases:
-        raise DataError("a region model needs flows and cases")
-    tested = tally.cases[0].tested
     made = []
-    for number, one in enumerate(tally.cases):
-        everybody = tested if number else None
-        cases = one.told(clock.slots_per_day, settings, everybody)
-        made.append(
-            RegionHistory(
-                tally.flows, cases.by_region_and_day, cases.source, cases.measure
-            )
-        )
+    tested = None
+    for name, one in tally.parts.items():
+        if not name.startswith("cases/"):
+            continue
+        cases = one.told(clock.slots_per_day, settings, tested)
+        by_day, flows = cases.by_region_and_day, tally.parts["flows"]
+        made.append(RegionHistory(flows, by_day, cases.source, cases.measure))
+        tested = one.tested if tested is None else tested
     return made
 
 
 def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
     """Encode a tally as tensors, named by part and field."""
-    parts = {
-        "flows": tally.flows,
-        "mobility": tally.mobility,
-        "reported": tally.reported,
-        **{f"cases/{number}": one for number, one in enumerate(tally.cases)},
-    }
     arrays: dict[str, NDArray[Any]] = {}
-    for part, record in parts.items():
-        for one in fields(record) if record is not None else ():
+    for part, record in tally.parts.items():
+        for one in fields(record):
             value, place = getattr(record, one.name), f"{part}/{one.name}"
             if isinstance(value, sp.csr_array):
                 arrays |= {f"{place}/{piece}": getattr(value, piece) for piece in _CSR}
@@ -448,44 +487,40 @@ def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
 
 
 def unpack_tally(
-    tensors: dict[str, Tensor], regions: int, clock: Clock, folds: int
+    tensors: dict[str, Tensor], names: Sequence[str], regions: int, clock: Clock
 ) -> SiteTally:
-    """Decode what ``pack_tally`` made; every type, shape and sign is checked."""
+    """Decode a tally of ``names``; every type, shape and sign is checked."""
     days, per_day = clock.days, clock.slots_per_day
-    flows = {
-        "between": (days * regions, regions),
-        "stays": (days, regions),
-        "visitors": (days, regions),
+    by_day, by_region, one = (days, regions), (regions, days), (1,)
+    cases = {"cases": by_region, "visits": by_region, "unplaced": one, "tested": one}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "flows": {
+            "between": (days * regions, regions),
+            "stays": by_day,
+            "visitors": by_day,
+        },
+        "mobility": {
+            "joint": (per_day * regions, regions),
+            "visits": (per_day, regions),
+            "observed": (per_day, 1),
+            "people": one,
+        },
+        "reported": cases,
+        "cases": cases,
     }
-    mobility = {
-        "joint": (per_day * regions, regions),
-        "visits": (per_day, regions),
-        "observed": (per_day, 1),
-        "people": (1,),
-    }
-    cases = {
-        "cases": (regions, days),
-        "visits": (regions, days),
-        "unplaced": (1,),
-        "tested": (1,),
-    }
-    named = {name.split("/")[0] for name in tensors}
-    found: dict[str, Any] = {}
-    try:
-        if "flows" in named:
-            found["flows"] = Flows(**_read_part("flows", flows, tensors))
-            found["cases"] = tuple(
-                CaseTally(**_read_part(f"cases/{number}", cases, tensors))
-                for number in range(1 + folds)
-            )
-        if "mobility" in named:
-            part = _read_part("mobility", mobility, tensors)
-            found["mobility"] = MobilityTally(**part)
-        if "reported" in named:
-            found["reported"] = CaseTally(**_read_part("reported", cases, tensors))
-    except (KeyError, ValueError, TypeError) as error:
-        raise DataError(f"a tally is not whole: {error}") from None
-    return SiteTally(**found)
+    known = tuple(f"{name}/" for name in names)
+    if odd := [name for name in tensors if not name.startswith(known)]:
+        raise DataError(f"a tally has {odd[0]}, which is not needed")
+    parts = {}
+    for name in names:
+        kind = name.split("/")[0]
+        try:
+            parts[name] = _PARTS[kind](**_read_part(name, shapes[kind], tensors))
+        except KeyError as error:
+            raise DataError(f"a tally lacks {error}") from None
+        except (ValueError, TypeError) as error:
+            raise DataError(f"a tally is not whole: {error}") from None
+    return SiteTally(parts)
 
 
 def _read_part(
@@ -494,18 +529,18 @@ def _read_part(
     values: dict[str, Any] = {}
     for name, shape in shapes.items():
         place = f"{part}/{name}"
-        if place.endswith(_SPARSE):
+        if name in _SPARSE:
             pieces = tuple(_array(f"{place}/{piece}", tensors) for piece in _CSR)
             matrix = sp.csr_array(pieces, shape=(shape[0], shape[1]))
             matrix.check_format(full_check=True)
-            _require_counts(place, matrix.data)
+            counts = matrix.data
             values[name] = matrix
-            continue
-        array = _array(place, tensors)
-        if array.shape != shape:
-            raise DataError(f"{place} has the shape {array.shape}, expected {shape}")
-        _require_counts(place, array)
-        values[name] = int(array[0]) if shape == (1,) else array
+        else:
+            counts = _array(place, tensors)
+            shaped(shape, **{place: counts})
+            values[name] = int(counts[0]) if shape == (1,) else counts
+        if not (np.isfinite(counts).all() and (counts >= 0).all()):
+            raise DataError(f"{place} holds a number below 0, NaN or infinity")
     return values
 
 
@@ -515,41 +550,13 @@ def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
     return found.numpy()
 
 
-def _require_counts(name: str, array: NDArray[Any]) -> None:
-    if not (np.isfinite(array).all() and (array >= 0).all()):
-        raise DataError(f"{name} holds a number below 0, NaN or infinity")
-
-
-def require_public(tally: SiteTally, settings: PredictionSettings) -> None:
-    """Refuse a tally with more or less than what all sites are told."""
-    for name, needed in (
-        ("mobility", settings.uses_pseudo_traces),
-        ("reported", settings.pseudo_follows_cases),
-    ):
-        if (getattr(tally, name) is not None) != needed:
-            raise DataError(f"a tally {'lacks' if needed else 'has'} {name}")
-
-
-def require_counted(
-    tally: SiteTally, settings: PredictionSettings, people: int, clock: Clock
-) -> None:
-    """Refuse what ``people`` cannot have counted, and another than is needed."""
-    require_public(tally, settings)
-    if (tally.flows is not None) != settings.uses_region_model:
-        raise DataError("a tally has flows where none are needed, or lacks them")
+def require_counted(tally: SiteTally, people: int, clock: Clock) -> None:
+    """Refuse what ``people`` cannot have counted."""
     most = people * clock.slots
     for name, one in pack_tally(tally).items():
         counts = not name.endswith(("/indices", "/indptr"))
         if one.numel() and counts and float(one.max()) > most:
             raise DataError(f"{name} counts more than {people:,} people can have done")
-
-
-def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401
-    if one is None or other is None:
-        if one is not other:
-            raise DataError("sites counted different things")
-        return None
-    return one + other
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -1,7 +1,4 @@
-"""What the server computes: sums at edges, counts, and the step of the parameters.
-
-Functions over messages; nothing here knows a person (algorithm 1).
-"""
+"""What the server computes, as functions over messages (algorithm 1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.errors import DataError
 from epifalcon.federation.messages import (
     Closing,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
+    require_finite,
 )
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.models.micro import Moments, adam_step
@@ -26,11 +23,7 @@ from epifalcon.types import Floats, Mask
 
 
 class PlaceTable:
-    """Counts and sums at places over all sites; each site gets those at its keys.
-
-    Without ``sends_rows`` sites upload sums, and only at places that another site
-    claims too.
-    """
+    """Counts and sums at places over all sites; each site gets those at its keys."""
 
     counts: dict[str, Floats]
     """Number of people at each announced key of a site, 1 or more: noise may say less,
@@ -88,11 +81,7 @@ class Model:
 def step(
     model: Model, uploads: Sequence[GradientUpload], settings: FalconSettings
 ) -> tuple[Model, Closing]:
-    """Take a step of Adam on the mean gradient (algorithm 1, line 12).
-
-    The mean is over the weights in the loss or, where those stay with the cohorts,
-    over everybody who uploaded.
-    """
+    """Take a step of Adam on the mean gradient (algorithm 1, line 12)."""
     number = uploads[0].round
     weights = [one.people if one.weight is None else one.weight for one in uploads]
     total = float(sum(weights))
@@ -101,11 +90,7 @@ def step(
     for name in model.parameters:
         listed = [one.gradients[name] for one in uploads]
         gradients[name] = scale * torch.stack(listed).sum(dim=0)
-        if not torch.isfinite(gradients[name]).all():
-            raise DataError(
-                f"the gradient of {name} in round {number} holds NaN or infinity; "
-                "the parameters stay as they were. Is learning_rate too large?"
-            )
+        require_finite(f"the gradient of {name}", gradients[name], number)
     parameters, moments = adam_step(
         model.parameters, gradients, model.moments, number + 1, settings
     )

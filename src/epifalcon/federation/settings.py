@@ -1,7 +1,4 @@
-"""The wishes of a federated run: what shall be promised, and when it ends.
-
-Free of torch, like ``epifalcon.models.settings``.
-"""
+"""Settings of a federated run: privacy, early stopping, sites; free of torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -92,7 +89,7 @@ class PrivacySettings:
         whole(0, scorings=self.scorings)
         if self.upload_share + self.gradient_share >= 1:
             raise SettingsError(
-                "upload_share and gradient_share must leave a part for presence"
+                "upload_share + gradient_share must leave a part for presence"
             )
         for name in ("upload_sigma", "gradient_sigma"):
             if (sigma := getattr(self, name)) is None:
@@ -100,7 +97,7 @@ class PrivacySettings:
             non_negative(**{name: sigma})
             if self.mode != "paper":
                 raise SettingsError(
-                    f"{name}={sigma} is used by mode='paper' only, not {self.mode!r}"
+                    f"{name}={sigma} needs mode='paper', not {self.mode!r}"
                 )
         if self.mode == "local" and not self.is_published:
             raise SettingsError(
@@ -117,10 +114,7 @@ class PrivacySettings:
 
     @property
     def reveals_validation(self) -> bool:
-        """Whether results of validation people may leave and choose the round.
-
-        In mode ``local`` the guarantee covers test results too.
-        """
+        """Whether results of validation people may leave: not in mode ``local``."""
         return self.mode != "local"
 
     @property
@@ -162,10 +156,7 @@ class StoppingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings:
-    """Of whom a curious server keeps notes while training, for ``epifalcon audit``.
-
-    Recording changes no bit of the training.
-    """
+    """Whom a curious server records while training, for ``epifalcon audit``."""
 
     people: int = 0
     """Drawn at random; 0 records nothing."""
@@ -195,8 +186,8 @@ class SiteRules:
 
     def __post_init__(self) -> None:
         one_of(("auto", "sums", "rows"), uploads=self.uploads)
-        whole(1, least_sites=self.least_sites, most_missed=self.most_missed)
-        whole(1, most_answer_mb=self.most_answer_mb)
+        names = ("least_sites", "most_missed", "most_answer_mb")
+        whole(1, **{name: getattr(self, name) for name in names})
         positive(answer_seconds=self.answer_seconds)
 
     @property
@@ -236,11 +227,7 @@ class PredictionSettings:
 
     @property
     def pseudo_follows_cases(self) -> bool:
-        """Whether pseudo traces depend on reported cases.
-
-        In mode ``local`` only with a region model, for which cases leave anyway:
-        the guarantee for test results would not hold for sums without noise.
-        """
+        """Whether pseudo traces depend on cases: in mode ``local`` none may leave."""
         if not (self.uses_pseudo_traces and self.pseudo.reads_cases):
             return False
         return self.privacy.reveals_validation or self.uses_region_model

@@ -13,23 +13,20 @@ person, so a resumed training ends with the same bits.
 """
 
 import contextlib
-import hashlib
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.epidemic.cases import COUNTS, tally_cases
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation import checkpoints, preparing
@@ -43,14 +40,8 @@ from epifalcon.federation.early_stopping import (
 )
 from epifalcon.federation.engine import RoundReport, VectorisedEngine, train
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.preparing import (
-    Division,
-    Household,
-    Selection,
-    StateScaling,
-    Surrounding,
-)
 from epifalcon.federation.settings import PredictionSettings
+from epifalcon.federation.sites.files import digest
 from epifalcon.federation.view import ServerView
 from epifalcon.machine import pages_reused
 from epifalcon.mobility.markov import MobilityModel, tally_mobility
@@ -63,12 +54,12 @@ from epifalcon.privacy.events import GaussianRelease
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.privacy.pseudo_traces import PseudoSettings, PseudoTraces
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import as_plain, fingerprint
+from epifalcon.settings import as_plain
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Plain, Probabilities
 
-FEATURES, REGION = "features", "region"
-"""Folder of the region states, and of the region model inside it."""
+REGION = "region"
+"""Folder of the region model, inside that of the region states."""
 MODEL, WEIGHTS = "model", "model.safetensors"
 PREDICTION = "prediction"
 LEDGER = "ledger.jsonl"
@@ -76,8 +67,8 @@ RATES = "rates"
 """Unfinished trainings with several learning rates, one folder each."""
 _HEAD = "ledger_head"
 _NO_LEDGER = "put the file back as it was, or begin the run again with --overwrite"
+_NEEDS_TRUTH = "needs a simulated outbreak: of these people only tests are known"
 _PROBABILITY, _HELD = "probability", "held"
-_TESTS = ("person", "positive", "slot")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,36 +82,32 @@ class Task:
     seed: int
     all_cases: Floats | None = None
     """(regions, days) of everybody; only for ``macro_cases="all"``."""
-    test_people: Selection | None = None
+    test_people: preparing.Selection | None = None
     """Of untested people; only for ``stopping.selected_on="test"``."""
 
     def __post_init__(self) -> None:
         _ = self.home
 
     @property
-    def home(self) -> Household:
+    def home(self) -> preparing.Household:
         """Everybody as one site."""
-        return Household(self.traces, self.known)
+        return preparing.Household(self.traces, self.known)
 
     @property
-    def division(self) -> Division:
+    def division(self) -> preparing.Division:
         """Validation people and folds, by seed and person."""
         return preparing.divide(self.home, self.settings, self.seed)
 
     @property
     def origin(self) -> store.Origin:
         """The settings and a fingerprint of the data, for stored records."""
-        arrays: dict[str, NDArray[Any]] = {
-            "by_slot": self.traces.by_slot,
-            **{name: getattr(self.known, name) for name in _TESTS},
-            **self.traces.regions.pack(),
-        }
+        arrays = {**self.home.arrays, **self.traces.regions.pack()}
         if self.all_cases is not None:
             arrays["all_cases"] = self.all_cases
         if self.test_people is not None:
             arrays["test_people"] = self.test_people.infected
-        data = {"clock": as_plain(self.traces.clock), "arrays": _digest(arrays)}
-        settings = {**as_plain(self.settings), "data_sha256": fingerprint(data)}
+        data = digest(as_plain(self.traces.clock), arrays=arrays)
+        settings = {**as_plain(self.settings), "data_sha256": data}
         return store.Origin.now(settings, self.seed)
 
 
@@ -172,45 +159,14 @@ class Prediction:
     def load(cls, folder: Path) -> "Prediction":
         """Read what ``save`` wrote."""
         stored = store.read(folder, PREDICTION)
-        values = dict(stored.meta)
-        try:
-            looks = tuple(Look.of(one) for one in values.pop("looks"))
-            probability = np.array(stored.arrays[_PROBABILITY])
-            for name in ("validation_auc", "validation_log_loss"):
-                values[name] = math.nan if values[name] is None else values[name]
-            return cls(probability=probability, looks=looks, **values)
-        except (KeyError, TypeError) as error:
-            raise CorruptFileError(f"{folder}: the record is odd: {error}") from None
+        values = {field.name: stored.meta[field.name] for field in fields(cls)[1:]}
+        values["looks"] = tuple(Look.of(one) for one in values["looks"])
+        for name in ("validation_auc", "validation_log_loss"):
+            values[name] = math.nan if values[name] is None else values[name]
+        return cls(np.array(stored.arrays[_PROBABILITY]), **values)
 
 
-@dataclass(frozen=True, eq=False)
-class RegionFeatures:
-    """Region states, their scaling, and how forecasts were evaluated."""
-
-    states: NDArray[np.float32]
-    """(1 + folds, regions, days, width)."""
-    scaling: StateScaling
-    forecast: dict[str, Any]
-    model: DcrnnRegionModel | None = None
-    """For people who come later; not read back by ``load``."""
-
-    def save(self, folder: Path, origin: store.Origin) -> None:
-        """Write the record into ``folder``; ``load`` reads it back."""
-        arrays: dict[str, NDArray[Any]] = {"states": self.states, **vars(self.scaling)}
-        meta = {"forecast": self.forecast}
-        store.write(folder, FEATURES, arrays, meta=meta, origin=origin)
-
-    @classmethod
-    def load(cls, folder: Path) -> "RegionFeatures":
-        """Read what ``save`` wrote."""
-        stored = store.read(folder, FEATURES)
-        states, centre, factor = (
-            np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
-        )
-        return cls(states, StateScaling(centre, factor), stored.meta["forecast"])
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Output:
     """Where a training stores its files, and who is informed."""
 
@@ -246,20 +202,9 @@ def fit(
 ) -> Prediction:
     """Train on the known tests and score everybody.
 
-    Equal tasks give equal bits on one machine, stopped and resumed or not. With
-    privacy, the scores of the best round are those that people hold from it; nothing
-    more is released.
-
-    Parameters
-    ----------
-    folder
-        Stores everything that a resumed training needs; None stores nothing.
-    checkpoint_seconds
-        Minimum time between two checkpoints; 0 writes one after every round.
-    watch
-        Called with every look at the validation people.
-    recorder
-        Records what a curious server sees of a sample of people.
+    Equal tasks give equal bits on one machine, stopped and resumed or not. ``folder``
+    stores what a resumed training needs, at most every ``checkpoint_seconds``;
+    ``watch`` gets every look; ``recorder`` records what a server sees.
     """
     origin = task.origin
     if folder is not None and (folder / PREDICTION).is_dir():
@@ -272,13 +217,7 @@ def fit(
         task.home, task.division, task.settings, around, rng, progress
     )
     forecast = None if region is None else region.forecast
-    output = _Output(
-        folder=folder,
-        checkpoint_seconds=checkpoint_seconds,
-        watch=watch,
-        progress=progress,
-        recorder=recorder,
-    )
+    output = _Output(folder, checkpoint_seconds, watch, progress, recorder)
     rates, tried = task.settings.learning_rates, []
     for attempt, rate in enumerate(rates):
         one = replace(task, settings=task.settings.with_learning_rate(rate))
@@ -303,45 +242,23 @@ def fit(
 def _fit_rate(
     task: Task,
     cohort: Cohort,
-    forecast: dict[str, Any] | None,
+    forecast: Plain | None,
     output: _Output,
     origin: store.Origin,
     attempt: int = 0,
 ) -> Prediction:
     """Train with one learning rate; each ``attempt`` draws its own weights."""
-    settings, folder, recorder = task.settings, output.folder, output.recorder
+    folder, recorder = output.folder, output.recorder
     if folder is not None and (folder / PREDICTION).is_dir():
         return _finished(task, folder, origin)
-    resumed = None if folder is None else checkpoints.newest(folder, origin)
-    seed = task.seed
-    if attempt:
-        seed = Streams(seed).seed_for(f"falcon training {attempt}")
-    plan = PrivacyPlan.for_run(settings, task.traces.clock)
-    ledger = Ledger(plan.budget)
-    if folder is not None:
-        with _advice(_NO_LEDGER, folder / LEDGER):
-            ledger = checkpoints.ledger_of(folder / LEDGER, plan.budget, resumed)
-    chosen_by = selection(task)
-    if resumed is None:
-        validation = settings.stopping.selected_on == "validation"
-        ledger.record(
-            *preparing.unprotected_receipts(plan, settings, validation=validation)
-        )
-    view = None
-    if recorder is not None:
-        view = recorder.start(cohort, settings.model, plan, seed, resumed)
-    engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, view)
-    training = _Training(engine, chosen_by, settings)
-    if resumed is not None:
-        engine.restore(resumed.engine)
-        training.restore(resumed)
-    _train(training, output, origin)
-    found = training.prediction(forecast, perf_counter() - output.start)
+    training = _Training(task, cohort, output, origin, attempt)
+    training.run()
+    found = training.prediction(forecast)
     if folder is None:
         return found
     if recorder is not None:
         recorder.save(folder, origin)
-    meta = {"round": found.best_round, _HEAD: ledger.head}
+    meta = {"round": found.best_round, _HEAD: training.engine.ledger.head}
     with store.new_directory(folder / MODEL, overwrite=True) as scratch:
         write_tensors(scratch / WEIGHTS, training.weights)
         store.write_manifest(scratch, MODEL, meta=meta, origin=origin)
@@ -352,24 +269,73 @@ def _fit_rate(
 
 
 class _Training:
-    """A training and its best look so far."""
+    """A training, resumed if there is a checkpoint, and its best look so far."""
 
     def __init__(
         self,
-        engine: VectorisedEngine,
-        chosen_by: Selection,
-        settings: PredictionSettings,
+        task: Task,
+        cohort: Cohort,
+        output: _Output,
+        origin: store.Origin,
+        attempt: int,
     ) -> None:
-        self.engine = engine
+        settings, folder, seed = task.settings, output.folder, task.seed
+        self._output, self._origin = output, origin
+        self._chosen_by = selection(task)
         self.stopping = EarlyStopping(settings.stopping, settings.privacy)
         self.weights: dict[str, Tensor] = {}
         """Of the best look: the model and what people held, without Adam's moments."""
-        self._chosen_by, self._probability = chosen_by, np.zeros(0)
-        self._memory = settings.stopping.score_memory if engine.plan.is_private else 0
+        self._probability = np.zeros(0)
         self._held: Floats | None = None
         self._seconds_before, self._training_seconds = 0.0, 0.0
+        if attempt:
+            seed = Streams(seed).seed_for(f"falcon training {attempt}")
+        plan = PrivacyPlan.for_run(settings, task.traces.clock)
+        self._memory = settings.stopping.score_memory if plan.is_private else 0
+        ledger, resumed, view = Ledger(plan.budget), None, None
+        if folder is not None:
+            resumed = checkpoints.newest(folder, origin)
+            with _advice(_NO_LEDGER, folder / LEDGER):
+                ledger = checkpoints.ledger_of(folder / LEDGER, plan.budget, resumed)
+        if resumed is None:
+            validation = settings.stopping.selected_on == "validation"
+            ledger.record(
+                *preparing.unprotected_receipts(plan, settings, validation=validation)
+            )
+        if output.recorder is not None:
+            view = output.recorder.start(cohort, settings.model, plan, seed, resumed)
+        self.engine = VectorisedEngine(cohort, settings.model, plan, seed, ledger, view)
+        if resumed is not None:
+            self._restore(resumed)
 
-    def after_round(self, report: RoundReport) -> Look | None:
+    def run(self) -> None:
+        """Run the remaining rounds, with checkpoints in the folder."""
+        engine, output, folder = self.engine, self._output, self._output.folder
+        due = perf_counter() + output.checkpoint_seconds
+        text = ""
+
+        def watch(report: RoundReport) -> bool:
+            nonlocal due, text
+            reuse_pages()
+            look = self._after_round(report)
+            if look is not None:
+                text = look.told
+                if output.watch is not None:
+                    output.watch(look)
+            output.progress("rounds", engine.round, engine.settings.rounds, text)
+            now = perf_counter()
+            if folder is not None and now >= due and not self.stopping.ended:
+                checkpoints.save(folder, self._checkpoint(), self._origin)
+                # Saving takes a twentieth of the time at most, however large the city.
+                pause, took = output.checkpoint_seconds, perf_counter() - now
+                due = perf_counter() + (max(pause, 19 * took) if pause else 0)
+            return self.stopping.ended
+
+        if not self.stopping.ended:
+            with pages_reused() as reuse_pages:
+                train(engine, watch=watch)
+
+    def _after_round(self, report: RoundReport) -> Look | None:
         """Update what people hold; look at the validation people if it is time."""
         engine, chosen_by = self.engine, self._chosen_by
         self._training_seconds += report.seconds
@@ -383,18 +349,12 @@ class _Training:
         look = Look.at(engine.round, report.loss, risks, infected, self._epsilon())
         if self.stopping.take(look):
             self._probability = scores
-            self.weights = {
-                name: one.clone()
-                for name, one in engine.state().tensors.items()
-                if _is_weight(name)
-            }
+            tensors = engine.state().tensors
+            self.weights = {n: one.clone() for n, one in _weights(tensors).items()}
         return look
 
     def _epsilon(self) -> float:
-        """Return the epsilon of a person after the rounds done.
-
-        The ledger of a resumed training may hold later rounds already.
-        """
+        """Return the epsilon of a person after the rounds done."""
         engine = self.engine
         if not engine.plan.is_private:
             return math.inf
@@ -406,29 +366,35 @@ class _Training:
         )
         return epsilon_of(math.sqrt(squared_mu), engine.ledger.budget.delta)
 
-    def checkpoint(self, seconds: float) -> Checkpoint:
-        """Return everything needed to continue after ``seconds`` of work."""
+    @property
+    def _seconds(self) -> float:
+        return self._seconds_before + perf_counter() - self._output.start
+
+    def _checkpoint(self) -> Checkpoint:
+        """Return everything needed to continue."""
         remembered = {
             **self.stopping.as_plain(),
-            "seconds": self._seconds_before + seconds,
+            "seconds": self._seconds,
             "training_seconds": self._training_seconds,
         }
         tensors = {**self.weights, _PROBABILITY: torch.from_numpy(self._probability)}
         if self._held is not None:
             tensors[_HELD] = torch.from_numpy(self._held)
-        return Checkpoint(self.engine.state(), tensors, remembered)
+        made = Checkpoint(self.engine.state(), tensors, remembered)
+        recorder = self._output.recorder
+        return made if recorder is None else recorder.checkpoint(made)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from ``checkpoint``."""
+    def _restore(self, checkpoint: Checkpoint) -> None:
         remembered, tensors = checkpoint.remembered, checkpoint.tensors
+        self.engine.restore(checkpoint.engine)
         self.stopping.restore(remembered)
         self._seconds_before = remembered["seconds"]
         self._training_seconds = remembered["training_seconds"]
-        self.weights = {name: one for name, one in tensors.items() if _is_weight(name)}
+        self.weights = _weights(tensors)
         self._probability = tensors[_PROBABILITY].numpy()
         self._held = tensors[_HELD].numpy() if _HELD in tensors else None
 
-    def prediction(self, forecast: Plain | None, seconds: float) -> Prediction:
+    def prediction(self, forecast: Plain | None) -> Prediction:
         """Return the scores of the best look."""
         engine, best = self.engine, self.stopping.best
         if best is None:
@@ -442,44 +408,15 @@ class _Training:
             looks=tuple(self.stopping.looks),
             spent=spent_figures(engine.plan.mode, engine.ledger),
             forecast=None if forecast is None else dict(forecast),
-            seconds=self._seconds_before + seconds,
+            seconds=self._seconds,
             seconds_per_round=self._training_seconds / max(engine.round, 1),
         )
 
 
-def _is_weight(name: str) -> bool:
-    return name.startswith("parameter/") or name in ("home/rows", "home/received")
-
-
-def _train(training: _Training, output: _Output, origin: store.Origin) -> None:
-    """Run the remaining rounds, with checkpoints in the folder."""
-    engine, stopping, folder = training.engine, training.stopping, output.folder
-    due = perf_counter() + output.checkpoint_seconds
-    text = ""
-
-    def watch(report: RoundReport) -> bool:
-        nonlocal due, text
-        reuse_pages()
-        look = training.after_round(report)
-        if look is not None:
-            text = look.told
-            if output.watch is not None:
-                output.watch(look)
-        output.progress("rounds", engine.round, engine.settings.rounds, text)
-        now = perf_counter()
-        if folder is not None and now >= due and not stopping.ended:
-            made = training.checkpoint(now - output.start)
-            if output.recorder is not None:
-                made = output.recorder.checkpoint(made)
-            checkpoints.save(folder, made, origin)
-            # Saving takes a twentieth of the time at most, however large the city.
-            pause, took = output.checkpoint_seconds, perf_counter() - now
-            due = perf_counter() + (max(pause, 19 * took) if pause else 0)
-        return stopping.ended
-
-    if not stopping.ended:
-        with pages_reused() as reuse_pages:
-            train(engine, watch=watch)
+def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters and what people hold."""
+    names = ("parameter/", "home/rows", "home/received")
+    return {name: one for name, one in tensors.items() if name.startswith(names)}
 
 
 def require_possible(task: Task) -> None:
@@ -510,74 +447,68 @@ def require_possible(task: Task) -> None:
     if settings.uses_region_model:
         settings.region.training.first_validation_day(clock.days)
     if settings.macro_cases == "all" and task.all_cases is None:
-        raise SettingsError(
-            "region.macro_cases='all' needs a simulated outbreak: of these people "
-            "only the tests are known"
-        )
+        raise SettingsError(f"region.macro_cases='all' {_NEEDS_TRUTH}")
     PrivacyPlan.for_run(settings, clock)
 
 
-def selection(task: Task) -> Selection:
+def selection(task: Task) -> preparing.Selection:
     """Return the people whose results choose the round."""
     if task.settings.stopping.selected_on == "validation":
         held_back = task.division.held_back
-        return Selection(held_back, task.known.status[held_back] == 1)
+        return preparing.Selection(held_back, task.known.status[held_back] == 1)
     if task.test_people is None or not len(task.test_people.people):
-        raise SettingsError(
-            "stopping.selected_on='test' needs a simulated outbreak: of these people "
-            "only the tests are known"
-        )
+        raise SettingsError(f"stopping.selected_on='test' {_NEEDS_TRUTH}")
     return task.test_people
 
 
 def _region_features(
     task: Task, folder: Path | None, origin: store.Origin, progress: Progress
-) -> RegionFeatures | None:
+) -> preparing.RegionFeatures | None:
     """Read the region features from the folder, or make and store them."""
     if not task.settings.uses_region_model:
         return None
     if folder is None:
         return _fit_region_features(task, progress)
-    place = folder / FEATURES
+    place = folder / preparing.FEATURES
     if not place.is_dir():
         made = _fit_region_features(task, progress)
         with store.new_directory(place) as scratch:
-            if made.model is not None:
+            if isinstance(made.model, DcrnnRegionModel):
                 regions = task.traces.regions
                 made.model.save(scratch / REGION, regions, origin)
             made.save(scratch, origin)
     with _advice(f"delete {place} to make it again"):
         checkpoints.require_same(place, origin)
-        return RegionFeatures.load(place)
+        return preparing.RegionFeatures.load(place)
 
 
-def _fit_region_features(task: Task, progress: Progress) -> RegionFeatures:
+def _fit_region_features(task: Task, progress: Progress) -> preparing.RegionFeatures:
     settings, home, division = task.settings, task.home, task.division
-    tally = preparing.count_tally(home, division, settings, progress)
+    public = preparing.public_names(settings)
+    names = [one for one in preparing.tally_names(settings) if one not in public]
+    tally = preparing.count_tally(home, division, settings, progress, names)
     cases = task.all_cases if settings.macro_cases == "all" else None
     fitted = preparing.fit_region_states(
         tally, task.traces.clock, settings, task.seed, progress, cases
     )
     incidence = preparing.hypergraph(task.traces, settings)
     raw = preparing.raw_state(home, division, incidence, fitted.states)
-    scaling = StateScaling.of(preparing.StateMoments.of(raw), settings)
-    model = fitted.model if isinstance(fitted.model, DcrnnRegionModel) else None
-    return RegionFeatures(fitted.states, scaling, fitted.forecast, model)
+    moments = preparing.StateMoments.of(raw)
+    return replace(fitted, scaling=preparing.StateScaling.of(moments, settings))
 
 
 def surrounding(
-    task: Task, region: RegionFeatures | None, progress: Progress = silent
-) -> Surrounding:
+    task: Task, region: preparing.RegionFeatures | None, progress: Progress = silent
+) -> preparing.Surrounding:
     """Return what devices share: mobility model, cases and region states."""
-    settings = task.settings
-    mobility = cases = None
-    if settings.uses_pseudo_traces:
-        mobility = public_mobility(task.traces, settings.pseudo, task.seed, progress)
-    if settings.pseudo_follows_cases:
-        cases = tally_cases(task.division.training, task.traces, COUNTS).cases
+    names = preparing.public_names(task.settings)
+    tally = preparing.count_tally(
+        task.home, task.division, task.settings, progress, names
+    )
+    around = preparing.Surrounding.of(tally, task.traces.regions)
     if region is None:
-        return Surrounding(mobility, cases)
-    return Surrounding(mobility, cases, region.states, region.scaling)
+        return around
+    return replace(around, states=region.states, scaling=region.scaling)
 
 
 def pseudo_traces_of(task: Task, progress: Progress = silent) -> PseudoTraces:
@@ -590,21 +521,14 @@ def pseudo_traces_of(task: Task, progress: Progress = silent) -> PseudoTraces:
 def public_mobility(
     traces: Traces, pseudo: PseudoSettings, seed: int, progress: Progress = silent
 ) -> MobilityModel:
-    """Fit the public mobility model of a run on its sampled group of people.
-
-    Devices draw pseudo traces from it, and attackers have it too: equal arguments
-    give the same group.
-    """
+    """Fit the public mobility model of a run, which attackers have too."""
     people = np.arange(traces.people)
     group = preparing.mobility_group(people, pseudo.people_share, seed)
     return tally_mobility(traces, group, progress).model(traces.regions)
 
 
 def _finished(task: Task, folder: Path, origin: store.Origin) -> Prediction:
-    """Return what a finished training left in ``folder``, if it is this one.
-
-    What was spent is what the ledger holds now, scorings of new people included.
-    """
+    """Return what a finished training left, with what its ledger holds now."""
     place = folder / PREDICTION
     checkpoints.require_same(place, origin, exact=False)
     found, ledger = Prediction.load(place), finished_ledger(folder)
@@ -635,12 +559,3 @@ def _advice(way: str, path: Path | None = None) -> Iterator[None]:
     except CorruptFileError as error:
         where = "" if path is None else f"{path}: "
         raise CorruptFileError(f"{where}{error}; {way}") from None
-
-
-def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of arrays by name."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

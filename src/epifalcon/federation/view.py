@@ -2,30 +2,28 @@
 
 ``ServerView`` is the interface of a recorder; ``Sampling`` shows it the messages
 that would reach the server if each sampled person were a cohort of its own, made by
-the functions of ``client``. Training does not change. The engine draws noise for
+``client.Client``. Training does not change. The engine draws noise for
 sums only, so the noise shown has the same distribution as, but is not the same draw
 as, the noise in training.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.checks import same_length
-from epifalcon.federation import client
-from epifalcon.federation.client import Cohort
+from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.messages import (
     Broadcast,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
 )
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
 from epifalcon.models.micro import Exchange, LinearUse, Parameters
-from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.streams import Streams
 from epifalcon.types import Floats
 
@@ -65,17 +63,15 @@ class ServerView(Protocol):
 class Sampling:
     """Shows a view the messages of its sample of the people of ``cohort``."""
 
-    def __init__(
-        self, cohort: Cohort, view: ServerView, plan: PrivacyPlan, seeds: RunSeeds
-    ) -> None:
-        self._cohort, self._view = cohort, view
-        self._plan, self._seeds = plan, seeds
-        place = np.flatnonzero(np.isin(cohort.people, view.sample))
-        few = cohort.restrict(place.astype(np.int32))
+    def __init__(self, whole: Client, view: ServerView) -> None:
+        self._whole, self._view = whole, view
+        place = np.flatnonzero(np.isin(whole.cohort.people, view.sample))
+        few = whole.cohort.restrict(place.astype(np.int32))
         self._devices = {
-            int(at): few.restrict([number]) for number, at in enumerate(place)
+            int(at): replace(whole, cohort=few.restrict([number]))
+            for number, at in enumerate(place)
         }
-        """Each sampled person as a cohort of one, by position in ``cohort``."""
+        """Each sampled person as a client, by position in the cohort."""
 
     def broadcast(self, number: int, parameters: Parameters) -> None:
         """Show the parameters with which a round begins."""
@@ -84,52 +80,45 @@ class Sampling:
     def uploads(self, exchange: Exchange, number: int, kind: str) -> None:
         """Show each person's uploads of an exchange in a pass of ``kind``."""
         channel = f"{kind}/{exchange.layer}"
-        key = NoiseKey(self._seeds.noise, self._plan.terms(channel, number))
         for place, one in self._devices.items():
-            rows = exchange.rows[place : place + 1]
-            own = Exchange(exchange.kind, exchange.layer, rows)
-            upload = client.location_upload(one, own, self._plan, key, each_upload=True)
-            self._view.saw(int(one.people[0]), upload)
+            own = replace(exchange, rows=exchange.rows[place : place + 1])
+            upload = one.location_upload(own, channel, number, each_upload=True)
+            self._view.saw(int(one.cohort.people[0]), upload)
 
     def gradients(self, uses: tuple[LinearUse, ...], number: int) -> None:
         """Show each person's gradient; whether it has a loss stays private."""
         for place, one in self._devices.items():
             row = slice(place, place + 1)
             own = [
-                LinearUse(use.weight, use.bias, use.inputs[row], use.outputs[row])
+                replace(use, inputs=use.inputs[row], outputs=use.outputs[row])
                 for use in uses
             ]
-            upload = client.gradient_upload(
-                one, own, 0.0, self._plan, self._seeds, number
-            )
-            self._view.saw(int(one.people[0]), upload)
+            upload = one.gradient_upload(own, 0.0, number)
+            self._view.saw(int(one.cohort.people[0]), upload)
 
     def crowd(self) -> None:
         """Show how many people are, and claim to be, where the sample claims to be.
 
-        Counts carry the noise that the sum of everybody's presence uploads would
-        have. Single presence uploads are shown only if they carry noise: without it
-        a device would reveal which of its claims are true, so counts are assumed to
-        leave in totals.
+        Single presence uploads are shown only if they carry noise: without it a device
+        would reveal which claims are true, so counts are assumed to leave in totals.
         """
-        plan, cohort = self._plan, self._cohort
+        plan, cohort = self._whole.plan, self._whole.cohort
         listed = [
             inc.edge_key
             for one in self._devices.values()
-            for inc in _claimed(one, plan)
+            for inc in _claimed(one.cohort, plan)
         ]
         keys = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
         claims = _claims_at(keys, _claimed(cohort, plan))
         counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
         if plan.presence is not None:
-            rng = Streams(self._seeds.noise).numpy("counts seen")
+            rng = Streams(self._whole.seeds.noise).numpy("counts seen")
             sigma = plan.presence.sigma * np.sqrt(claims)
             counts += sigma * rng.standard_normal(len(keys))
         self._view.saw(SERVER, Crowd(keys, counts, claims))
         if plan.presence is not None:
             for one in self._devices.values():
-                upload = client.announce(one, plan, self._seeds)
-                self._view.saw(int(one.people[0]), upload)
+                self._view.saw(int(one.cohort.people[0]), one.announce())
 
 
 def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:

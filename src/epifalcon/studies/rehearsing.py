@@ -23,7 +23,7 @@ from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import simulation
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.federation.field.site import FieldOrder
+from epifalcon.federation.field.sites import FieldOrder
 from epifalcon.federation.nvflare import jobs
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
@@ -31,9 +31,14 @@ from epifalcon.federation.preparing import Household, split
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.server_run import PROGRESS, SCORES, SUMMARY, Conduct
+from epifalcon.federation.sites.server_run import (
+    PROGRESS,
+    SCORES,
+    SUMMARY,
+    Conduct,
+    InMemoryTransport,
+)
 from epifalcon.federation.sites.session import Order
-from epifalcon.federation.sites.switchboard import InMemoryTransport
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import read_tensors

@@ -16,10 +16,10 @@ from epifalcon.evaluation.attacks.upload_recorder import (
     posterior,
     shown_chances,
 )
-from epifalcon.federation.client import masked_status
+from epifalcon.federation.client import Client
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import Broadcast
-from epifalcon.federation.plan import Draw, RunSeeds
+from epifalcon.federation.plan import RunSeeds
 from epifalcon.models.micro import kept
 from epifalcon.privacy.clipping import clip_rows
 from tests.evaluation.attacks.curious import (
@@ -141,8 +141,8 @@ def test_they_are_what_devices_send(mode):
             if isinstance(one, Broadcast) and one.round == number
         )
         known = KnownRows.of(sent.parameters, terms)
-        draw = Draw(RunSeeds(5).mask, number)
-        shown, _ = masked_status(whole, settings, draw)
+        client = Client(whole, settings, plan, RunSeeds(5))
+        shown, _ = client.masked_status(number)
         for upload in view.uploads("upload/0", number):
             if len(upload.keys):
                 row = known.row[shown[upload.person[0]]]

@@ -9,12 +9,12 @@ import torch
 
 from epifalcon.evaluation.audit.canaries import cohort_of
 from epifalcon.evaluation.audit.neighbours import OtherPromises, enters, test_mu
-from epifalcon.federation import client
+from epifalcon.federation.client import Client, all_uses
 from epifalcon.federation.engine import advance
 from epifalcon.federation.messages import Closing
-from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import PrivacySettings
-from epifalcon.models.micro import initial_parameters, scoring_pass, training_pass
+from epifalcon.models.micro import initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import epsilon_of, mu_for
 from epifalcon.privacy.events import Releases
@@ -37,8 +37,9 @@ def sent(status, model, plan, rounds):
     place = cohort_of(np.zeros((3, 1), np.int32))
     cohort = replace(place, status=np.array([status], np.int8))
     parameters = initial_parameters(model, 0, np.random.default_rng(1))
-    home = client.first_home(cohort, model, seeds)
-    around = client.settle(cohort.incidence, np.full(3, 2.0), model)
+    quiet = replace(plan, gradient=replace(plan.gradient, sigma=0.0))
+    client = Client(cohort, model, quiet, seeds)
+    home, around = client.first_home(), client.settle(np.full(3, 2.0))
     rng = np.random.default_rng(2)
 
     def carried(work, number, kind=None):
@@ -51,24 +52,15 @@ def sent(status, model, plan, rounds):
         return result
 
     for number in range(rounds):
-        inputs, entry = client.training_inputs(
-            cohort, home, around, parameters, model, seeds, number
-        )
-        result = carried(training_pass(parameters, inputs, plan.way), number)
-        uses = client.all_uses(result, entry)
-        quiet = replace(plan, gradient=replace(plan.gradient, sigma=0.0))
-        upload = client.gradient_upload(cohort, uses, 1.0, quiet, seeds, number)
+        work, entry = client.training(home, around, parameters, number)
+        result = carried(work, number)
+        upload = client.gradient_upload(all_uses(result, entry), 1.0, number)
         parts = [one.flatten() for one in upload.gradients.values()]
         everything["gradient", number] = torch.cat(parts)
-        closing = Closing(number, 1.0)
-        exchanged = plan.way.exchanged
-        home = client.close_round(
-            cohort, home, result, closing, model, seeds, exchanged
-        )
-        drawn, _ = client.masked_status(cohort, model, Draw(seeds.mask, number))
+        home = client.close_round(home, result, Closing(number, 1.0))
+        drawn, _ = client.masked_status(number)
         shown[number] = drawn[0] == status
-    inputs = client.scoring_inputs(cohort, home, around, model, parameters)
-    carried(scoring_pass(parameters, inputs, plan.way), rounds, "scoring")
+    carried(client.scoring(home, around, parameters), rounds, "scoring")
     return everything, shown
 
 

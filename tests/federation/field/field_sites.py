@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.federation.field.coordinating import FieldSitesRun
 from epifalcon.federation.field.course import Course, Gathered
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.settings import (
@@ -13,12 +12,13 @@ from epifalcon.federation.field.settings import (
     FieldTask,
     FieldWishes,
 )
-from epifalcon.federation.field.site import FieldOrder, FieldSiteRun
+from epifalcon.federation.field.sites import FieldOrder, FieldSiteRun, FieldSitesRun
 from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
 from epifalcon.federation.sites.server_run import Conduct
+from tests.federation.local_sites import Loopback
 from tests.federation.sites.test_coordinating import store_site
 from tests.methods.test_hbp import town_scene
 from tests.studies import town
@@ -54,10 +54,11 @@ def gathered(task, homes):
     return people.risk, found
 
 
-class Sites:
+class Sites(Loopback):
     """Sites of the town with folders; may be lost, tampered with and restarted."""
 
     def __init__(self, folder, count=3, policy=""):
+        super().__init__()
         self.folder = folder
         self.homes = split(town.traces(), town.known(), count)
         self.names = [f"site-{number}" for number in range(count)]
@@ -65,37 +66,17 @@ class Sites:
             store_site(folder / name, home)
             path = folder / name / SITE_FILE
             path.write_text(path.read_text() + policy)
-        self.running = {}
         self.start()
 
     def start(self):
         """New processes: nothing is remembered that is not on disk."""
+        self.reset()
         for one in self.running.values():
             one.close()
         self.running = {
             name: FieldSiteRun(SiteFiles(self.folder / name), "one", name)
             for name in self.names
         }
-        self.asked, self.away = 0, {}
-        self.tamper = lambda _site, _asked, answer: answer
-        self.calls, self.answers = [], []
-
-    @property
-    def sites(self):
-        return tuple(self.names)
-
-    def ask(self, calls, seconds):
-        answers, failures = {}, {}
-        for site, call in calls.items():
-            if self.asked in self.away.get(site, ()):
-                failures[site] = f"no answer within {seconds:g} s"
-                continue
-            self.calls.append((site, call))
-            answer = self.running[site].answer(call)
-            answers[site] = self.tamper(site, self.asked, answer)
-            self.answers.append((site, answers[site]))
-        self.asked += 1
-        return answers, failures
 
     def run(self, order, scores=True):
         place = self.folder / "server" / "one"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from epifalcon.errors import DataError, TooFewSitesError
-from epifalcon.federation.field.coordinating import FIELD
 from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.field.sites import FIELD
 from epifalcon.federation.messages import Heading, Packet, pack, unpack
 from epifalcon.federation.sites.files import PROMISES, REPLAYED, SITE_FILE
 from epifalcon.federation.sites.server_run import SUMMARY
@@ -130,6 +130,7 @@ POLICIES = {
     "delta": ("delta = 1e-9\n", TASKS["local"]),
     "relation": ('relation = "replace"\n', TASKS["sums"]),
     "region_model": ('region_model = ["paper"]\n', TASKS["off"]),
+    "least_in_fold": ("", TASKS["off"]),
 }
 
 
@@ -137,6 +138,7 @@ POLICIES = {
 def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
     line, task = POLICIES[key]
     sites = Sites(tmp_path, policy=line)
+    replace_in_policies(sites, "fold = 0", "fold = 10")
     with pytest.raises(TooFewSitesError, match=f"policy.{key}"):
         sites.run(order_of(task)).go()
     assert not (tmp_path / "site-0" / "runs" / "one" / LEDGER).exists()
@@ -147,13 +149,6 @@ def replace_in_policies(sites, before, after):
     for name in sites.names:
         path = sites.folder / name / SITE_FILE
         path.write_text(path.read_text().replace(before, after))
-
-
-def test_too_few_people_behind_a_sum_are_refused(tmp_path):
-    sites = Sites(tmp_path)
-    replace_in_policies(sites, "fold = 0", "fold = 10")
-    with pytest.raises(TooFewSitesError, match=r"policy\.least_in_fold"):
-        sites.run(order_of(TASKS["off"])).go()
 
 
 @each_promise
@@ -182,23 +177,17 @@ def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
     assert set(judged) == {0}
 
 
-def test_risks_leave_only_where_the_policy_gives_them(tmp_path):
-    sites = Sites(tmp_path)
-    replace_in_policies(sites, "give_scores = true\n", "")
-    with pytest.raises(TooFewSitesError, match=r"policy\.give_scores"):
-        sites.run(order_of(TASKS["off"])).go()
-    sites.start()
-    run = sites.run(order_of(TASKS["off"]), scores=False)
-    run.go()
-    assert run.scores == {}
-
-
 def changed(tensors=None, **told):
     def made(parcel):
         news = {**parcel.tensors}
         for name, change in (tensors or {}).items():
             news[name] = change(news[name].clone())
-        return pack(Packet(parcel.heading, news, {**parcel.values, **told}))
+        given = parcel.values
+        values = {
+            **given,
+            **{n: f(given) if callable(f) else f for n, f in told.items()},
+        }
+        return pack(Packet(parcel.heading, news, values))
 
     return made
 
@@ -259,6 +248,10 @@ def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
     assert "no noise of the plan" in summary["sites"]["troubles"][0]["why"]
 
 
+def in_run(**news):
+    return changed(run=lambda values: {**values["run"], **news})
+
+
 BAD_CALLS = {
     "more evidence than agreed": changed(bound=64.0),
     "nan": changed({"evidence_step": first_as(torch.nan)}),
@@ -266,10 +259,10 @@ BAD_CALLS = {
     "less than nobody": changed({"edges": lambda one: one - 5}),
     "other slots": changed({"evidence_step": lambda one: one[:-1]}),
     "a step above 1": changed({"evidence_step": lambda one: one + 2}),
-    "no folds": changed(without=0),
-    "an unknown law": changed(law="two"),
-    "a run that was not begun": changed(without=[], start="last", purpose="final"),
-    "an unknown fold": changed(without=[99]),
+    "no folds": in_run(without=0),
+    "an unknown law": in_run(law="two"),
+    "a run that was not begun": in_run(without=[], start="last", purpose="final"),
+    "an unknown fold": in_run(without=[99]),
     "a tally": changed(tally=True),
     "the susceptible": changed(susceptible=True),
     "another step": changed(step=0),

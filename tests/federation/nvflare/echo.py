@@ -1,7 +1,6 @@
 """Ends of a job that only pass bytes, to test the plumbing by itself."""
 
 import json
-import os
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ CLASSES = (f"{ECHO}.EchoSite", f"{ECHO}.ScriptedCoordinator")
 
 
 class EchoSite(SiteEnd):
-    """Does what the call says: echo, size, sleep, fail, or give its process."""
+    """Does what the call says: echo, size, sleep or fail."""
 
     def __init__(self) -> None:
         super().__init__("echo")
@@ -30,8 +29,6 @@ class EchoSite(SiteEnd):
             return b"slept"
         if word == b"fail":
             raise ValueError(SECRET)
-        if word == b"process":
-            return json.dumps([os.getpid(), self.name, str(self.folder)]).encode()
         return self.name.encode() + b":" + rest
 
 

@@ -22,8 +22,7 @@ from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reaso
 from epifalcon.federation.preparing import split
 from epifalcon.federation.settings import SiteRules
 from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.server_run import SUMMARY, Conduct
-from epifalcon.federation.sites.switchboard import InMemoryTransport
+from epifalcon.federation.sites.server_run import SUMMARY, Conduct, InMemoryTransport
 from epifalcon.studies.rehearsing import lay_out_site
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.federation.field.field_sites import order_of as field_order_of
@@ -204,15 +203,6 @@ def test_nvflares_reasons_become_words_without_the_sites_text(cause, told):
     assert transport_of(a=raising(error)).ask({"a": b""}, LIMIT) == ({}, {"a": told})
 
 
-def test_what_is_not_bytes_is_refused():
-    transport = transport_of(a=lambda _: [1], b=lambda _: "ValueError")
-    _, failed = transport.ask({"a": b"", "b": b""}, LIMIT)
-    assert failed == {
-        "a": "the site sent list, expected bytes",
-        "b": "the site failed with ValueError",
-    }
-
-
 def test_a_stopped_job_asks_nobody_and_waits_for_nobody():
     calls = []
     transport = transport_of(stopped=lambda: True, a=calls.append)
@@ -229,6 +219,11 @@ def test_a_stopped_job_asks_nobody_and_waits_for_nobody():
         transport_of(a=raising(RunAborted())).ask({"a": b""}, LIMIT)
 
 
-def test_a_name_that_is_no_site_is_refused():
-    with pytest.raises(SettingsError, match="'b'"):
-        transport_of(a=bytes).ask({"b": b""}, LIMIT)
+def test_what_is_not_bytes_and_a_name_that_is_no_site_are_refused():
+    transport = transport_of(a=lambda _: [1], b=lambda _: "ValueError")
+    assert transport.ask({"a": b"", "b": b""}, LIMIT)[1] == {
+        "a": "the site sent list, expected bytes",
+        "b": "the site failed with ValueError",
+    }
+    with pytest.raises(SettingsError, match="'c'"):
+        transport.ask({"c": b""}, LIMIT)

@@ -2,43 +2,19 @@
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
 
-import psutil
 import pytest
 from nvflare.apis.job_launcher_spec import JobReturnCode
 
 from epifalcon.federation.nvflare import components
-from epifalcon.federation.nvflare.processes import _environment, free_ports
+from epifalcon.federation.nvflare.processes import _environment
 from epifalcon.federation.nvflare.provisioning import Deployment, Kit
-from tests.federation.nvflare.live import LOOPBACK, leaks, until
-
-CHILD = (
-    "import os, time;"
-    "from epifalcon.federation.nvflare.components import end_with;"
-    "end_with(os.getppid()); print(os.getpid(), flush=True); time.sleep(600)"
-)
-PARENT = (
-    "import subprocess, sys, time;"
-    f"subprocess.Popen([sys.executable, '-c', {CHILD!r}], start_new_session=True);"
-    "time.sleep(600)"
-)
-
-
-def test_it_ends_after_its_parent_was_killed():
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True
-    )
-    with parent:
-        child = int(parent.stdout.readline())
-        assert psutil.pid_exists(child)
-        parent.kill()
-        until(lambda: not psutil.pid_exists(child), "the child to end")
+from tests.federation.nvflare.live import LOOPBACK, leaks
 
 
 def test_it_runs_nothing_but_the_programs_of_jobs():
@@ -74,14 +50,6 @@ def test_messages_are_not_formatted_for_the_log():
         "components.run_job(1, components._JOB_PROGRAMS[0], [])"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_ports_are_free_and_different():
-    ports = free_ports(8)
-    assert len(set(ports)) == 8
-    for port in ports:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", port))
 
 
 def test_temporary_files_stay_in_the_kit_and_no_proxy_is_asked(tmp_path, monkeypatch):

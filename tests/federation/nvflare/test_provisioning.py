@@ -44,38 +44,33 @@ sites = ["clinic-a", "clinic-b"]
 )
 def test_what_is_wrong_is_named_with_its_file(tmp_path, line, told):
     path = tmp_path / "deployment.toml"
+    path.write_text(WHOLE)
+    assert read_deployment(path) == DEPLOYMENT
     path.write_text(WHOLE + line)
     with pytest.raises(SettingsError) as caught:
         read_deployment(path)
     assert told in str(caught.value)
-    assert str(caught.value).startswith(str(path))
+    assert str(path) in str(caught.value)
+
+
+SITES = [(), ("a/b",), ("..",), ("server",), ("Admin",), ("a", "A"), ("a" * 64,), ("",)]
+HOSTS = ["", "a b", "-a", "a..b", "http://a", "a:1", "a" * 65]
 
 
 @pytest.mark.parametrize(
-    "sites",
-    [(), ("a/b",), ("..",), ("server",), ("Admin",), ("a", "A"), ("a" * 64,), ("",)],
+    ("name", "value"),
+    [*(("sites", one) for one in SITES), *(("host", one) for one in HOSTS)],
 )
-def test_names_that_cannot_be_folders_are_refused(sites):
-    with pytest.raises(SettingsError, match="sites"):
-        Deployment(project="p", host="localhost", sites=sites)
-
-
-@pytest.mark.parametrize("host", ["", "a b", "-a", "a..b", "http://a", "a:1", "a" * 65])
-def test_a_host_is_a_name_and_nothing_else(host):
-    with pytest.raises(SettingsError, match="host"):
-        Deployment(project="p", host=host, sites=("a",))
+def test_names_that_cannot_be_folders_or_hosts_are_refused(name, value):
+    given = {"project": "p", "host": "localhost", "sites": ("a",), name: value}
+    with pytest.raises(SettingsError, match=name):
+        Deployment(**given)
 
 
 ALLOWED = "epifalcon.federation.site.Site"
 DEPLOYMENT = Deployment(
     project="falcon", host="falcon.example.org", sites=("clinic-a", "clinic-b")
 )
-
-
-def test_a_short_file_is_enough(tmp_path):
-    path = tmp_path / "deployment.toml"
-    path.write_text(WHOLE)
-    assert read_deployment(path) == DEPLOYMENT
 
 
 PARTIES = ("server", "clinic-a", "clinic-b")
@@ -163,15 +158,11 @@ def test_the_roots_key_is_kept_apart_and_no_key_is_there_twice(kits):
     assert len({path.read_text() for path in keys}) == len(keys)
 
 
-def test_only_their_owner_can_read_kits(kits):
+def test_only_their_owner_can_read_kits_and_nothing_points_outside(kits):
     out = kits["server"].parent
     for path in (out, *out.rglob("*")):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), path
-
-
-def test_nothing_points_outside_the_kit(kits):
-    out = kits["server"].parent
     for path in out.rglob("*.json"):
         text = path.read_text()
         assert "/tmp" not in text, path
@@ -224,12 +215,9 @@ def test_a_failure_leaves_nothing_behind(tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_kits_are_never_overwritten(kits):
+def test_kits_are_never_overwritten_and_other_folders_are_no_kits(kits, tmp_path):
     with pytest.raises(WriteError):
         provision(DEPLOYMENT, kits["server"].parent)
-
-
-def test_a_folder_that_is_no_kit_is_refused_in_words(kits, tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         open_kit(tmp_path / "nowhere")
     with pytest.raises(DataError, match="not a start-up kit"):

@@ -19,7 +19,7 @@ from epifalcon.federation.sites.files import SiteFiles
 from epifalcon.federation.sites.run import SiteRun
 from epifalcon.federation.sites.server_run import SUMMARY, Conduct
 from epifalcon.models.tensor_files import read_tensors
-from tests.federation.local_sites import with_heading, with_values
+from tests.federation.local_sites import Loopback, with_heading, with_values
 from tests.federation.sites.test_coordinating import order, store_site
 from tests.studies import town
 
@@ -109,40 +109,28 @@ def is_hit(kind, name, phase):
     return phase in hits and not allowed & {(phase, name), (kind, name)}
 
 
-class Crowd:
+class Crowd(Loopback):
     """Honest sites, and one that fails in each way at one phase."""
 
     def __init__(self, folder, kind, phase):
-        self.phase = phase
-        self.bad = [name for name in BAD if is_hit(kind, name, phase)]
-        self.sites = (
-            "honest-1",
-            "honest-2",
-            *(one.replace(" ", "-") for one in self.bad),
-        )
+        bad = [name for name in BAD if is_hit(kind, name, phase)]
         homes = split(town.traces(), town.known(), 2)
         # Everybody else holds the same few people: what they say is thrown away.
         small = split(town.traces(), town.known(), 4)[3]
-        self.running = {}
-        for name, home in zip(
-            self.sites, [*homes, *[small] * len(self.bad)], strict=True
-        ):
+        names = ["honest-1", "honest-2", *(one.replace(" ", "-") for one in bad)]
+        super().__init__()
+        for name, home in zip(names, [*homes, *[small] * len(bad)], strict=True):
             store_site(folder / name, home)
             self.running[name] = SiteRun(SiteFiles(folder / name), "first", name)
-        self.asked = {}
 
-    def ask(self, calls, _seconds):
-        answers = {}
-        for site, call in calls.items():
-            answer = self.running[site].answer(call)
+        def tamper(site, _call, answer):
             parcel = unpack(answer)
-            now = parcel.heading.phase.split(" ")[0] == self.phase
-            if now and not site.startswith("honest"):
-                spoil, _ = BAD[self.bad[self.sites.index(site) - 2]]
-                made = spoil(parcel)
-                answer = pack(made) if isinstance(made, Packet) else made
-            answers[site] = answer
-        return answers, {}
+            if site in names[:2] or parcel.heading.phase.split(" ")[0] != phase:
+                return answer
+            made = BAD[bad[names.index(site) - 2]][0](parcel)
+            return pack(made) if isinstance(made, Packet) else made
+
+        self.tamper = tamper
 
 
 @pytest.mark.parametrize(("kind", "phase"), CASES)

@@ -20,7 +20,7 @@ from epifalcon.errors import (
     DataError,
     SettingsError,
 )
-from epifalcon.federation import client
+from epifalcon.federation.client import Client
 from epifalcon.federation.plan import RunSeeds
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.federation.sites import files
@@ -52,6 +52,11 @@ def test_the_secret_is_made_once_and_for_its_owner_alone(tmp_path):
     # Who deletes a run's folder, and its ledger with it, begins with other noise.
     (tmp_path / "runs" / "run" / "secret").unlink()
     assert SiteFiles(tmp_path).noise_key("run") != first
+    for text in ("", "no hex", "00ff"):
+        path.write_text(text)
+        with pytest.raises(CorruptFileError, match="holds no secret"):
+            SiteFiles(tmp_path).noise_key("run")
+        assert path.read_text() == text
 
 
 def test_a_secret_that_another_process_has_just_made_is_taken(tmp_path, monkeypatch):
@@ -78,18 +83,13 @@ def test_the_template_is_a_policy_with_every_key_that_a_server_is_bound_by(tmp_p
     assert not policy.known_noise
 
 
-@pytest.mark.parametrize("text", ["", "no hex", "00ff"])
-def test_a_spoilt_secret_is_not_replaced(tmp_path, text):
-    (tmp_path / "secret").write_text(text)
-    with pytest.raises(CorruptFileError, match="holds no secret"):
-        SiteFiles(tmp_path).noise_key("run")
-    assert (tmp_path / "secret").read_text() == text
-
-
 @pytest.mark.parametrize("name", ["", "..", "../up", "a/b", "-a", "a" * 65, "a b", "ä"])
 def test_names_that_are_no_folders_of_ours_are_refused(name):
     with pytest.raises(DataError, match="must be letters"):
         require_run_name(name)
+
+
+POLICY = 'city = "a"\nknown = "b"\n[policy]\n'
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_names_that_are_no_folders_of_ours_are_refused(name):
         (None, SITE_FILE),
         ('city = "a"\n', "known"),
         ('city = "a"\nknown = "b"\ntown = 1\n', "town"),
-        ('city = "a"\nknown = "b"\n[policy]\nmodes = ["on"]\n', "modes"),
-        ('city = "a"\nknown = "b"\n[policy]\nmost_epsilon = -1.0\n', "most_epsilon"),
-        ('city = "a"\nknown = "b"\n[policy]\ndelta = 1.0\n', "delta"),
-        ('city = "a"\nknown = "b"\n[policy]\nrelation = "any"\n', "relation"),
-        ('city = "a"\nknown = "b"\n[policy]\nleast_in_fold = -1\n', "least_in_fold"),
-        ('city = "a"\nknown = "b"\n[policy]\nregion_model = "yes"\n', "region_model"),
+        (f'{POLICY}modes = ["on"]\n', "modes"),
+        (f"{POLICY}most_epsilon = -1.0\n", "most_epsilon"),
+        (f"{POLICY}delta = 1.0\n", "delta"),
+        (f'{POLICY}relation = "any"\n', "relation"),
+        (f"{POLICY}least_in_fold = -1\n", "least_in_fold"),
+        (f'{POLICY}region_model = "yes"\n', "region_model"),
         ("city = ", SITE_FILE),
     ],
 )
@@ -126,31 +126,22 @@ def cost(epsilon):
     return mu_for(epsilon, DELTA) ** 2
 
 
-def test_runs_are_admitted_until_the_bound_and_not_past_it(tmp_path):
+def test_runs_are_admitted_once_until_the_bound_and_not_past_it(tmp_path):
     path = tmp_path / "promises.jsonl"
     both = epsilon_of(math.sqrt(2) * mu_for(5.0, DELTA), DELTA)
-    admit(path, "one", cost(5.0), bound(both))
-    admit(path, "two", cost(5.0), bound(both))
-    kept = path.read_text()
-    with pytest.raises(BudgetExceededError, match="run three: with 2 runs before"):
-        admit(path, "three", cost(0.1), bound(both))
-    assert path.read_text() == kept
-
-
-def test_a_run_that_is_gone_on_with_costs_nothing_more(tmp_path):
-    path = tmp_path / "promises.jsonl"
+    # Promises made without a bound count when there is one.
+    admit(path, "one", cost(5.0), bound(None))
     for _ in range(3):
-        admit(path, "one", cost(8.0), bound(8.0))
-    assert len(path.read_text().splitlines()) == 1
-    with pytest.raises(BudgetExceededError):
-        admit(path, "one", cost(9.0), bound(8.0))
-
-
-def test_promises_made_without_a_bound_count_when_there_is_one(tmp_path):
-    path = tmp_path / "promises.jsonl"
-    admit(path, "one", cost(8.0), bound(None))
-    with pytest.raises(BudgetExceededError):
-        admit(path, "two", cost(1.0), bound(8.0))
+        admit(path, "two", cost(5.0), bound(both))
+    kept = path.read_text()
+    assert len(kept.splitlines()) == 2
+    for run, epsilon in (("three", 0.1), ("two", 5.1)):
+        with pytest.raises(BudgetExceededError, match=f"run {run}: with 2 runs before"):
+            admit(path, run, cost(epsilon), bound(both))
+    assert path.read_text() == kept
+    path.write_text('["two", 1\n' + kept)
+    with pytest.raises(CorruptFileError):
+        admit(path, "one", cost(1.0), bound(8.0))
 
 
 @pytest.mark.parametrize(
@@ -229,18 +220,6 @@ def test_processes_that_promise_at_once_take_turns(tmp_path, monkeypatch):
     assert len(path.read_text().splitlines()) == 4
 
 
-def test_a_torn_last_promise_was_never_answered(tmp_path):
-    path = tmp_path / "promises.jsonl"
-    admit(path, "one", cost(1.0), bound(8.0))
-    whole = path.read_text()
-    path.write_text(whole + '["two", 1')
-    admit(path, "one", cost(1.0), bound(8.0))
-    assert path.read_text() == whole
-    path.write_text('["two", 1\n' + whole)
-    with pytest.raises(CorruptFileError):
-        admit(path, "one", cost(1.0), bound(8.0))
-
-
 @pytest.mark.parametrize("bit", [0, 31, 32, 63, 64, 128, 255])
 def test_what_concerns_people_follows_every_bit_of_the_secret_alone(bit):
     terms = plan_of(settings_of(), 0, mode="paper").gradient_terms(3)
@@ -263,10 +242,8 @@ def test_what_concerns_people_follows_every_bit_of_the_secret_alone(bit):
         assert not np.isclose(pseudo, one.pseudo(0).random(4)).any()
 
 
-def test_the_keys_of_noise_have_no_fewer_than_128_bits():
-    keys = [RunSeeds(1, number).noise for number in range(40)]
-    assert max(keys).bit_length() > 250
-    assert len({key & 0xFFFFFFFF for key in keys}) == len(keys)
+def test_a_secret_has_256_bits():
+    assert max(RunSeeds(1, number).noise for number in range(40)).bit_length() > 250
     with pytest.raises(SettingsError, match="256 bits"):
         RunSeeds(1, 2**256)
 
@@ -287,17 +264,15 @@ def test_gradient_noise_is_normal_and_its_own_for_every_round_and_cohort():
     assert torch.equal(drawn[0], again)
 
 
-def test_the_first_weights_follow_the_seed_alone():
+def test_first_weights_follow_the_seed_and_first_embeddings_the_secret():
     one, other, third = RunSeeds(1, 9), RunSeeds(1, 8), RunSeeds(2, 9)
     drawn = [seeds.parameters().random(4) for seeds in (one, other, third)]
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
-
-
-def test_first_embeddings_cannot_be_drawn_by_who_knows_the_seed():
     whole, settings = city(12), settings_of()
-    mine = client.first_home(whole, settings, RunSeeds(4, 9)).rows
-    theirs = client.first_home(whole, settings, RunSeeds(4)).rows
+    plan = plan_of(settings)
+    mine = Client(whole, settings, plan, RunSeeds(4, 9)).first_home().rows
+    theirs = Client(whole, settings, plan, RunSeeds(4)).first_home().rows
     assert not torch.isclose(mine, theirs).any(dim=1).any()
 
 
@@ -308,5 +283,5 @@ def test_sites_with_secrets_train_together(folder):
     run, transport = run_of(folder, order("paper", rounds=2))
     assert run.go()["finished"]
     assert not run.board.troubles
-    keys = {one.rounds.seeds.noise for one in transport.running.values()}
+    keys = {one.rounds.client.seeds.noise for one in transport.running.values()}
     assert len(keys) == len(NAMES)

@@ -1,5 +1,6 @@
 """A server that asks for more than a site allows gets nothing, and learns nothing."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from epifalcon.federation.messages import SECONDS, Heading, Packet, pack, unpack
 from epifalcon.federation.preparing import Division
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from epifalcon.federation.sites.files import REPLAYED, SITE_FILE, SiteFiles, SitePolicy
-from epifalcon.federation.sites.run import SiteRun, usable
+from epifalcon.federation.sites.run import FalconOrder, SiteRun, crowds, usable
 from tests.federation.sites.test_coordinating import (
     homes,
     lay_out,
@@ -60,14 +61,8 @@ def recorded(folder, wanted):
     """Every call to the site in a whole run, by phase."""
     lay_out(folder)
     run, transport = run_of(folder, wanted)
-    ask, calls = transport.ask, []
-
-    def listening(sent, seconds):
-        calls.append(sent[SITE])
-        return ask(sent, seconds)
-
-    transport.ask = listening
     run.go()
+    calls = [call for site, call in transport.calls if site == SITE]
     transport.start()
     return calls
 
@@ -177,9 +172,13 @@ def test_delta_and_relation_are_the_sites_to_bound(place, name):
     assert refused(answer) != allowed
 
 
-def policy_refuses(policy, settings):
+SUMS = SiteRules(uploads="sums")
+
+
+def policy_refuses(settings, **policy):
+    order = FalconOrder(settings=settings, rules=SUMS, seed=1)
     try:
-        policy.require(settings, SiteRules(uploads="sums"))
+        SitePolicy(**policy).require(order.wanted)
     except SettingsError:
         return True
     return False
@@ -204,14 +203,11 @@ def test_cases_leave_in_the_modes_that_the_site_names(modes, mode, macro, no):
     region = replace(town.FALCON.region, macro_cases=macro)
     privacy = PrivacySettings(mode=mode)
     settings = replace(town.FALCON, region=region, privacy=privacy)
-    assert policy_refuses(SitePolicy(region_model=modes), settings) == no
-
-
-def test_pseudo_traces_are_as_many_as_the_site_wants():
-    few = replace(town.FALCON.pseudo, pseudo_copies=0)
-    settings = replace(town.FALCON, privacy=PrivacySettings(mode="local"), pseudo=few)
-    assert policy_refuses(SitePolicy(least_pseudo=1), settings)
-    assert not policy_refuses(SitePolicy(least_pseudo=0), settings)
+    assert policy_refuses(settings, region_model=modes) == no
+    if mode == "local":
+        few = replace(town.FALCON.pseudo, pseudo_copies=0)
+        settings = replace(settings, pseudo=few)
+        assert policy_refuses(settings, least_pseudo=1)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +233,9 @@ def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
     tests = Known(people, empty, np.zeros(0, np.bool_), empty)
     dealt = np.concatenate([numbers, np.full(people - len(numbers), -1)])
     division = Division(empty, tests, dealt.astype(np.int64))
-    policy = SitePolicy(least_in_fold=3)
-    if no:
-        with pytest.raises(SettingsError, match="sums leave of 3 or more"):
-            policy.require_crowd(people, division, settings)
-    else:
-        policy.require_crowd(people, division, settings)
+    refused = pytest.raises(SettingsError, match="sums leave of 3 or more")
+    with refused if no else contextlib.nullcontext():
+        SitePolicy(least_in_fold=3).require_crowd(crowds(people, division, settings))
 
 
 def test_a_site_with_too_few_tested_people_in_a_fold_counts_nothing(place):

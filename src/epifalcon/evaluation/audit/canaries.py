@@ -23,8 +23,7 @@ from torch import Tensor
 
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
-from epifalcon.federation import client
-from epifalcon.federation.client import Cohort
+from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.engine import Passage
 from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.hypergraph.incidence import Incidence
@@ -34,7 +33,6 @@ from epifalcon.mobility.traces import Traces
 from epifalcon.models.micro import Exchange, LinearUse, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.events import Relation, Unit
-from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.streams import Streams
 from epifalcon.types import Floats, Mask, RegionIds
 
@@ -135,10 +133,8 @@ class CanaryVisits:
 
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
             exchange = self._exchange(kind, layer, rows * (sign * length)[:, None])
-            terms = self.plan.terms(f"{kind}/{layer}", number)
-            key = NoiseKey(self._seeds.noise, terms)
-            upload = client.location_upload(
-                self._cohort, exchange, self.plan, key, each_upload=True
+            upload = self._client.location_upload(
+                exchange, f"{kind}/{layer}", number, each_upload=True
             )
             came = np.empty((people, slots + _BLANK_SLOTS, rows.shape[1]))
             came[upload.person, upload.keys] = upload.rows.double().numpy()
@@ -186,7 +182,7 @@ class CanaryVisits:
         came = np.empty((people, slots + _BLANK_SLOTS))
         for person in range(people):
             cohort = self._cohort.restrict([person])
-            sent = client.announce(cohort, self.plan, self._seeds)
+            sent = replace(self._client, cohort=cohort).announce()
             came[person, sent.keys] = sent.counts
         blank, scores = came[:, :_BLANK_SLOTS, None], came[:, _BLANK_SLOTS:].ravel()
         return Seen(
@@ -238,6 +234,10 @@ class CanaryVisits:
     @property
     def _clip(self) -> float:
         return 0.0 if self.plan.upload is None else self.plan.upload.clip
+
+    @property
+    def _client(self) -> Client:
+        return Client(self._cohort, self.model, self.plan, self._seeds)
 
     @cached_property
     def _seeds(self) -> RunSeeds:
@@ -362,9 +362,8 @@ class CanaryPeople:
             inputs = use.inputs[person].expand(self.together, -1)
             uses.append(LinearUse(use.weight, use.bias, inputs, outputs))
         cohort, seeds = self._cohorts[person], RunSeeds(self.seed)
-        sent = client.gradient_upload(
-            cohort, uses, 1.0, self.plan, seeds, number
-        ).gradients
+        client = Client(cohort, self.model, self.plan, seeds)
+        sent = client.gradient_upload(uses, 1.0, number).gradients
         return (
             torch.cat([sent[name].flatten() for name in self._shapes]).double().numpy()
         )

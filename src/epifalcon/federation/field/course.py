@@ -1,19 +1,16 @@
 """The schedule of Falcon Field: which runs, which model of transmission, how started.
 
-One orchestration for one process (one site that holds everybody), for sites and for
-the audit. With folds A, B, C, D of the tested people it is
+One orchestration for one process, for sites and for the audit:
 
-1. for each pair of folds a base run without both, from nothing;
+1. for each pair of folds of the tested people a base run without both, from nothing;
 2. for each candidate model of transmission a short run from the base: the held-out
    fold of the pair shows which model is better for the other fold;
 3. for each fold of the pair the final run without it, from the base, with the model
    that the other fold selected;
-4. the final run with all tests, from the last one, with the model that all held-out
-   folds selected.
+4. the final run with all tests, with the model that all held-out folds selected.
 
 A run only starts from one that knew a subset of its tests, so nobody's own result
-reaches its own risk. A private run is one run, without folds and with the pathogen's
-rate.
+reaches its own risk. A private run is one run, without folds.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,15 +69,12 @@ class People(Exchange, Protocol):
 
     def counted(self) -> Counted:
         """Return the counts of all sites, added up."""
-        ...
 
     def begin(self, run: FieldRun) -> None:
         """Begin a run everywhere."""
-        ...
 
-    def judged(self, held_out: list[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
         """Return the log losses of held-out people under each candidate model."""
-        ...
 
 
 @dataclass
@@ -159,6 +153,7 @@ class Course:
         self._candidates = self._laws if self._selects or calibrates else ()
         self._short = min(settings.region.choosing_sweeps, settings.sweeps)
         self._more = max(settings.sweeps - self._short, 1)
+        self._candidate_sweeps = max(self._short // 2, 1)
 
     def go(self) -> Found:
         """Run everything; see the module."""
@@ -186,10 +181,6 @@ class Course:
         return found
 
     @property
-    def _candidate_sweeps(self) -> int:
-        return max(self._short // 2, 1)
-
-    @property
     def _planned(self) -> int:
         """Sweeps of all runs."""
         if not self._folds:
@@ -209,7 +200,7 @@ class Course:
             found[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
         return found
 
-    def _select(self, held_out: list[HeldOut]) -> Law:
+    def _select(self, held_out: Sequence[HeldOut]) -> Law:
         return self._people.judged(held_out).best(self._laws, ALIKE)
 
     def _run(
@@ -282,7 +273,7 @@ class Gathered:
         for home in self.homes:
             home.end(received)
 
-    def judged(self, held_out: list[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
         return reduce(add, [home.judged(held_out) for home in self.homes])
 
     @property

@@ -14,6 +14,7 @@ of the site, each large enough for the whole guarantee, since no trusted party a
 the sums of sites.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -31,6 +32,7 @@ from epifalcon.belief_propagation.seir_chain import (
     rates_for,
 )
 from epifalcon.belief_propagation.settings import Law
+from epifalcon.checks import present
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import DataError
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
@@ -129,11 +131,7 @@ class Sent(NamedTuple):
 
 
 def presence_cut(plan: FieldPlan) -> Cut:
-    """Return the clipping of presence: how many people were where.
-
-    In mode ``local`` regions leave in the clear; what counts is who sends for which
-    cell.
-    """
+    """Return the clipping of presence: how many people were where."""
     clock, slots = plan.clock, plan.clock.slots
     bound, reach = plan.settings.bound, plan.presence_reach
     cut = Cut(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
@@ -227,11 +225,7 @@ class FieldHome:
         noise: int,
         people: int | None = None,
     ) -> None:
-        """Assign tested people to folds by ``seed``; draw noise by ``noise``.
-
-        Folds depend on seed and person only, so any division into sites gives the
-        same. ``people`` counts those of all sites; by default there is one.
-        """
+        """Assign people to folds by ``seed``; ``people`` counts those of all sites."""
         self.home, self.task = home, task
         draws = drawn_for(home.people, "falcon-field folds", seed)
         self.fold = (draws * max(task.folds, 1)).astype(np.int64)
@@ -304,8 +298,7 @@ class FieldHome:
             before, cohort = self.run, self.cohort
             if run.start == "base":
                 before, cohort = self._base[0], self._base[1].copy()
-            if before is None:
-                raise DataError("the run starts from one that was not seen here")
+            before = present(before, "the run starts from one that was not seen here")
             if not set(run.without) <= set(before.without):
                 raise DataError("a run starts from one that knew tests it excludes")
             self.cohort = cohort.with_tests(known, self.task.test_errors)
@@ -313,30 +306,26 @@ class FieldHome:
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Receive messages and send sums; in a private run clipped, with noise."""
+        present(self.run, "no run was begun")
         self.exchanges += 1
         number = self.exchanges
-        if self.run is None:
-            raise DataError("no run was begun")
         if not self.task.private:
             return self.cohort.sweep(received, options)
         if number == 1:
             clock = self.home.traces.clock
             self._profile = Profile.of(received, self.rates, clock, options.bound)
-        if self._profile is None:
-            raise DataError("the first exchange of the run was missed")
+        profile = present(self._profile, "the first exchange of the run was missed")
         # Nobody subtracts its own message from a noised sum: no damping at home.
         self.cohort.sweep(
             received, SweepOptions(1.0, np.ones(len(received.day)), options.bound)
         )
-        cut = excess_cut(self.plan, self._profile, number)
+        cut = excess_cut(self.plan, profile, number)
         noised = self._noised(send(self.cohort, cut), INFECTIOUS, number, cut)
         return Sums(noised, np.zeros((0, 0)), np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
     def end(self, received: EdgeMessages) -> None:
         """Receive the last messages of a run and store risks; nothing is sent."""
-        run = self.run
-        if run is None:
-            raise DataError("no run was begun")
+        run = present(self.run, "no run was begun")
         self.cohort.end(received)
         risk = self.cohort.risk.copy()
         if run.purpose == "final":
@@ -345,7 +334,7 @@ class FieldHome:
         else:
             self.candidates[run.without, run.law] = risk
 
-    def judged(self, held_out: list[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
         """Sum the log losses of held-out people under each candidate model."""
         status, parts = self.home.known.status, []
         laws = self.task.wishes.field.region.laws

@@ -64,11 +64,7 @@ class FieldPlan:
         return self.settings.bound if slots is None else slots / self.clock.slots
 
     def cap(self, most: float) -> float:
-        """Return the largest contribution of one slot in the first sweep.
-
-        ``most`` is that of a person known to be positive. For the unit ``person`` more
-        is allowed, as long as one day stays within the bound of the whole.
-        """
+        """Return the cap of one slot; ``most`` is that of a positive person."""
         if self.settings.unit == "person":
             return self.settings.bound / self._slots_of_a_day
         return most
@@ -132,10 +128,7 @@ class FieldPlan:
         return GaussianRelease(terms=terms, clip=clip, sigma=sigma)
 
     def _releases(self, channel: str) -> Releases:
-        """Return how many vectors of the protected unit a larger unit moves at most.
-
-        Parts in the same cell add up, others by the theorem of Pythagoras.
-        """
+        """Return how many vectors of the protected unit a larger unit moves at most."""
         if channel == TESTS or self.settings.unit == "person":
             return ONE_VECTOR
         clock, length = self.clock, self.length
@@ -167,10 +160,7 @@ def budget_of(task: FieldTask, clock: Clock) -> Budget:
 
 
 def opening_receipts(task: FieldTask, clock: Clock) -> tuple[Release, ...]:
-    """Return the receipts of what leaves before the first sweep.
-
-    Without a guarantee they cover everything that ever leaves.
-    """
+    """Return the receipts before the first sweep; without privacy those of all."""
     if task.private:
         return FieldPlan(task.wishes.privacy, clock).opening()
     absent = {

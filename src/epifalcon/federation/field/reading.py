@@ -193,10 +193,7 @@ def _pooled(received: list[Noisy]) -> Noisy:
 
 
 def estimate_crowd(presence: Noisy, people: int) -> Floats:
-    """(regions,) people per region at a time, from noised presence (1, regions).
-
-    Scaled to ``people`` in total, and shrunk towards the mean of regions.
-    """
+    """(regions,) people per region at a time, shrunk towards the mean of regions."""
     total, sigma = presence.total[0], presence.sigma[0]
     scale = people / max(float(total.sum()), 1.0)
     mean = people / total.size
@@ -216,11 +213,7 @@ def estimate_share(tested: float, positive: float, sigma: float) -> float:
 
 
 def estimate_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
-    """(cells in time, regions) estimated mean excess of people.
-
-    ``crowd`` (regions,); ``profile`` (cells in time,) is the excess of a
-    person known to be positive, scaled to norm 1.
-    """
+    """(cells in time, regions) estimated mean excess, for a ``profile`` of norm 1."""
     # Noise is the same in all directions: along the profile it is that of one cell.
     weight = profile[:, None] * (sums.sigma > 0)
     there = (weight * profile[:, None]).sum(axis=0)
@@ -239,10 +232,7 @@ def estimate_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
 
 
 def _city(along: Floats, people: Floats, sigma: Floats) -> float:
-    """Estimate the city's mean excess, with a prior around 0.
-
-    Positive and negative people of a city nearly cancel out.
-    """
+    """Estimate the city's mean excess, with a prior around 0."""
     count = max(float(people.sum()), LEAST_CROWD)
     truly, noise = _CITY_APART**2, float((sigma**2).sum()) / count**2
     return truly / (truly + noise) * float(along.sum()) / count
@@ -254,14 +244,10 @@ def _shrunk(apart: Floats, people: Floats, sigma: Floats) -> Floats:
     if not known.any():
         return np.zeros_like(apart)
     seen, size, noise = apart[known], people[known], sigma[known] ** 2
-    lost = [
-        penalty + _unlikely(seen, spread * size + noise)
-        for spread, penalty in zip(_SPREADS, _PENALTY, strict=True)
-    ]
+    lost = []
+    for spread, penalty in zip(_SPREADS, _PENALTY, strict=True):
+        # -2 log likelihood, up to a constant, with the prior.
+        variance = spread * size + noise
+        lost.append(penalty + float(np.sum(np.log(variance) + seen**2 / variance)))
     truly = _SPREADS[int(np.argmin(lost))] * people
     return np.asarray(np.where(known, truly / (truly + sigma**2 + ~known), 0.0) * apart)
-
-
-def _unlikely(seen: Floats, variance: Floats) -> float:
-    """Return -2 log likelihood, up to a constant."""
-    return float(np.sum(np.log(variance) + seen**2 / variance))

@@ -1,7 +1,4 @@
-"""Settings of Falcon Field: privacy, inference, and the task that sites receive.
-
-Free of torch.
-"""
+"""Settings of Falcon Field and the task that sites receive; free of torch."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -58,9 +55,7 @@ class FieldPrivacySettings:
         shares = ("presence_share", "tests_share")
         positive(**{name: getattr(self, name) for name in shares})
         if sum(getattr(self, name) for name in shares) >= 1:
-            raise SettingsError(
-                f"{', '.join(shares)} must leave a part for infectiousness"
-            )
+            raise SettingsError(f"{', '.join(shares)} must add up to less than 1")
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
         whole(1, sweeps=self.sweeps, places=self.places)
@@ -88,9 +83,7 @@ class FieldTask:
         if self.rule.seed_people or self.rule.seed_regions:
             raise SettingsError("rule: of the seeds only their number may be told")
         if self.private and self.rule.contact == "I/S":
-            raise SettingsError(
-                "a private exchange pays for one sum: contact='I/S' would need more"
-            )
+            raise SettingsError("contact='I/S' needs more sums than a private run has")
 
     @classmethod
     def of(

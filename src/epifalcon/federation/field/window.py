@@ -31,7 +31,7 @@ from epifalcon.belief_propagation.seir_chain import result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
 from epifalcon.belief_propagation.transmission import Transmission
 from epifalcon.epidemic.known import Known
-from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
 from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
@@ -159,10 +159,7 @@ class FieldWindow:
         return replace(self, known=known, boundary=Boundary(prior, aside, status))
 
     def _with_day(self, day: NewDay) -> "FieldWindow":
-        """Append the slots of the day, in which nothing was sent yet.
-
-        Newcomers were not observed before and have sent nothing.
-        """
+        """Append the slots of the day, in which nothing was sent yet."""
         traces, old = self.traces, self.traces.clock
         slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
         here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
@@ -222,8 +219,15 @@ class FieldWindow:
 
     def _swept(self) -> "FieldWindow":
         """Run the sweeps of a day from the current messages."""
-        settings, people = self.settings, self.people()
-        profile = self._start().damping_profile(settings.caution)
+        settings, people, known = self.settings, self.people(), self.known
+        # Growth from those infected before the window to the share of positives.
+        start = InitialHazard.from_tests(
+            int(known.tested.sum()),
+            int((known.status == 1).sum()),
+            float(1 - self.boundary.aside[:, 0].mean()),
+            self.traces.clock.slots,
+        )
+        profile = start.damping_profile(settings.caution)
         # Transmission is estimated from the first sweep on.
         sweep = settings.region.from_sweep
         state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
@@ -240,13 +244,6 @@ class FieldWindow:
             field=replace(self.field, sums=state.sums, factor=state.factor),
             messages=Messages(people.state.infectious, people.state.evidence),
         )
-
-    def _start(self) -> InitialHazard:
-        """Assume growth from those infected before to the share of positives."""
-        infected = float(1 - self.boundary.aside[:, 0].mean())
-        tested, positive = self.known.tested.sum(), (self.known.status == 1).sum()
-        slots = self.traces.clock.slots
-        return InitialHazard.from_tests(int(tested), int(positive), infected, slots)
 
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write the window into ``folder``."""
@@ -271,21 +268,18 @@ class FieldWindow:
         """Read what ``save`` wrote; every byte is checked."""
         kept = store.read(folder, KIND)
         meta, arrays = kept.meta, kept.arrays
-        try:
-            settings = build(FieldSettings, meta["settings"], "settings")
-            return cls(
-                traces=Traces.load(folder / _TRACES),
-                known=Known.load(folder / _KNOWN),
-                field=PublishedField.load(folder / _FIELD),
-                messages=Messages.load(folder / _MESSAGES),
-                boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
-                settings=settings,
-                window=build(WindowSettings, meta["window"], "window"),
-                transmission=Transmission(meta["law"], settings.region),
-                first_day=int(meta["first_day"]),
-            )
-        except KeyError as error:
-            raise CorruptFileError(f"{folder}: the record lacks {error}") from None
+        settings = build(FieldSettings, meta["settings"], "settings")
+        return cls(
+            traces=Traces.load(folder / _TRACES),
+            known=Known.load(folder / _KNOWN),
+            field=PublishedField.load(folder / _FIELD),
+            messages=Messages.load(folder / _MESSAGES),
+            boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
+            settings=settings,
+            window=build(WindowSettings, meta["window"], "window"),
+            transmission=Transmission(meta["law"], settings.region),
+            first_day=int(meta["first_day"]),
+        )
 
 
 def _picked(known: Known, kept: Mask) -> Known:
@@ -314,14 +308,10 @@ def _require_fitting(window: FieldWindow, day: NewDay) -> None:
     if len(shape) != 2 or shape[0] != slots:
         raise DataError(f"a day of shape {shape}, expected ({slots} slots, people)")
     if shape[1] < people:
-        raise DataError(
-            f"a day of {shape[1]:,} people, expected the {people:,} of the window and "
-            "any newcomers behind them"
-        )
+        why = f"expected the {people:,} of the window and newcomers after them"
+        raise DataError(f"a day of {shape[1]:,} people, {why}")
     if (latest := int(day.slot.max(initial=-1))) >= end:
-        raise DataError(
-            f"a test in slot {latest}, but the day ends with slot {end - 1}"
-        )
+        raise DataError(f"a test in slot {latest}, after the day's last slot {end - 1}")
     more = shape[1] - people
     if window.traces.names is not None and len(day.newcomers) != more:
         raise DataError(f"{len(day.newcomers)} names for {more} newcomers")

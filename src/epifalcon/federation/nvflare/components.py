@@ -56,11 +56,7 @@ _log = logging.getLogger(__name__)
 
 
 class KitStorage(FilesystemStorage):
-    """NVFlare's storage in a folder of the kit, wherever the kit stands.
-
-    NVFlare wants an absolute path, which a kit cannot know before it is moved to
-    its machine; its processes run in the kit's folder.
-    """
+    """NVFlare's storage in a folder of the kit, wherever the kit stands."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(root_dir=os.path.abspath(folder), uri_root="/")

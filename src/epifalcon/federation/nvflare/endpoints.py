@@ -32,8 +32,8 @@ from epifalcon.settings import build
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
+    from epifalcon.federation.sites.server_run import Transport
     from epifalcon.federation.sites.session import SiteSession
-    from epifalcon.federation.sites.switchboard import Transport
 
 _log = logging.getLogger(__name__)
 GONE = "the site's process is gone"
@@ -78,17 +78,13 @@ class CoordinatorEnd(FLComponent):
         except Exception as error:
             _log.error("the coordinator failed: %s", place_of(error))
             # NVFlare would log the text, which may reveal data; the type does not.
-            raise RuntimeError(
-                f"the coordinator failed: {type(error).__name__}"
-            ) from None
+            kind = type(error).__name__
+            raise RuntimeError(f"the coordinator failed: {kind}") from None
         finally:
             transport.close()
 
     def coordinate(self, transport: "Transport", folder: Path) -> None:
-        """Run in the kit ``folder`` to the end; store why if it fails.
-
-        A run that exists is continued only with ``resume``.
-        """
+        """Run in the kit ``folder`` to the end; write a failure's reason."""
         # What loads torch comes with the job, not with every process.
         from epifalcon.federation.sites.files import require_run_name
         from epifalcon.federation.sites.server_run import Conduct
@@ -159,11 +155,7 @@ class SiteEnd:
 
 
 class CollabTransport:
-    """``Transport`` over NVFlare's Collab calls.
-
-    A Collab group call sends one argument to all sites, so this makes one call for
-    each site's proxy, each in a thread.
-    """
+    """``Transport`` over NVFlare's Collab calls: one per site, each in a thread."""
 
     def __init__(
         self,
@@ -187,9 +179,7 @@ class CollabTransport:
     ) -> tuple[dict[str, bytes], dict[str, str]]:
         """Send each site its own call; return answers and failures by site.
 
-        Returns once every site has answered or failed, at the latest soon after
-        ``seconds``. A site that is known to be gone fails at once; what it might
-        still send is dropped. Raises ``StoppedError`` if the job is stopped.
+        A site known to be gone fails at once; what it might still send is dropped.
         """
         self._refuse_stopped()
         if unknown := calls.keys() - self._proxies.keys():
@@ -228,9 +218,7 @@ class CollabTransport:
         """NVFlare stops a job by order, and when it has too few sites."""
         if self._stopped():
             gone = ", ".join(site for site in self.sites if site in self._lost)
-            raise StoppedError(
-                "the job was stopped" + (f"; gone: {gone}" if gone else "")
-            )
+            raise StoppedError(f"the job was stopped{gone and f'; gone: {gone}'}")
 
     def close(self) -> None:
         """Drop calls that nobody waits for any more."""

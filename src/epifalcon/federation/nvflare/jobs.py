@@ -14,11 +14,11 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from epifalcon import checks, errors
 from epifalcon.errors import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from epifalcon.federation.sites.server_run import Conduct, ServerRun
     from epifalcon.federation.sites.session import Order, SiteSession
 
+T = TypeVar("T")
 RUNS = "runs"
 """Folder in a kit with a folder for each run."""
 JOB = "EPIFALCON_JOB"
@@ -56,8 +57,8 @@ _FIELD, _FALCON = "epifalcon.federation.field", "epifalcon.federation.sites"
 _METHODS = {
     "falcon": (f"{_FALCON}.coordinating:SitesRun", f"{_FALCON}.run:SiteRun"),
     "falcon-field": (
-        f"{_FIELD}.coordinating:FieldSitesRun",
-        f"{_FIELD}.site:FieldSiteRun",
+        f"{_FIELD}.sites:FieldSitesRun",
+        f"{_FIELD}.sites:FieldSiteRun",
     ),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
@@ -72,17 +73,15 @@ logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 def server_run(method: str) -> "type[ServerRun[Any]]":
     """The class of a method's run at the server; loads torch."""
-    found: type[ServerRun[Any]] = _load(method, 0)
-    return found
+    return cast("type[ServerRun[Any]]", _load(method, 0))
 
 
 def site_run(method: str) -> "type[SiteSession[Any]]":
     """The class of a method's run at a site; loads torch."""
-    found: type[SiteSession[Any]] = _load(method, 1)
-    return found
+    return cast("type[SiteSession[Any]]", _load(method, 1))
 
 
-def _load(method: str, end: int) -> Any:  # noqa: ANN401
+def _load(method: str, end: int) -> object:
     if method not in _METHODS:
         raise SettingsError(f"method={method!r} must be one of {', '.join(_METHODS)}")
     module, _, name = _METHODS[method][end].partition(":")
@@ -308,27 +307,26 @@ class Admin:
 
     def wait(self, job: str, limit: float) -> JobStatus:
         """Wait until the job has finished, at most ``limit`` seconds."""
-        end = time.monotonic() + limit
-        while True:
-            found = self.job(job)
-            if found.finished or time.monotonic() > end:
-                return found
-            time.sleep(_POLL_SECONDS)
+        return _until(lambda: self.job(job), lambda one: one.finished, limit)
 
     def wait_for_sites(self, count: int, limit: float) -> tuple[str, ...]:
         """Wait until ``count`` sites are connected, or raise naming the missing."""
-        end = time.monotonic() + limit
-        while True:
-            there = self.connected()
-            if len(there) >= count:
-                return there
-            if time.monotonic() > end:
-                missing = sorted(set(self.kit.deployment.sites) - set(there))
-                raise EpifalconError(
-                    f"{len(there)} of {count} sites connected within {limit:g} s; "
-                    f"missing: {', '.join(missing)}"
-                )
-            time.sleep(_POLL_SECONDS)
+        there = _until(self.connected, lambda one: len(one) >= count, limit)
+        if len(there) < count:
+            missing = sorted(set(self.kit.deployment.sites) - set(there))
+            raise EpifalconError(
+                f"{len(there)} of {count} sites connected within {limit:g} s; "
+                f"missing: {', '.join(missing)}"
+            )
+        return there
+
+
+def _until(look: Callable[[], T], is_done: Callable[[T], bool], limit: float) -> T:
+    """Look until it is done, at most ``limit`` seconds; return the last look."""
+    end = time.monotonic() + limit
+    while not is_done(found := look()) and time.monotonic() <= end:
+        time.sleep(_POLL_SECONDS)
+    return found
 
 
 @contextlib.contextmanager
@@ -337,8 +335,14 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     kit = open_kit(folder, "admin")
-    place = f"{kit.deployment.host}:{kit.deployment.admin_port}"
-    _knock(kit, place, limit)
+    host, port = kit.deployment.host, kit.deployment.admin_port
+    place = f"{host}:{port}"
+    try:
+        # NVFlare takes seconds to find out that nobody listens.
+        socket.create_connection((host, port), limit).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise EpifalconError(f"cannot reach the server at {place}: {why}") from None
     with _tried(f"reach the server at {place}"), _silence():
         session = new_secure_session(
             kit.deployment.admin, str(kit.folder), timeout=limit
@@ -348,17 +352,6 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
     finally:
         with contextlib.suppress(Exception), _silence():
             session.close()
-
-
-def _knock(kit: Kit, place: str, limit: float) -> None:
-    """Tell at once that nobody listens; NVFlare takes seconds to find out."""
-    try:
-        host, port = kit.deployment.host, kit.deployment.admin_port
-        socket.create_connection((host, port), limit).close()
-    except OSError as error:
-        raise EpifalconError(
-            f"cannot reach the server at {place}: {error.strerror or error}"
-        ) from None
 
 
 @contextlib.contextmanager
@@ -378,8 +371,6 @@ def _tried(what: str) -> Iterator[None]:
         raise EpifalconError(f"cannot {what}: {error}") from None
 
 
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """NVFlare's API prints to the screen."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+def _silence() -> contextlib.redirect_stdout[io.StringIO]:
+    """Hide what NVFlare's API prints to the screen."""
+    return contextlib.redirect_stdout(io.StringIO())

@@ -18,10 +18,7 @@ _STOP_SECONDS = 8.0
 
 
 def run_in_foreground(folder: Path) -> None:
-    """Become the server or site whose kit ``folder`` is; does not return.
-
-    It runs until SIGTERM or SIGINT, which end it and its jobs.
-    """
+    """Become the server or site of a kit until SIGTERM or SIGINT; does not return."""
     kit = open_kit(folder, "server", "site")
     os.execve(sys.executable, _command(kit), _environment(kit))
 
@@ -73,11 +70,7 @@ def running(
     extra: Mapping[str, str] | None = None,
     site_extra: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Party]]:
-    """Start the server and the sites of provisioned kits; stop them at the end.
-
-    ``folders`` as ``provision`` gives them; the administrator's kit needs none.
-    ``extra`` is added to everybody's environment, ``site_extra`` to that of sites.
-    """
+    """Start the server and the sites of provisioned kits; stop them at the end."""
     parties: dict[str, Party] = {}
     try:
         for name, folder in folders.items():

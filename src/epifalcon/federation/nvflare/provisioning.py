@@ -7,6 +7,7 @@ participant; the settings beside them are ours. Nothing is downloaded.
 import contextlib
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -85,9 +86,9 @@ class Deployment:
                 raise SettingsError(f"{name}={port} must be at most 65535")
         checks.whole(1, minimum_sites=self.minimum_sites)
         if self.minimum_sites > len(self.sites):
+            most = len(self.sites)
             raise SettingsError(
-                f"minimum_sites={self.minimum_sites} must be at most the number of "
-                f"sites, {len(self.sites)}"
+                f"minimum_sites={self.minimum_sites} must be at most {most}"
             )
         # NVFlare rests in steps of two seconds: with less it would never rest.
         checks.at_least(2, heartbeat_seconds=self.heartbeat_seconds)
@@ -98,13 +99,7 @@ class Deployment:
 
 def read_deployment(path: Path) -> Deployment:
     """The deployment in a TOML file, or ``SettingsError`` naming file and key."""
-    try:
-        return build(Deployment, read_toml(path))
-    except SettingsError as error:
-        told = str(error)
-        raise SettingsError(
-            told if told.startswith(str(path)) else f"{path}: {told}"
-        ) from None
+    return build(Deployment, read_toml(path), str(path))
 
 
 def _matches(pattern: re.Pattern[str], wanted: str, **values: str) -> None:
@@ -150,9 +145,17 @@ def provision(
             shutil.move(made / theirs, scratch / ours)
             _finish(scratch / ours, ours, deployment, classes)
         if authority is None:
-            _keep_authority(work / deployment.project / "state", scratch / "authority")
+            # NVFlare's state holds every key of all; only the root's is needed.
+            state = work / deployment.project / "state" / "cert.json"
+            held = json.loads(state.read_text(encoding="utf-8"))
+            root = scratch / "authority"
+            root.mkdir()
+            (root / _ROOT_CERTIFICATE).write_text(held["root_cert"], encoding="ascii")
+            (root / _ROOT_KEY).write_text(held["root_pri_key"], encoding="ascii")
         shutil.rmtree(work)
-        _close(scratch)
+        # Each kit for its owner alone: it holds a private key and, later, logs.
+        for path in (scratch, *scratch.rglob("*")):
+            path.chmod(0o700 if path.is_dir() else 0o600)
     return {ours: out / ours for ours in names.values()}
 
 
@@ -202,13 +205,14 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
         CertBuilder(),
     ]
     work.mkdir()
-    told = _Told()
+    notes, logger = io.StringIO(), logging.Logger(__name__, logging.ERROR)
+    logger.addHandler(logging.StreamHandler(notes))
     # It prints the traceback of what it then reports.
     with contextlib.redirect_stderr(io.StringIO()):
-        context = Provisioner(str(work), builders).provision(project, logger=told)
+        context = Provisioner(str(work), builders).provision(project, logger=logger)
     made = context.get("current_prod_dir")
     if not made:
-        raise EpifalconError(f"NVFlare could not write the kits: {told.last}")
+        raise EpifalconError(f"NVFlare could not write the kits: {notes.getvalue()}")
     return Path(made)
 
 
@@ -222,25 +226,9 @@ def _root(authority: Path | None) -> dict[str, Any]:
         held = (authority / _ROOT_CERTIFICATE).read_bytes()
         key = load_pem_private_key((authority / _ROOT_KEY).read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{authority}: holds no root of a federation: {error}"
-        ) from None
+        why = f"{authority}: holds no root of a federation: {error}"
+        raise DataError(why) from None
     return {"serialized_root_cert": held, "root_private_key": key}
-
-
-class _Told:
-    """Takes NVFlare's messages and keeps the last complaint: it raises none."""
-
-    def __init__(self) -> None:
-        self.last = "no reason given"
-
-    def error(self, message: object) -> None:
-        self.last = str(message)
-
-    def info(self, message: object) -> None:
-        """Of no interest."""
-
-    debug = warning = info
 
 
 def _finish(
@@ -270,21 +258,6 @@ def kit_settings(kind: str) -> dict[str, Any]:
     return found
 
 
-def _keep_authority(state: Path, folder: Path) -> None:
-    """The root's key and certificate; NVFlare's state holds every key of all."""
-    held = json.loads((state / "cert.json").read_text(encoding="utf-8"))
-    folder.mkdir()
-    (folder / _ROOT_CERTIFICATE).write_text(held["root_cert"], encoding="ascii")
-    (folder / _ROOT_KEY).write_text(held["root_pri_key"], encoding="ascii")
-
-
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _close(folder: Path) -> None:
-    """Each kit for its owner alone: it holds a private key and, later, logs."""
-    for path in folder.rglob("*"):
-        path.chmod(0o700 if path.is_dir() else 0o600)
-    folder.chmod(0o700)

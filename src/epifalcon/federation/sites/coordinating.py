@@ -1,50 +1,79 @@
 """The server's run of Falcon over sites: prepare, train, checkpoint, finish; resumable.
 
-Sites answer a repeated round only upon equal requests, so the server stores what it
-sent before the rounds, checkpoints of the model, and at the end the model of the best
-look. No person's score comes here unless requested and given by the site.
+A site may be broken or hostile: nothing of an answer is believed that can be checked,
+and a failed check raises ``DataError``. Sites answer a repeated round only upon equal
+requests, so the server stores what it sent before the rounds, checkpoints of the model,
+and at the end the model of the best look. No person's score comes here unless requested
+and given by the site.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon import store
+from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError
-from epifalcon.federation import checkpoints, messages, preparing
+from epifalcon.federation import checkpoints, messages, preparing, server
 from epifalcon.federation.checkpoints import Checkpoint, require_same
 from epifalcon.federation.early_stopping import EarlyStopping, Look
-from epifalcon.federation.engine import RoundReport, train
+from epifalcon.federation.engine import (
+    EngineState,
+    RoundReport,
+    pack_model,
+    record_scoring,
+    require_like,
+    require_loss,
+    train,
+    unpack_model,
+)
 from epifalcon.federation.messages import Record
+from epifalcon.federation.plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.preparing import SiteTally, StateMoments, StateScaling
-from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.sites.engine import Census, SitesEngine
+from epifalcon.federation.server import Model, PlaceTable
 from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.server_run import Conduct, ServerRun
-from epifalcon.federation.sites.switchboard import (
+from epifalcon.federation.sites.server_run import (
+    Conduct,
+    ServerRun,
     Switchboard,
     Transport,
     Trouble,
     accepted,
+    given,
 )
+from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
+from epifalcon.models.micro import initial_parameters
+from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under, write_tensors
+from epifalcon.privacy.dpsgd import GradientMechanism
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
-from epifalcon.settings import build
-from epifalcon.types import Floats, Plain
+from epifalcon.types import Mask, Plain, Probabilities
 
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 MODEL = "model.safetensors"
 PREPARATION = "preparation"
 _MESSAGE = "message.safetensors"
 _MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
 """More than any city has: a site that says more would only cost memory."""
 _ROUNDING = 1 + 1e-5
+_ROOM = 8.0
+"""A normal vector of d numbers is longer than sqrt(d) + 8 once in 10^14 draws."""
+_LARGEST = 1e6
+"""Largest number in one person's row or gradient where no clip bounds it: more than
+training produces, and far from what would make sums infinite."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +103,6 @@ class Gathered(Record):
     forecast: Plain | None = None
     """How the region model's forecasts were evaluated."""
 
-    @property
-    def state_width(self) -> int:
-        """Width of region states; 0 without region model."""
-        return 0 if self.states is None else int(self.states.shape[-1])
-
     def save(self, folder: Path, origin: store.Origin) -> None:
         """Write it into the run's folder, completely or not at all."""
         meta = {"forecast": self.forecast}
@@ -102,11 +126,7 @@ class Gathered(Record):
 
 
 def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> Met:
-    """Say hello to all sites and number their people.
-
-    ``known`` is what was sent before an interruption, if any: sites that were not
-    there then are left out.
-    """
+    """Say hello to all sites, or to those ``known``, and number their people."""
     met = board.ask(
         0, dict.fromkeys(board.present, hello), messages.SiteFacts, _check_facts
     )
@@ -125,18 +145,27 @@ def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> M
         first = {site: known.first[site] for site in first if site in known.first}
     board.keep_only(first)
     people = {site: met[site].people for site in first}
-    clock = build(Clock, city["clock"], "clock")
-    return Met(people, first, clock, city["regions"])
+    return Met(people, first, city["clock"], city["regions"])
 
 
 def gather(
-    board: Switchboard, order: FalconOrder, met: Met, progress: Progress = silent
+    board: Switchboard,
+    order: FalconOrder,
+    met: Met,
+    known: Gathered | None,
+    progress: Progress = silent,
 ) -> Gathered:
-    """Add up what sites count, fit the region model, and scale its states."""
-    settings = order.settings
-    tally = _count(board, order, met)
-    public = SiteTally(mobility=tally.mobility, reported=tally.reported)
-    sums = preparing.pack_tally(public)
+    """Add up what sites count, fit the region model, and scale its states.
+
+    With ``known`` sites that were restarted only come to where they were.
+    """
+    settings, tally = order.settings, _count(board, order, met)
+    if known is not None:
+        if known.states is not None:
+            _spread(board, met, known.states)
+        return known
+    public = {name: tally.parts[name] for name in preparing.public_names(settings)}
+    sums = preparing.pack_tally(SiteTally(public))
     if not settings.uses_region_model:
         return Gathered(met.first, sums)
     fitted = preparing.fit_region_states(
@@ -150,8 +179,23 @@ def gather(
 
 def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateMoments:
     """Send region states; sum up what they are for the people of all sites."""
+    width = states.shape[-1]
+    largest = float(np.abs(states).max()) if states.size else 0.0
+
+    def check(site: str, answer: StateMoments) -> StateMoments:
+        total, squared, count = answer.total, answer.squared, met.people[site]
+        if answer.people != count:
+            raise DataError(f"sums of region states not of its {count:,} people")
+        if total.shape != (width,) or squared.shape != (width,):
+            raise DataError(f"sums of region states not of width {width}")
+        # A person's state is a mean of states; NaN is not within any bound.
+        most = count * largest * _ROUNDING
+        within = (np.abs(total) <= most).all() and (squared >= 0).all()
+        if not (within and (squared <= most * largest * _ROUNDING).all()):
+            raise DataError("sums of region states that its people cannot have")
+        return answer
+
     requests = dict.fromkeys(board.attending, messages.States(states))
-    check = partial(_read_moments, people=met.people, states=states)
     moments = board.ask(0, requests, StateMoments, check)
     board.keep_only(moments)
     listed = [moments[site] for site in sorted(moments)]
@@ -159,8 +203,14 @@ def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateM
 
 
 def _count(board: Switchboard, order: FalconOrder, met: Met) -> SiteTally:
+    names = preparing.tally_names(order.settings)
+
+    def check(site: str, answer: messages.Counted) -> SiteTally:
+        found = preparing.unpack_tally(answer.tally, names, met.regions, met.clock)
+        preparing.require_counted(found, met.people[site], met.clock)
+        return found
+
     requests = {site: messages.Count(one) for site, one in met.first.items()}
-    check = partial(_read_tally, settings=order.settings, met=met)
     counted = board.ask(0, requests, messages.Counted, check)
     board.keep_only(counted)
     listed = [counted[site] for site in sorted(counted)]
@@ -171,41 +221,288 @@ def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
     people, regions = answer.people, answer.regions
     if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
         raise DataError("numbers of people or regions are out of range")
-    if (slots := build(Clock, answer.clock, "clock").slots) > _MOST_SLOTS:
-        raise DataError(f"{slots} slots")
+    if answer.clock.slots > _MOST_SLOTS:
+        raise DataError(f"{answer.clock.slots} slots")
     return answer
 
 
-def _read_tally(
-    site: str, answer: messages.Counted, *, settings: PredictionSettings, met: Met
-) -> SiteTally:
-    folds = settings.region.folds
-    found = preparing.unpack_tally(answer.tally, met.regions, met.clock, folds)
-    preparing.require_counted(found, settings, met.people[site], met.clock)
-    return found
+class SitesEngine:
+    """Rounds over the sites that ``board`` reaches."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        people: Mapping[str, int],
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seed: int,
+        ledger: Ledger | None = None,
+        *,
+        state_width: int = 0,
+        places: int | None = None,
+    ) -> None:
+        """``people`` counts those of each site; ``places`` are the city's edges."""
+        self.board, self.settings, self.plan = board, settings, plan
+        self.ledger = Ledger(plan.budget) if ledger is None else ledger
+        rng = RunSeeds(seed).parameters()
+        self._model = Model.of(initial_parameters(settings, state_width, rng))
+        self._people, self._places = people, places
+        self._round = 0
+        self._closing: dict[str, messages.Closing] = {}
+        self.best_round: int | None = None
+        """Round of the best look; sites learn it with the next call."""
+        self._announced: dict[str, messages.PresenceUpload] = {}
+        self._table: PlaceTable | None = None
+        self._members: list[str] = []
+        self._settled: set[str] = set()
+
+    @property
+    def round(self) -> int:
+        """Rounds done."""
+        return self._round
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Of the model as it is."""
+        return self._model.parameters
+
+    def step(self) -> float:
+        """Carry out a round; return its mean loss, NaN where it stays at sites."""
+        number = self._round
+        self.board.new_round()
+        opening = () if number else self.plan.opening()
+        self.ledger.record(*opening, *self.plan.round_receipts(number))
+        self._open()
+        channels = _channels(self.plan, training=True)
+        uploads = self._pass(messages.Begin, channels)
+        ended = self._reply(
+            uploads, channels[-1], messages.GradientUpload, self._check_gradient
+        )
+        gradients = list(ended.values())
+        loss = math.nan
+        if not self.plan.is_private:
+            total = sum(one.loss or 0.0 for one in gradients)
+            weight = sum(one.weight or 0.0 for one in gradients)
+            loss = require_loss(total, weight, number)
+        model, closing = server.step(self._model, gradients, self.settings)
+        self._closing = dict.fromkeys(ended, closing)
+        self._model, self._round = model, number + 1
+        return loss
+
+    def score(self) -> list[str]:
+        """Let sites score their people by a pass, a release; return who took part."""
+        record_scoring(self.ledger, self.plan, self._round)
+        self._open()
+        channels = _channels(self.plan, training=False)
+        uploads = self._pass(messages.BeginScoring, channels)
+        return list(self._reply(uploads, channels[-1], messages.Done, accepted))
+
+    def look(self, fresh: bool) -> tuple[Probabilities, Mask]:
+        """Return scores and results of all validation people, without names."""
+        request = messages.Look(parameters=self.parameters, fresh=fresh)
+        found = self.call(request, messages.ValidationScores, self._check_look).values()
+        scores = np.concatenate([one.scores for one in found])
+        return scores, np.concatenate([one.infected for one in found])
+
+    def call(
+        self,
+        request: messages.RoundRequest,
+        answer: type[R],
+        check: Callable[[str, R], T],
+        sites: list[str] | None = None,
+    ) -> dict[str, T]:
+        """Send ``request`` to attending sites, with the close of their last round."""
+        requests = {}
+        for site in self.board.attending if sites is None else sites:
+            closing = self._closing.pop(site, None)
+            requests[site] = replace(request, best=self.best_round, closing=closing)
+        return self.board.ask(self._round, requests, answer, check)
+
+    def state(self) -> EngineState:
+        """Return the model and its moments; embeddings are stored by the sites."""
+        return EngineState(self._round, pack_model(self._model), self.ledger.head)
+
+    def restore(self, state: EngineState) -> None:
+        """Continue from ``state``; the sites must have gone back to its round."""
+        require_like(state.tensors, pack_model(self._model))
+        self._model, self._round = unpack_model(state.tensors), state.round
+        self._closing = {}
+
+    def _open(self) -> None:
+        """Send every site the counts of people at its places, where they changed."""
+        board = self.board
+        new = [site for site in board.attending if site not in self._announced]
+        requests = dict.fromkeys(new, messages.Announce())
+        self._announced |= board.ask(
+            self._round, requests, messages.PresenceUpload, self._check_presence
+        )
+        members = [site for site in board.present if site in self._announced]
+        if members != self._members:
+            presence = {site: self._announced[site] for site in members}
+            self._table = PlaceTable(presence, board.rules.sends_rows)
+            self._members, self._settled = members, set()
+        table = present(self._table, "no counts of people yet")
+        settle = {
+            site: messages.Settle(table.counts[site], table.shared[site])
+            for site in board.attending
+            if site in members and site not in self._settled
+        }
+        self._settled |= set(board.ask(self._round, settle, messages.Done, accepted))
+
+    def _pass(
+        self, begin: type[messages.Begin | messages.BeginScoring], channels: list[str]
+    ) -> dict[str, messages.LocationUpload]:
+        """All exchanges of a pass but the reply to the last."""
+        here = [site for site in self.board.attending if site in self._settled]
+        request = begin(parameters=self.parameters)
+        check = partial(self._check_upload, channel=channels[0])
+        uploads = self.call(request, messages.LocationUpload, check, here)
+        for channel, following in pairwise(channels):
+            check = partial(self._check_upload, channel=following)
+            uploads = self._reply(uploads, channel, messages.LocationUpload, check)
+        return uploads
+
+    def _reply(
+        self,
+        uploads: Mapping[str, messages.LocationUpload],
+        channel: str,
+        answer: type[R],
+        check: Callable[[str, R], T],
+    ) -> dict[str, T]:
+        back = present(self._table, "no counts of people yet").replies(uploads)
+        requests = {site: messages.Reply(channel, sums) for site, sums in back.items()}
+        return self.board.ask(self._round, requests, answer, check)
+
+    def _check_presence(
+        self, site: str, upload: messages.PresenceUpload
+    ) -> messages.PresenceUpload:
+        """Require keys of the city, and counts that the site's people can make."""
+        keys, counts, people = upload.keys, upload.counts, self._people[site]
+        if counts.ndim != 1 or not np.isfinite(counts).all():
+            raise DataError("a count of people is no number")
+        if not len(keys):
+            return upload
+        if keys[0] < 0:
+            raise DataError("a key is less than 0")
+        most_keys = people * self.plan.releases.person * (1 + self.plan.copies)
+        if len(keys) > most_keys:
+            raise DataError(f"{len(keys):,} keys of {people:,} people are too many")
+        if self._places is not None and keys[-1] >= self._places:
+            raise DataError(f"a key of {self._places:,} or more")
+        mechanism = self.plan.presence
+        least, most = float(not self.plan.is_private), float(people)
+        if mechanism is not None:
+            room = mechanism.sigma * math.sqrt(people) * (1 + _ROOM)
+            least, most = -room, people + room
+        if counts.min() < least or counts.max() > most * _ROUNDING:
+            raise DataError(f"a count that {people:,} people cannot make")
+        return upload
+
+    def _check_upload(
+        self, site: str, upload: messages.LocationUpload, *, channel: str
+    ) -> messages.LocationUpload:
+        """Require rows of ``channel`` at the site's keys, no longer than can be."""
+        rows, width, table = (
+            upload.rows,
+            self.settings.width,
+            present(self._table, "no counts of people yet"),
+        )
+        if upload.channel != channel:
+            raise DataError(f"an upload of {upload.channel!r}, expected {channel!r}")
+        if rows.dtype != self.settings.dtype:
+            raise DataError(f"rows of {rows.dtype}, expected {self.settings.dtype}")
+        if rows.shape[1] != width:
+            raise DataError(f"rows of width {rows.shape[1]}, expected {width}")
+        summed = upload.person is None
+        if summed == table.sends_rows:
+            raise DataError("sums where rows of people were asked for, or the reverse")
+        if summed and not np.array_equal(upload.keys, table.keys[site]):
+            raise DataError("sums at other places than those shared with other sites")
+        if not summed:
+            self._require_claims(site, upload, table.keys[site])
+        people = self._people[site] if summed else 1
+        norms = torch.linalg.vector_norm(rows.double(), dim=1)
+        _require_norm(channel, norms, people, width, self.plan.upload)
+        return upload
+
+    def _require_claims(
+        self, site: str, upload: messages.LocationUpload, announced: EdgeKeys
+    ) -> None:
+        keys, person = upload.keys, upload.person
+        if person is None or person.shape != keys.shape:
+            raise DataError(f"{len(keys)} keys without as many people")
+        if not np.isin(keys, announced).all():
+            raise DataError("a row at a key that was never announced")
+        most = self.plan.releases.person * (1 + self.plan.copies)
+        found, rows = np.unique(person, return_counts=True)
+        if len(found) > self._people[site] or (rows > most).any():
+            raise DataError("more rows than its people can have sent")
+
+    def _check_gradient(
+        self, site: str, upload: messages.GradientUpload
+    ) -> messages.GradientUpload:
+        """Require gradients of the model; without protection also loss and weight."""
+        gradients, people = upload.gradients, self._people[site]
+        if _shapes(gradients) != _shapes(self.parameters):
+            raise DataError("gradients do not have the names and shapes of the model")
+        whole = torch.cat([one.double().flatten() for one in gradients.values()])
+        if not torch.isfinite(whole).all():
+            raise DataError("a gradient holds NaN or infinity")
+        if upload.people != people:
+            raise DataError(f"gradients of {upload.people}, expected {people:,} people")
+        mechanism = self.plan.gradient
+        _require_norm("gradient", whole.norm()[None], people, len(whole), mechanism)
+        if self.plan.is_private:
+            return replace(upload, weight=None, loss=None)
+        weight, loss = upload.weight, upload.loss
+        if weight is None or loss is None:
+            raise DataError("gradients without weight and loss")
+        most = people * max(self.settings.class_weights or (1.0,))
+        if not 0 <= weight <= most * _ROUNDING:
+            raise DataError(f"{people:,} people cannot weigh {weight:g} in the loss")
+        if not 0 <= loss <= most * _LARGEST:
+            raise DataError(f"{people:,} people cannot have a loss of {loss:g}")
+        return upload
+
+    def _check_look(
+        self, site: str, answer: messages.ValidationScores
+    ) -> messages.ValidationScores:
+        """Require scores from 0 to 1, of no more people than the site has."""
+        scores, people = answer.scores, self._people[site]
+        if len(scores) > people or not ((scores >= 0) & (scores <= 1)).all():
+            raise DataError("more scores than people, or some outside 0 to 1")
+        return answer
 
 
-def _read_moments(
-    site: str,
-    answer: StateMoments,
-    *,
-    people: Mapping[str, int],
-    states: NDArray[np.float32],
-) -> StateMoments:
-    total, squared = answer.total, answer.squared
-    width, count = states.shape[-1], people[site]
-    if answer.people != count:
-        raise DataError(f"sums of region states not of its {count:,} people")
-    for one in (total, squared):
-        if one.shape != (width,):
-            raise DataError(f"sums of region states of shape {one.shape}")
-    largest = float(np.abs(states).max()) if states.size else 0.0
-    # A person's state is a mean of states; NaN is not within any bound.
-    most = count * largest * _ROUNDING
-    within = (np.abs(total) <= most).all() and (squared >= 0).all()
-    if not (within and (squared <= most * largest * _ROUNDING).all()):
-        raise DataError("sums of region states that its people cannot have")
-    return answer
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (one.shape, one.dtype) for name, one in tensors.items()}
+
+
+def _require_norm(
+    channel: str,
+    norms: Tensor,
+    people: int,
+    size: int,
+    mechanism: UploadMechanism | GradientMechanism | None,
+) -> None:
+    """Refuse norms of vectors of ``size`` numbers that ``people`` cannot have made."""
+    most = people * _LARGEST
+    if mechanism is not None:
+        noise = mechanism.sigma * (math.sqrt(size) + _ROOM)
+        most = people * mechanism.clip + math.sqrt(people) * noise
+    found = float(norms.max()) if len(norms) else 0.0
+    if found > most * _ROUNDING:
+        raise DataError(f"{channel}: norm {found:.4g}, clip and noise allow {most:.4g}")
+
+
+def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
+    """The exchanges of a pass in their order."""
+    if not training:
+        return [f"scoring/{layer}" for layer in range(plan.layers)]
+    channels = [f"upload/{layer}" for layer in range(plan.layers)]
+    if plan.way.exchanged:
+        channels += [f"return/{layer}" for layer in reversed(range(plan.layers))]
+    return channels
 
 
 class SitesRun(ServerRun[FalconOrder]):
@@ -252,33 +549,35 @@ class SitesRun(ServerRun[FalconOrder]):
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
-        around = Gathered.load(self._folder, order.origin)
-        if resumed is not None and around is None:
+        known = Gathered.load(self._folder, order.origin)
+        if resumed is not None and known is None:
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
-        met = meet(board, order.hello, around)
-        if again := around is not None:
-            # Bring sites that were restarted to where ``gather`` left them.
-            _count(board, order, met)
-            if around.states is not None:
-                _spread(board, met, around.states)
-        else:
-            around = gather(board, order, met, progress)
+        met = meet(board, order.hello, known)
+        around = gather(board, order, met, known, progress)
         self._forecast = around.forecast
         number = 0 if resumed is None else resumed.engine.round
         request = messages.Prepare(number, around.tally, around.centre, around.factor)
         requests = dict.fromkeys(board.attending, request)
         ready = board.ask(0, requests, messages.Done, accepted)
         board.keep_only(ready)
-        if not again:
+        if known is None:
             first = {site: around.first[site] for site in ready}
             replace(around, first=first).save(self._folder, order.origin)
         plan = order.plan(met.clock)
         opening = order.unprotected(plan, validation=True)
         ledger = self.open_ledger(plan.budget, opening, resumed)
         self._people = met.people
-        size = met.regions, met.clock.slots // settings.model.window_slots
-        census = Census(met.people, around.state_width, size)
-        return SitesEngine(board, census, settings.model, plan, order.seed, ledger)
+        windows = met.clock.slots // settings.model.window_slots
+        return SitesEngine(
+            board,
+            met.people,
+            settings.model,
+            plan,
+            order.seed,
+            ledger,
+            state_width=0 if around.states is None else around.states.shape[-1],
+            places=met.regions * windows,
+        )
 
     def _train(self, engine: SitesEngine, progress: Progress) -> None:
         last = engine.settings.rounds
@@ -309,10 +608,7 @@ class SitesRun(ServerRun[FalconOrder]):
         return look.told
 
     def _keep(self, engine: SitesEngine) -> None:
-        """A checkpoint: first at every site, then here.
-
-        None while a site is missing: its people could not go back to it.
-        """
+        """Write a checkpoint at every site, then here; none while a site is missing."""
         board = self.board
         if board.attending == board.present:
             engine.call(messages.Keep(), messages.Done, accepted)
@@ -337,8 +633,7 @@ class SitesRun(ServerRun[FalconOrder]):
         request = messages.Finish(
             parameters=self.parameters, fresh=fresh, scores=self._conduct.scores
         )
-        answers = engine.call(request, messages.Scores, self._read_scores)
-        self.scores = {site: one for site, one in answers.items() if one is not None}
-
-    def _read_scores(self, site: str, answer: messages.Scores) -> Floats | None:
-        return answer.require(self._people[site])
+        answers = engine.call(
+            request, messages.Scores, lambda site, one: one.require(self._people[site])
+        )
+        self.scores = given(answers)

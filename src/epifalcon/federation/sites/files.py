@@ -39,13 +39,8 @@ from epifalcon.errors import (
     DataError,
     SettingsError,
 )
-from epifalcon.federation.preparing import Division, Household
-from epifalcon.federation.settings import (
-    Mode,
-    PredictionSettings,
-    PrivacySettings,
-    SiteRules,
-)
+from epifalcon.federation.preparing import Household
+from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.locks import FileLock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
@@ -87,10 +82,7 @@ _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class PolicyError(SettingsError):
-    """A run wants more than a site's policy allows; ``key`` says by which line of it.
-
-    A server may be told the key: it says nothing of anybody.
-    """
+    """A run wants more than a site's policy allows; a server may learn the ``key``."""
 
     def __init__(self, key: str, why: str) -> None:
         super().__init__(f"{key}: {why}")
@@ -134,57 +126,51 @@ class SitePolicy:
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
 
-    def require(self, wish: PredictionSettings, rules: SiteRules) -> None:
+    def require(self, wanted: "Wanted") -> None:
         """Refuse a run that wants more than is allowed."""
-        privacy = wish.privacy
-        mode = privacy.mode
+        mode = wanted.mode
         if mode not in self.modes:
             raise PolicyError("modes", f"this site does not take part in mode {mode}")
-        if rules.sends_rows and not self.rows:
+        if wanted.rows and not self.rows:
             raise PolicyError("rows", "this site sends sums only, no rows of people")
-        if wish.shares_cases and mode not in self.region_model:
-            raise PolicyError(
-                "region_model", f"no cases and flows leave this site in mode {mode}"
-            )
-        if mode != "off" and wish.pseudo.pseudo_copies < self.least_pseudo:
-            raise PolicyError(
-                "least_pseudo",
-                f"pseudo_copies={wish.pseudo.pseudo_copies}, this site wants "
-                f"{self.least_pseudo}",
-            )
-        if mode != "local":
+        if wanted.regions and mode not in self.region_model:
+            why = f"no cases, infections and flows leave this site in mode {mode}"
+            raise PolicyError("region_model", why)
+        if (copies := wanted.pseudo_copies) is not None and copies < self.least_pseudo:
+            why = f"pseudo_copies={copies}, this site wants {self.least_pseudo}"
+            raise PolicyError("least_pseudo", why)
+        if wanted.delta is None:
             return
-        if privacy.delta > self.delta:
-            raise PolicyError(
-                "delta", f"delta={privacy.delta:g}, at most {self.delta:g} here"
-            )
-        if (self.relation, privacy.relation) == ("replace", "zero-out"):
-            raise PolicyError(
-                "relation", "relation='zero-out', this site wants 'replace'"
-            )
+        if wanted.delta > self.delta:
+            why = f"delta={wanted.delta:g}, at most {self.delta:g} here"
+            raise PolicyError("delta", why)
+        if (self.relation, wanted.relation) == ("replace", "zero-out"):
+            why = "relation='zero-out', this site wants 'replace'"
+            raise PolicyError("relation", why)
 
-    def require_crowd(
-        self, people: int, division: Division, wish: PredictionSettings
-    ) -> None:
-        """Refuse sums that would leave of too few people, or tell of a few apart.
-
-        Sums over all but a fold tell the sums over the fold.
-        """
+    def require_crowd(self, crowds: Mapping[str, int]) -> None:
+        """Refuse sums without noise over too few people, as counted by sum."""
         least = self.least_in_fold
-        if wish.shares_sums and people < least:
-            raise PolicyError(
-                "least_in_fold", f"{people} people, sums leave of {least} or more"
-            )
-        if not wish.shares_cases:
-            return
-        folds = wish.region.folds if wish.uses_region_model else 1
-        fold = division.fold[division.fold >= 0]
-        groups = np.bincount(fold, minlength=folds) if folds > 1 else [len(fold)]
-        if min(groups) < least:
-            raise PolicyError(
-                "least_in_fold",
-                f"a fold of {min(groups)} tested people, sums leave of {least} or more",
-            )
+        for who, count in crowds.items():
+            if count < least:
+                why = f"{count} {who}, sums leave of {least} or more"
+                raise PolicyError("least_in_fold", why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a run wants of its sites, as a policy allows it or not."""
+
+    mode: str
+    rows: bool = False
+    """Whether rows leave person by person."""
+    regions: bool = False
+    """Whether sums by region leave without noise: cases, flows, infections."""
+    pseudo_copies: int | None = None
+    """Pseudo traces of each person; None where none are needed."""
+    delta: float | None = None
+    """Of the run's guarantee; None without one."""
+    relation: Relation = "zero-out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,10 +213,9 @@ class SiteFiles:
         return place
 
     def noise_key(self, run: str) -> int:
-        """The 256 bits that a run draws its noise from: of this site and run alone.
+        """Return the noise key of a run, of this site and run alone.
 
-        A part of it lies in the run's own folder, beside the ledger and the notes
-        of what was released: whoever deletes them begins with other noise.
+        A part lies beside the run's ledger: without that the noise is another.
         """
         of_site = _secret(self.folder / _SECRET)
         of_run = _secret(self.run(run) / _SECRET)
@@ -271,29 +256,22 @@ def _new_secret(path: Path) -> bytes:
 def require_run_name(name: str) -> str:
     """A name that is safe as a folder's; others are a ``DataError``."""
     if not _RUN_NAME.fullmatch(name):
-        raise DataError(
-            f"the run's name {name[:80]!r} must be letters, digits, - and _, 64 at most"
-        )
+        wanted = "must be letters, digits, - and _, 64 at most"
+        raise DataError(f"the run's name {name[:80]!r} {wanted}")
     return name
 
 
 def person_cost(wish: PrivacySettings, releases: Releases) -> float:
-    """Return mu^2 of a ``local`` run for a person, for rows against zero.
-
-    A guarantee for a visit or a day holds as many times as a person has visits or days.
-    """
+    """Return mu^2 of a ``local`` run for a person, for rows against zero."""
     times = releases.person / releases.of(wish.unit)
     return times * mu_for(wish.epsilon, wish.delta) ** 2 / _LONGER[wish.relation]
 
 
 def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
-    """Store the cost of a run, or refuse it where all runs together exceed the policy.
-
-    Two processes of a site take turns.
-    """
+    """Store the cost of a run, or refuse it where all runs exceed the policy."""
     with FileLock(path.with_suffix(".lock"), wait=True):
-        journal = Journal(path)
-        known = dict(read_journal(path, journal, _parse_cost))
+        journal, listed = open_journal(path, _parse_cost)
+        known = dict(listed)
         if run in known and squared_mu <= known[run] * (1 + _ROUNDING):
             return
         total = squared_mu + sum(one for name, one in known.items() if name != run)
@@ -301,20 +279,20 @@ def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
         together, most = epsilon_of(mu, policy.delta), policy.most_epsilon
         if most is not None and together > most * (1 + _ROUNDING):
             raise BudgetExceededError(
-                f"run {run}: with {len(known)} runs before it, a person would have an "
-                f"epsilon of {together:.4g}; most_epsilon is {most:g}"
+                f"run {run}: with {len(known)} runs before it, the epsilon of a person "
+                f"would be {together:.4g}; most_epsilon is {most:g}"
             )
         journal.append([json.dumps([run, squared_mu])])
 
 
-def read_journal(path: Path, journal: Journal, parse: Callable[[Any], T]) -> list[T]:
-    """Parse the lines of a journal; a strange one is a ``CorruptFileError``."""
+def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
+    """Open a journal and parse its lines; a strange one is a ``CorruptFileError``."""
+    journal = Journal(path)
     try:
-        return [parse(json.loads(line)) for line in journal.read().splitlines()]
+        listed = [parse(json.loads(line)) for line in journal.read().splitlines()]
     except (ValueError, TypeError, AttributeError, SettingsError):
-        raise CorruptFileError(
-            f"{path}: holds a line that was not written there"
-        ) from None
+        raise CorruptFileError(f"{path}: holds a line not written there") from None
+    return journal, listed
 
 
 class ReplayError(BudgetExceededError):
@@ -340,10 +318,10 @@ class Noted:
     """Digests by release, on disk before ``require`` returns if there is a ``path``."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._journal = None if path is None else Journal(path)
-        self._known: dict[tuple[int, str], str] = {}
-        if path is not None and self._journal is not None:
-            self._known = dict(read_journal(path, self._journal, _parse_note))
+        self._journal, self._known = None, dict[tuple[int, str], str]()
+        if path is not None:
+            self._journal, listed = open_journal(path, _parse_note)
+            self._known = dict(listed)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -363,7 +341,7 @@ class Noted:
         """Refuse this release where another digest of it is known; note nothing."""
         if self._known.get((number, phase), found) != found:
             raise ReplayError(
-                f"round {number}, {phase}: was released before upon other values"
+                f"round {number}, {phase}: released before on other values"
             )
 
 
@@ -386,9 +364,8 @@ class Trail:
             channel, number = one.terms.channel, one.terms.round
             phase = {"upload/0": "begin", "scoring/0": "begin scoring"}.get(channel)
             if phase is not None and (number, phase) not in self._noted:
-                raise CorruptFileError(
-                    f"the notes of round {number} are missing; begin a new run"
-                )
+                why = f"the notes of round {number} are missing; begin a new run"
+                raise CorruptFileError(why)
 
     def announce(self) -> None:
         """Places and counts, which are the same whenever they are asked for."""

@@ -20,34 +20,20 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
+from epifalcon.checks import present, same_length
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation import checkpoints, client, messages, preparing
+from epifalcon.federation import checkpoints, messages, preparing
 from epifalcon.federation.checkpoints import Checkpoint, record_once
-from epifalcon.federation.client import Cohort, Surroundings
+from epifalcon.federation.client import Client, Surroundings, all_uses
 from epifalcon.federation.early_stopping import running_log_odds
-from epifalcon.federation.engine import (
-    EngineState,
-    advance,
-    class_weights,
-    pack_home,
-    probabilities,
-    unpack_home,
-)
+from epifalcon.federation.engine import EngineState, advance, pack_home, unpack_home
 from epifalcon.federation.messages import Record
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds, releases_of
-from epifalcon.federation.preparing import (
-    Division,
-    Household,
-    Selection,
-    StateMoments,
-    Surrounding,
-)
-from epifalcon.federation.server import Model
+from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.federation.sites.files import (
     Noted,
-    SitePolicy,
     Trail,
+    Wanted,
     digest,
     person_cost,
 )
@@ -60,35 +46,14 @@ from epifalcon.federation.sites.session import (
 )
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.micro import (
-    Exchange,
-    LinearUse,
-    PassResult,
-    scoring_pass,
-    training_pass,
-)
-from epifalcon.models.settings import FalconSettings
+from epifalcon.models.micro import Exchange, LinearUse, PassResult
 from epifalcon.privacy.events import UnprotectedRelease
-from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Mask, Probabilities
 
 _MOST_PEOPLE = 2**40
 _BEYOND = 1e15
 """Its squares, and sums of them, are still finite in any precision."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """What the server sent about the places that the cohort claims."""
-
-    keys: EdgeKeys
-    """(keys,) as announced."""
-    counts: Floats
-    """(keys,) number of people taken to be there."""
-    shared: Mask
-    """(keys,) whether other sites claim the place too."""
-    around: Surroundings
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,30 +87,26 @@ class SiteRounds:
 
     def __init__(
         self,
-        cohort: Cohort,
-        settings: FalconSettings,
-        plan: PrivacyPlan,
-        seeds: RunSeeds,
+        client: Client,
         ledger: Ledger,
         *,
         sends_rows: bool = False,
-        watched: Selection | None = None,
+        watched: preparing.Selection | None = None,
         score_memory: float = 0.0,
         trail: Trail | None = None,
     ) -> None:
-        self.cohort, self.settings, self.plan = cohort, settings, plan
-        self.ledger, self.seeds = ledger, seeds
+        self.client, self.plan, self.ledger = client, client.plan, ledger
         self.trail = trail or Trail(Noted(), "")
-        self.watched = watched or Selection()
-        self.home = client.first_home(cohort, settings, seeds)
+        self.watched = watched or preparing.Selection()
+        self.home = client.first_home()
         self.best = self.best_round = self.held = None
-        self._protected = plan.is_private
+        self._protected = self.plan.is_private
         self._memory, self._sends_rows = score_memory, sends_rows
         self._presence: messages.PresenceUpload | None = None
-        self._places: _Places | None = None
+        self._places: tuple[EdgeKeys, messages.Settle, Surroundings] | None = None
         self._pass: _Pass | None = None
         self._scored: Tensor | None = None
-        self._model: Model | None = None
+        self._parameters: dict[str, Tensor] = {}
         self._looked: tuple[int, Probabilities] | None = None
 
     @property
@@ -162,21 +123,12 @@ class SiteRounds:
 
     def close(self, call: messages.RoundRequest) -> None:
         """Take parameters, the end of the previous round, and the best round."""
-        if call.parameters:
-            self._model = Model(call.parameters, {})
+        self._parameters = call.parameters or self._parameters
         if (closing := call.closing) is not None:
             ended = self._pass
             if ended is None or ended.result is None or ended.number != closing.round:
                 raise DataError(f"no pass of round {closing.round} waits for its close")
-            self.home = client.close_round(
-                self.cohort,
-                self.home,
-                ended.result,
-                closing,
-                self.settings,
-                self.seeds,
-                self.plan.way.exchanged,
-            )
+            self.home = self.client.close_round(self.home, ended.result, closing)
             self._pass = None
             if self._protected:
                 self.trail.close(closing.round, closing.scale)
@@ -187,11 +139,7 @@ class SiteRounds:
             self.best_round, self.best = self._looked
 
     def scores(self, *, fresh: bool) -> Probabilities:
-        """Probability of infection of the cohort, (people,), by the last parameters.
-
-        From the scoring pass that has just ended if ``fresh``, otherwise from the
-        last closed round, averaged over rounds with memory.
-        """
+        """Return risks, (people,), by the last scoring pass or the last round."""
         if self.held is not None:
             return np.asarray(expit(self.held))
         return self._scores(self._scored if fresh else self.home.received)
@@ -223,24 +171,18 @@ class SiteRounds:
         if self._protected:
             self.trail.announce()
         record_once(self.ledger, self.plan.opening())
-        self._presence = client.announce(self.cohort, self.plan, self.seeds)
+        self._presence = self.client.announce()
         return self._presence
 
     def _settle(self, call: messages.Settle, _number: int) -> messages.Done:
         """Take the server's counts at the announced places, in their order."""
-        if self._presence is None:
-            raise DataError("nothing was announced yet")
-        keys, counts, shared = self._presence.keys, call.counts, call.shared
-        if len(counts) != len(keys) or len(shared) != len(keys):
-            raise DataError(
-                f"counts of {len(counts)} and marks of {len(shared)} places, "
-                f"{len(keys)} were announced"
-            )
+        keys = present(self._presence, "nothing was announced yet").keys
+        counts, shared = call.counts, call.shared
+        same_length(keys=keys, counts=counts, shared=shared)
         if not (np.isfinite(counts).all() and (counts >= 1).all()):
             raise DataError("a count of people is less than 1 or no number")
-        inc = self.cohort.incidence
-        around = client.settle(inc, counts[inc.places_in(keys)], self.settings)
-        self._places = _Places(keys, counts, shared, around)
+        place = self.client.cohort.incidence.places_in(keys)
+        self._places = keys, call, self.client.settle(counts[place])
         if self._protected:
             self.trail.settle(counts, shared)
         return messages.Done()
@@ -258,26 +200,14 @@ class SiteRounds:
         elif self._protected:
             self.ledger.record(*self.plan.scoring_receipts(number))
         self._pass = None
-        around, entry = self._settled.around, None
+        around = self._settled[2]
         work: Generator[Exchange, Tensor, Any]
+        given, entry = (self.home, around, call.parameters), None
         if training:
-            inputs, entry = client.training_inputs(
-                self.cohort,
-                self.home,
-                around,
-                call.parameters,
-                self.settings,
-                self.seeds,
-                number,
-            )
-            weights = class_weights(self.settings)
-            work = training_pass(call.parameters, inputs, self.plan.way, weights)
+            work, entry = self.client.training(*given, number)
         else:
             self._scored = None
-            inputs = client.scoring_inputs(
-                self.cohort, self.home, around, self.settings, call.parameters
-            )
-            work = scoring_pass(call.parameters, inputs, self.plan.way)
+            work = self.client.scoring(*given)
         exchange, _ = advance(work, None)
         if exchange is None:
             raise DataError("a pass without any exchange")
@@ -302,15 +232,13 @@ class SiteRounds:
         return self._gradients(waiting, cast(PassResult, result))
 
     def _gradients(self, waiting: _Pass, result: PassResult) -> messages.GradientUpload:
-        uses = client.all_uses(result, waiting.entry)
+        uses = all_uses(result, waiting.entry)
         if self.plan.gradient is not None:
             uses = tuple(
                 replace(one, inputs=usable(one.inputs), outputs=usable(one.outputs))
                 for one in uses
             )
-        upload = client.gradient_upload(
-            self.cohort, uses, result.weight, self.plan, self.seeds, waiting.number
-        )
+        upload = self.client.gradient_upload(uses, result.weight, waiting.number)
         if upload.weight is None:
             return upload
         return replace(upload, loss=result.loss)
@@ -326,33 +254,30 @@ class SiteRounds:
 
     def _send(self, waiting: _Pass) -> messages.LocationUpload:
         """Clip, noise and upload rows: sums at shared places, or a row per claim."""
-        exchange, places = waiting.exchange, self._settled
+        exchange = waiting.exchange
         if self.plan.upload is not None:
             # Whether an answer comes must not depend on anybody's numbers.
             exchange = replace(exchange, rows=usable(exchange.rows))
-        terms = self.plan.terms(waiting.channel, waiting.number)
-        key = NoiseKey(self.seeds.noise, terms)
-        upload = client.location_upload(
-            self.cohort, exchange, self.plan, key, self._sends_rows
+        upload = self.client.location_upload(
+            exchange, waiting.channel, waiting.number, self._sends_rows
         )
         self._pass = replace(waiting, exchange=exchange, upload=upload)
         if upload.person is not None:
             return upload
-        keys, rows = upload.keys[places.shared], upload.rows[_at(places.shared)]
-        return replace(upload, keys=keys, rows=rows)
+        shared = self._settled[1].shared
+        return replace(upload, keys=upload.keys[shared], rows=upload.rows[_at(shared)])
 
     def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
         """Return what each person receives, (people, width), from a reply."""
-        upload, places = waiting.upload, self._settled
+        upload, (keys, places, around) = waiting.upload, self._settled
         if upload is None:
             raise DataError("nothing was sent yet")
         summed = upload.person is None
-        place = _at(places.shared) if summed else torch.arange(len(places.keys))
-        shape = (len(place), upload.rows.shape[1])
-        if tuple(sums.shape) != shape or sums.dtype != upload.rows.dtype:
+        place = _at(places.shared) if summed else torch.arange(len(keys))
+        wanted = (len(place), upload.rows.shape[1], upload.rows.dtype)
+        if (*sums.shape, sums.dtype) != wanted:
             raise DataError(
-                f"a reply of {sums.dtype} and shape {tuple(sums.shape)}, expected "
-                f"{upload.rows.dtype} and {shape}"
+                f"a reply of {(*sums.shape, sums.dtype)}, expected {wanted}"
             )
         if not torch.isfinite(sums).all():
             raise DataError("a reply holds NaN or infinity")
@@ -360,22 +285,16 @@ class SiteRounds:
             whole = upload.rows.clone()
             whole[place] = sums
             sums = whole
-        share, counts = places.around.share, places.counts
-        return client.receive(
-            self.cohort.incidence, share, waiting.exchange, places.keys, sums, counts
-        )
+        return self.client.receive(waiting.exchange, around, keys, sums, places.counts)
 
     def _scores(self, received: Tensor | None) -> Probabilities:
-        if self._model is None:
+        if not self._parameters:
             raise DataError("no parameters were sent yet")
-        state = self.cohort.state
-        return probabilities(self._model, self.settings, self.plan, received, state)
+        return self.client.probabilities(self._parameters, received)
 
     @property
-    def _settled(self) -> _Places:
-        if self._places is None:
-            raise DataError("the counts of people were not sent yet")
-        return self._places
+    def _settled(self) -> tuple[EdgeKeys, messages.Settle, Surroundings]:
+        return present(self._places, "the counts of people were not sent yet")
 
 
 def usable(rows: Tensor) -> Tensor:
@@ -403,23 +322,22 @@ class FalconOrder(Order):
         require_federable(self.settings)
 
     @property
-    def mode(self) -> str:
-        """``off``, ``paper`` or ``local``."""
-        return self.settings.privacy.mode
-
-    @property
-    def is_private(self) -> bool:
-        """Whether noise is added."""
-        return self.settings.privacy.is_private
-
-    @property
     def hides_tests(self) -> bool:
         """Whether test results are protected, so that none may leave."""
         return not self.settings.privacy.reveals_validation
 
-    def require_allowed(self, policy: SitePolicy) -> None:
-        """Refuse a run that wants more than a site's policy allows."""
-        policy.require(self.settings, self.rules)
+    @property
+    def wanted(self) -> Wanted:
+        """What the run wants of a site's policy."""
+        privacy, pseudo = self.settings.privacy, self.settings.pseudo
+        return Wanted(
+            mode=privacy.mode,
+            rows=self.rules.sends_rows,
+            regions=self.settings.shares_cases,
+            pseudo_copies=pseudo.pseudo_copies if privacy.is_private else None,
+            delta=privacy.delta if privacy.mode == "local" else None,
+            relation=privacy.relation,
+        )
 
     def squared_mu(self, clock: Clock) -> float | None:
         """Privacy cost for a person of the whole run; None without a guarantee."""
@@ -442,6 +360,19 @@ class FalconOrder(Order):
         if self.rules.sends_rows:
             revealed = "which of a site's people sent each row, by number"
         return [*made, preparing.in_the_clear(plan, "uploads", revealed)]
+
+
+def crowds(
+    people: int, division: preparing.Division, settings: PredictionSettings
+) -> dict[str, int]:
+    """Count the people behind each sum that leaves without noise."""
+    found = {"people": people} if settings.shares_sums else {}
+    if settings.shares_cases:
+        folds = settings.region.folds if settings.uses_region_model else 1
+        tested = division.fold[division.fold >= 0]
+        groups = np.bincount(tested, minlength=folds) if folds > 1 else [len(tested)]
+        found["tested people in a fold"] = int(min(groups))
+    return found
 
 
 def require_federable(settings: PredictionSettings) -> None:
@@ -467,8 +398,7 @@ class SiteRun(SiteSession[FalconOrder]):
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers before the rounds."""
-        self._home: Household | None = None
-        self._division: Division | None = None
+        self._counted: tuple[preparing.Household, preparing.Division] | None = None
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
         return {
@@ -482,9 +412,7 @@ class SiteRun(SiteSession[FalconOrder]):
     @property
     def rounds(self) -> SiteRounds:
         """The state of the rounds."""
-        if self._rounds is None:
-            raise DataError("nothing is prepared")
-        return self._rounds
+        return present(self._rounds, "nothing is prepared")
 
     def _count(self, call: messages.Count, _number: int) -> messages.Counted:
         """Count what is summed up over sites, once its receipts are written."""
@@ -492,23 +420,25 @@ class SiteRun(SiteSession[FalconOrder]):
         if not 0 <= first < _MOST_PEOPLE:
             raise DataError("the number of the first person is out of range")
         order, settings = run.order, run.order.settings
-        home = Household(run.home.traces, run.home.known, first)
+        home = preparing.Household(run.home.traces, run.home.known, first)
         division = preparing.divide(home, settings, order.seed)
         # Noted first: otherwise other numbers, and other folds, could be tried.
         self.note("count", digest(first))
         policy, plan = run.site.policy, order.plan(home.traces.clock)
-        policy.require_crowd(home.traces.people, division, settings)
+        policy.require_crowd(crowds(home.traces.people, division, settings))
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
         checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
-        self._home, self._division = home, division
+        self._counted = home, division
         return messages.Counted(
             preparing.pack_tally(preparing.count_tally(home, division, settings))
         )
 
-    def _take_states(self, call: messages.States, _number: int) -> StateMoments:
+    def _take_states(
+        self, call: messages.States, _number: int
+    ) -> preparing.StateMoments:
         """Take region states; sum them up over the site's people."""
         states, settings = call.states, self.admitted.order.settings
-        home, division = self._counted
+        home, division = present(self._counted, "nothing was counted yet")
         traces = home.traces
         if not settings.uses_region_model:
             raise SettingsError("these settings have no region model")
@@ -520,11 +450,14 @@ class SiteRun(SiteSession[FalconOrder]):
         self.note("states", digest(arrays={"states": states}))
         self._states = states
         incidence = preparing.hypergraph(traces, settings)
-        return StateMoments.of(preparing.raw_state(home, division, incidence, states))
+        return preparing.StateMoments.of(
+            preparing.raw_state(home, division, incidence, states)
+        )
 
     def _prepare(self, call: messages.Prepare, _number: int) -> messages.Done:
         """Make the cohort and, after a restart, go back to the given round."""
-        run, (home, division) = self.admitted, self._counted
+        home, division = present(self._counted, "nothing was counted yet")
+        run = self.admitted
         order, policy = run.order, run.site.policy
         plan = order.plan(home.traces.clock)
         around = _surrounding(call, run, self._states)
@@ -540,16 +473,13 @@ class SiteRun(SiteSession[FalconOrder]):
         trail = Trail(run.noted, digest(self.heard, seeds.noise))
         if order.is_private:
             trail.require_notes_of(ledger.releases)
-        watched = Selection()
+        watched = preparing.Selection()
         # Whatever a server asks: where tests are protected, no result leaves.
         if policy.validation and not order.hides_tests:
             infected = home.known.status[division.held_back] == 1
-            watched = Selection(division.held_back, infected)
+            watched = preparing.Selection(division.held_back, infected)
         self._rounds = SiteRounds(
-            cohort,
-            order.settings.model,
-            plan,
-            seeds,
+            Client(cohort, order.settings.model, plan, seeds),
             ledger,
             sends_rows=order.rules.sends_rows,
             watched=watched,
@@ -579,29 +509,20 @@ class SiteRun(SiteSession[FalconOrder]):
         found = digest(rounds.best_round, tensors=call.parameters)
         return self.finish(scores, call.scores, found)
 
-    @property
-    def _counted(self) -> tuple[Household, Division]:
-        if self._home is None or self._division is None:
-            raise DataError("nothing was counted yet")
-        return self._home, self._division
-
 
 def _surrounding(
     call: messages.Prepare,
     run: Admitted[FalconOrder],
     states: NDArray[np.float32] | None,
-) -> Surrounding:
+) -> preparing.Surrounding:
     """What the site learns of the city: all that the settings need, and no more."""
     settings, traces = run.order.settings, run.home.traces
-    tally = preparing.unpack_tally(call.tally, len(traces.regions), traces.clock, 0)
-    preparing.require_public(tally, settings)
-    mobility = cases = scaling = None
-    if tally.mobility is not None:
-        mobility = tally.mobility.model(traces.regions)
-    if tally.reported is not None:
-        cases = tally.reported.cases
-    if settings.uses_region_model:
-        if states is None or call.centre is None or call.factor is None:
-            raise DataError("region states or their scaling are missing")
-        scaling = preparing.StateScaling(call.centre, call.factor)
-    return Surrounding(mobility, cases, states, scaling)
+    names, regions = preparing.public_names(settings), traces.regions
+    tally = preparing.unpack_tally(call.tally, names, len(regions), traces.clock)
+    around = preparing.Surrounding.of(tally, regions)
+    if not settings.uses_region_model:
+        return around
+    if states is None or call.centre is None or call.factor is None:
+        raise DataError("region states or their scaling are missing")
+    scaling = preparing.StateScaling(call.centre, call.factor)
+    return replace(around, states=states, scaling=scaling)

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any, ClassVar, Generic, TypeVar
 
 from epifalcon import store
+from epifalcon.checks import present
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
@@ -38,8 +39,8 @@ from epifalcon.federation.sites.files import (
     PolicyError,
     ReplayError,
     SiteFiles,
-    SitePolicy,
     SiteSettings,
+    Wanted,
     admit,
     digest,
 )
@@ -76,17 +77,18 @@ class Order(ABC):
 
     @property
     @abstractmethod
-    def is_private(self) -> bool:
-        """Whether noise is added: then nothing may be released twice."""
+    def wanted(self) -> Wanted:
+        """What the run wants of a site's policy."""
 
     @property
-    @abstractmethod
     def mode(self) -> str:
         """The privacy mode."""
+        return self.wanted.mode
 
-    @abstractmethod
-    def require_allowed(self, policy: SitePolicy) -> None:
-        """Refuse a run that wants more than a site's policy allows."""
+    @property
+    def is_private(self) -> bool:
+        """Whether noise is added: then nothing may be released twice."""
+        return self.mode != "off"
 
     @abstractmethod
     def squared_mu(self, clock: Clock) -> float | None:
@@ -227,9 +229,7 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
     @property
     def admitted(self) -> Admitted[OrderT]:
         """The accepted run."""
-        if self._admitted is None:
-            raise DataError("no hello was accepted")
-        return self._admitted
+        return present(self._admitted, "no hello was accepted")
 
     def note(self, phase: str, found: str) -> None:
         """Store the digest of a request; refuse another one for the same phase."""
@@ -284,7 +284,7 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
             traces.people,
             len(traces.regions),
             regions_sha256(traces.regions),
-            as_plain(traces.clock),
+            traces.clock,
         )
 
     def _admit(self, call: messages.Hello) -> tuple[Admitted[OrderT], str]:
@@ -295,11 +295,12 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         order: Any = build(self.order_type, wanted, "order")
         site = self.files.settings()
         policy = site.policy
-        order.require_allowed(policy)
+        policy.require(order.wanted)
         home = self.files.household(site)
         self._lock = self._lock or FileLock.inside(self.folder)
         noted = self._notes(stored=order.is_private)
-        found = digest(order.identity, fingerprint(home))
+        # The noise of one run is for one data set.
+        found = digest(order.identity, digest(arrays=home.arrays))
         noted.refuse_other(0, "hello", found)
         if (cost := order.squared_mu(home.traces.clock)) is not None:
             admit(self.files.folder / PROMISES, self.run, cost, policy)
@@ -313,20 +314,6 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
             return Noted()
         noted = Noted(self.folder / NOTED)
         if not len(noted) and (self.folder / LEDGER).exists():
-            raise CorruptFileError(
-                f"{self.folder / NOTED}: is missing; begin a new run"
-            )
+            path = self.folder / NOTED
+            raise CorruptFileError(f"{path}: is missing; begin a new run")
         return noted
-
-
-def fingerprint(home: Household) -> str:
-    """Digest of the site's own data: the noise of one run is for one data set."""
-    traces, known = home.traces, home.known
-    return digest(
-        arrays={
-            "by_slot": traces.by_slot,
-            "person": known.person,
-            "positive": known.positive,
-            "slot": known.slot,
-        }
-    )
