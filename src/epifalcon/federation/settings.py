@@ -1,9 +1,18 @@
 """Settings of a federated run: privacy, early stopping, sites; free of torch."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
-from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.checks import (
+    Checked,
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Share,
+    one_of,
+    unit_interval,
+)
 from epifalcon.errors import SettingsError
 from epifalcon.models.settings import (
     PAPER_RATE,
@@ -12,7 +21,7 @@ from epifalcon.models.settings import (
     RegionSettings,
 )
 from epifalcon.privacy.accounting import DELTA
-from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Relation, Unit
+from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Unit
 from epifalcon.privacy.pseudo_traces import PseudoSettings
 
 Mode = Literal["off", "paper", "local"]
@@ -24,7 +33,7 @@ SelectedOn = Literal["validation", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivacySettings:
+class PrivacySettings(Checked):
     """What shall be promised, and how the promise is divided.
 
     ``off``: nothing. ``paper``: the published mechanisms with sigma as given or,
@@ -33,14 +42,14 @@ class PrivacySettings:
     """
 
     mode: Mode = "off"
-    upload_clip: float = 0.1
-    gradient_clip: float = 0.1
-    upload_sigma: float | None = None
+    upload_clip: Positive = 0.1
+    gradient_clip: Positive = 0.1
+    upload_sigma: NonNegative | None = None
     """Noise of each upload; ``paper`` only."""
-    gradient_sigma: float | None = None
+    gradient_sigma: NonNegative | None = None
     """Noise of each person's gradient; ``paper`` only."""
-    paper_epsilon: float = 1.0
-    paper_delta: float = 0.001
+    paper_epsilon: Positive = 1.0
+    paper_delta: Positive = 0.001
     paper_formula: PaperFormula = "per-round"
     """Where sigma is not given: ``per-round``, C sqrt(2 ln(1.25/delta)) / epsilon,
     as the authors' program computes it; ``printed``, the same times the number
@@ -58,44 +67,31 @@ class PrivacySettings:
     """``gradient``: DPSGD. ``weights``: no gradient is clipped; noise of standard
     deviation ``learning_rate * gradient_sigma / sqrt(people)`` is added to the
     weights after each step, as in the authors' program. No epsilon exists."""
-    epsilon: float = 8.0
-    delta: float = DELTA
+    epsilon: Positive = 8.0
+    delta: Positive = DELTA
     unit: Unit = "person"
     relation: Relation = "zero-out"
-    upload_share: float = 0.6
+    upload_share: Positive = 0.6
     """Part of mu^2 for rows (and gradient rows) at places; ``local`` only."""
-    gradient_share: float = 0.3
+    gradient_share: Positive = 0.3
     """Part of mu^2 for gradients; what is left goes to the one presence release."""
-    scorings: int = 0
+    scorings: CountOrZero = 0
     """Forward passes beside the training rounds, each with counts of its people at
     their places, that the budget must pay for."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(Mode), mode=self.mode)
-        one_of(get_args(PaperFormula), paper_formula=self.paper_formula)
-        one_of(get_args(Clipped), clipped=self.clipped)
-        one_of(get_args(UploadNoise), upload_noise=self.upload_noise)
-        one_of(get_args(GradientNoise), gradient_noise=self.gradient_noise)
-        one_of(UNITS, unit=self.unit)
-        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
-        positive(upload_clip=self.upload_clip, gradient_clip=self.gradient_clip)
-        positive(paper_epsilon=self.paper_epsilon, paper_delta=self.paper_delta)
-        positive(epsilon=self.epsilon, delta=self.delta)
+        super().__post_init__()
         for name in ("delta", "paper_delta"):
             if (delta := getattr(self, name)) >= 1:
                 raise SettingsError(f"{name}={delta} must be less than 1")
-        positive(upload_share=self.upload_share, gradient_share=self.gradient_share)
         unit_interval(shares=self.upload_share + self.gradient_share)
-        whole(0, scorings=self.scorings)
+        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
         if self.upload_share + self.gradient_share >= 1:
             raise SettingsError(
                 "upload_share + gradient_share must leave a part for presence"
             )
         for name in ("upload_sigma", "gradient_sigma"):
-            if (sigma := getattr(self, name)) is None:
-                continue
-            non_negative(**{name: sigma})
-            if self.mode != "paper":
+            if (sigma := getattr(self, name)) is not None and self.mode != "paper":
                 raise SettingsError(
                     f"{name}={sigma} needs mode='paper', not {self.mode!r}"
                 )
@@ -125,7 +121,7 @@ class PrivacySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoppingSettings:
+class StoppingSettings(Checked):
     """When training ends: after the lowest log loss of the validation people."""
 
     selected_on: SelectedOn = "validation"
@@ -133,62 +129,48 @@ class StoppingSettings:
     the people on whom the method is evaluated, as in the authors' program. The
     latter needs a simulated outbreak, flatters the method, and is marked in every
     output. Nobody is held back then."""
-    validation_share: float = 0.1
+    validation_share: Share = 0.1
     """Share of the tested people held back."""
-    check_every: int = 10
+    check_every: Count = 10
     """Rounds between two looks at the validation people."""
-    patience: int = 10
+    patience: Count = 10
     """Looks without a better one before training ends."""
-    score_memory: float = 0.0
+    score_memory: Share = 0.0
     """With noise, the weight of earlier rounds in the scores that people hold:
     each keeps a running mean of what it received, which is released to nobody
     and averages the fresh noise of many rounds. 0 takes the last round alone."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(SelectedOn), selected_on=self.selected_on)
-        unit_interval(
-            validation_share=self.validation_share, score_memory=self.score_memory
-        )
+        super().__post_init__()
         if self.score_memory == 1:
             raise SettingsError("score_memory=1 would learn nothing: choose less")
-        whole(1, check_every=self.check_every, patience=self.patience)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewSettings:
+class ViewSettings(Checked):
     """Whom a curious server records while training, for ``epifalcon audit``."""
 
-    people: int = 0
+    people: CountOrZero = 0
     """Drawn at random; 0 records nothing."""
-    most_mb: int = 1024
+    most_mb: Count = 1024
     """Notes that would take more are refused before the run."""
-
-    def __post_init__(self) -> None:
-        whole(0, people=self.people)
-        whole(1, most_mb=self.most_mb)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteRules:
+class SiteRules(Checked):
     """How a server deals with the sites of a run."""
 
     uploads: Literal["auto", "sums", "rows"] = "auto"
     """``sums``: a site adds its people's noised rows up by place. ``rows``: each
     person's row leaves by itself, as in the paper, with a number for the person.
     ``auto``: sums."""
-    least_sites: int = 1
+    least_sites: Count = 1
     """With fewer that answer, the run stops and can be gone on with."""
-    answer_seconds: float = 120.0
+    answer_seconds: Positive = 120.0
     """How long a site may take for one answer."""
-    most_missed: int = 3
+    most_missed: Count = 3
     """Rounds in a row after which a site is given up for good."""
-    most_answer_mb: int = 1024
-
-    def __post_init__(self) -> None:
-        one_of(("auto", "sums", "rows"), uploads=self.uploads)
-        names = ("least_sites", "most_missed", "most_answer_mb")
-        whole(1, **{name: getattr(self, name) for name in names})
-        positive(answer_seconds=self.answer_seconds)
+    most_answer_mb: Count = 1024
 
     @property
     def sends_rows(self) -> bool:

@@ -1,16 +1,16 @@
 """Settings of Falcon Field and the task that sites receive; free of torch."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from epifalcon.belief_propagation.settings import FieldSettings
-from epifalcon.checks import one_of, positive, whole
+from epifalcon.checks import Checked, Count, Positive
 from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
-from epifalcon.privacy.events import UNITS, Unit
+from epifalcon.privacy.events import Unit
 
 METHOD = "falcon-field"
 FieldMode = Literal["off", "sums", "local"]
@@ -18,7 +18,7 @@ Cells = Literal["slot", "day", "window"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldPrivacySettings:
+class FieldPrivacySettings(Checked):
     """The privacy guarantee of a run.
 
     ``off``: none. ``sums``: the server sees sums over people, each with one noise.
@@ -27,38 +27,32 @@ class FieldPrivacySettings:
     """
 
     mode: FieldMode = "off"
-    epsilon: float = 8.0
-    delta: float = DELTA
+    epsilon: Positive = 8.0
+    delta: Positive = DELTA
     unit: Unit = "person"
     cells: Cells = "window"
     """One sum per region over the whole window, per region and day, or per region
     and slot: fewer sums contain less noise in total."""
-    sweeps: int = 1
+    sweeps: Count = 1
     """Sweeps; each one costs."""
-    bound: float = 0.5
+    bound: Positive = 0.5
     """Largest L2 norm of a person's message over all regions. 1 is a person known to
     be positive who stayed in one region all the time."""
-    places: int = 2
+    places: Count = 2
     """In mode ``local``, the number of regions per cell that a person sends for:
     those where it spent the most time."""
-    presence_share: float = 0.1
+    presence_share: Positive = 0.1
     """Part of mu^2 for the one release of how many people were where. Free in mode
     ``local``, where regions leave in the clear."""
-    tests_share: float = 0.01
+    tests_share: Positive = 0.01
     """Part of mu^2 for the numbers of tested and of positive people."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(FieldMode), mode=self.mode)
-        one_of(UNITS, unit=self.unit)
-        one_of(get_args(Cells), cells=self.cells)
-        positive(epsilon=self.epsilon, delta=self.delta, bound=self.bound)
-        shares = ("presence_share", "tests_share")
-        positive(**{name: getattr(self, name) for name in shares})
-        if sum(getattr(self, name) for name in shares) >= 1:
-            raise SettingsError(f"{', '.join(shares)} must add up to less than 1")
+        super().__post_init__()
+        if self.presence_share + self.tests_share >= 1:
+            raise SettingsError("presence_share + tests_share must be less than 1")
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
-        whole(1, sweeps=self.sweeps, places=self.places)
 
 
 @dataclass(frozen=True, kw_only=True)

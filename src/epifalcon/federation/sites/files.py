@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import one_of, positive, whole
+from epifalcon.checks import Checked, CountOrZero, Positive, one_of
 from epifalcon.epidemic.known import Known
 from epifalcon.errors import (
     BudgetExceededError,
@@ -90,23 +90,23 @@ class PolicyError(SettingsError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SitePolicy:
+class SitePolicy(Checked):
     """What a site lets a server do with it; a run that wants more is refused."""
 
     modes: tuple[SiteMode, ...] = ("off", "paper", "sums", "local")
     """Of both methods: Falcon has no ``sums``, Falcon Field no ``paper``."""
-    most_epsilon: float | None = None
+    most_epsilon: Positive | None = None
     """Of a person, over all ``local`` and ``sums`` runs together (``promises``)."""
-    delta: float = DELTA
+    delta: Positive = DELTA
     """At which all promises are added up, and the largest that a run may promise."""
     relation: Relation = "zero-out"
     """What a promise compares with at least; ``replace`` promises more."""
     region_model: tuple[Mode, ...] = ("off", "paper")
     """Modes in which cases and flows may leave, added up and without noise."""
-    least_in_fold: int = 10
+    least_in_fold: CountOrZero = 10
     """People of the site, and tested ones in each fold, behind any sum that leaves
     without noise; a run that needs sums of fewer is refused."""
-    least_pseudo: int = 0
+    least_pseudo: CountOrZero = 0
     """Pseudo traces of each person, at least, where something is promised."""
     rows: bool = True
     """Whether rows may leave person by person, or only sums of the site."""
@@ -118,11 +118,8 @@ class SitePolicy:
     """For rehearsals only: draw noise from the run's seed, which all know."""
 
     def __post_init__(self) -> None:
-        if self.most_epsilon is not None:
-            positive(most_epsilon=self.most_epsilon)
-        positive(delta=self.delta)
+        super().__post_init__()
         one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
-        whole(0, least_in_fold=self.least_in_fold, least_pseudo=self.least_pseudo)
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
 

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from epifalcon import store
-from epifalcon.checks import whole
+from epifalcon.checks import Checked, Count
 from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
 from epifalcon.federation import checkpoints, messages
 from epifalcon.federation.settings import SiteRules
@@ -298,16 +298,13 @@ def _seconds(answer: messages.Packet) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conduct:
+class Conduct(Checked):
     """How a run is carried out, beside what it computes."""
 
-    keep_every: int = 10
+    keep_every: Count = 10
     """Rounds between two checkpoints."""
     scores: bool = False
     """Whether to ask the sites for the scores of all people at the end."""
-
-    def __post_init__(self) -> None:
-        whole(1, keep_every=self.keep_every)
 
 
 class ServerRun(ABC, Generic[OrderT]):
