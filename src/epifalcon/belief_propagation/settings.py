@@ -47,8 +47,7 @@ class TransmissionSettings(Checked):
     """Estimated after this sweep and each later one."""
     choosing_sweeps: Count = 10
     """Sweeps of the common solutions from which candidate models and folds start. With
-    6 the regional models were too far from convergence to be selected in one of five
-    cities whose regions differ; with 12 too few sweeps are left for the final runs."""
+    6 the regional models are too far from convergence; 12 leave too few later."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,10 +10,8 @@ With a gamma prior of shape a and mean g the posterior of b_r is a gamma distrib
     geometric mean   exp(digamma(Q_r + a)) / (X_r + a / g) = exp(E[log b_r])
 
 Hazards use the mean; the geometric mean decides where a person was infected, so that
-a region with little data is blamed for little. Repeated after each sweep this is
-variational inference; with the mean in both places it would be the EM algorithm.
-Untested people are left out, since their Q only repeats the current b. Only totals by
-region leave a cohort.
+a region with little data is blamed for little: variational inference. Untested people
+are left out, since their Q only repeats the current b.
 """
 
 from collections.abc import Callable

@@ -101,18 +101,14 @@ def reported_cases(
 ) -> Cases:
     """Compute confirmed cases by region and day, from test results alone.
 
-    Each person with a positive test is one case, at the first such test. It is
-    spread over the slots in which the person was observed during the ``window_days``
-    days that end with the day of the test, up to the slot of the test: evenly, or
-    with weights that rise by ``growth``. As a ``count``, all entries and ``unplaced``
-    add up to the number of people with a positive test.
-
-    As ``presence``, each person weighs as much as it has slots in its window: without
-    ``growth``, the result is the slots that cases spent in each region. A ``share``
-    is that per 100 slots that all tested people spent there in their windows (of a
-    person without a positive test: the days until its last one). ``prior_people``
-    pulls it towards the city's share of that day, which is also what a region has
-    that no tested person visited; days without tests are interpolated.
+    Each person with a positive test is one case, at the first such test. It is spread
+    over the slots in which the person was observed during the ``window_days`` days that
+    end with the test: evenly, or with weights that rise by ``growth``. A ``count`` adds
+    up, with ``unplaced``, to the number of people with a positive test. As
+    ``presence``, each person weighs as much as it has slots in its window. A ``share``
+    is that per 100 slots that all tested people spent there in their windows;
+    ``prior_people`` pulls it towards the city's share of that day, which is also that
+    of a region without tested visitors; days without tests are interpolated.
     """
     tally = tally_cases(known, traces, settings)
     return tally.told(traces.clock.slots_per_day, settings)

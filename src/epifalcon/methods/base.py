@@ -36,9 +36,8 @@ INTERVAL_WIDTH = "interval_width"
 LEARNING_RATE = "learning_rate"
 BEST_STEP = "best_step"
 STEP_LIMIT = "step_limit"
-"""Keys of ``Scores.diagnostics``: the mean width of the intervals of risks; for a
-trained method the learning rate chosen on the validation people, the training step (or
-round) of the model that is used, and the maximum number of steps per learning rate."""
+"""Keys of ``Scores.diagnostics``: mean width of the intervals of risks; for a trained
+method the chosen learning rate, the step of the model used, and their maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)

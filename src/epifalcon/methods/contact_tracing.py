@@ -46,13 +46,9 @@ class DctSettings(TracingSettings):
     """Which contacts count."""
 
     window_days: Count | None = 1
-    """Contacts in so many days before the end; None: in all days.
-
-    One day, because in a fortnight nearly everybody meets a known case. The paper's F1
-    and accuracy (.3949 and .3311 where .2209 were infected) are those of an alarm for
-    88 % of people, which is what one day gives in our city of that size; the authors'
-    program, too, reads only a part of the slots.
-    """
+    """Contacts in so many days before the end; None: in all days. In a fortnight nearly
+    everybody meets a known case; the paper's F1 and accuracy are those of an alarm for
+    88 % of people, which one day gives in our city of that size."""
 
 
 class Dct(Method):

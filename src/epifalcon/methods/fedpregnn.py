@@ -532,8 +532,7 @@ class TokenHelper:
 class Cover:
     """The items that a person's uploads name, true and pseudo.
 
-    Drawn once for the whole training: if every upload drew others, the true items would
-    be those that always return.
+    Drawn once: if every upload drew others, the true items would always return.
     """
 
     item: Ids
@@ -570,10 +569,8 @@ def release(
 ) -> Upload:
     """Return one device's upload: true and pseudo rows, clipped together, noised.
 
-    ``model`` (size,) and ``true`` (visited, width) are the device's own gradient;
-    without ``noise`` they are sent as they are. The noise is enough for a simulation;
-    a device that sends to a server it does not trust needs noise that is safe against
-    the gaps of floating-point numbers.
+    ``model`` (size,) and ``true`` (visited, width) are the device's own gradient. The
+    noise is enough for a simulation, but not safe against floating-point attacks.
     """
     row = np.empty((len(cover.item), true.shape[1]), np.float32)
     row[cover.true] = true
@@ -702,10 +699,7 @@ def _fit_curve(odds: Floats, infected: Mask) -> LogisticCurve:
 
 
 def cross_calibrated(odds: Floats, infected: Mask) -> Probabilities:
-    """Return the risk of each person by a scaling fitted without that person's result.
-
-    Two halves, each with its share of positives, scale each other.
-    """
+    """Return risks by Platt scaling: two even halves scale each other."""
     half = np.empty(len(odds), np.int64)
     for kind in (True, False):
         some = np.flatnonzero(infected == kind)

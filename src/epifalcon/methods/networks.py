@@ -180,8 +180,7 @@ class NetworkMethod(Method):
     def features(self, traces: Traces, known: Known) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
 
-        It may have fewer days. A method that lets a person's result into its own row
-        sets ``reads_results``.
+        A method that lets a person's result into its own row sets ``reads_results``.
         """
         return torch.from_numpy(daily_exposure(traces, known.status))
 

@@ -161,9 +161,8 @@ def train(
     """Train with each learning rate; return the best of all validations.
 
     A rate ends after ``steps``, or after ``patience`` validations without a better one.
-    Learners draw from seed and step alone, so that a resumed training ends with the
-    same bits. One thread trains: with more, torch's sums depend on their number, which
-    after some hundred steps moves the third digit of an AUC.
+    Learners draw from seed and step alone, and one thread trains, so that a resumed
+    training ends with the same bits.
     """
     best, resumed = Trained(), checkpointer.load()
     if resumed is not None:

@@ -31,9 +31,7 @@ from epifalcon.progress import Progress, silent
 from epifalcon.types import UNKNOWN, Floats, Probabilities, RegionIds
 
 EPSILON = 1e-8
-"""Weight of the distance term, d in kilometres. The moves of one slot add up to at
-most 1 over all regions, and the distance term is added to every pair, so its part
-grows with the square of the number of regions: 0.03 % of the moves in the preset with
+"""Weight of the distance term, d in kilometres: 0.03 % of the moves in the preset with
 3,127 areas, 2 % in the one with 11,234 places."""
 _POINTS_PER_BLOCK = 2**20
 

@@ -113,18 +113,8 @@ class DiffusionGru(nn.Module):
 
     r = sigmoid(Theta_r * G [x, h] + b_r), u = sigmoid(Theta_u * G [x, h] + b_u),
     c = tanh(Theta_c * G [x, r h] + b_c), and the new state is u h + (1 - u) c, where
-    Theta * G y is the sum of W^k y Theta_k over all walks W and k = 0..``steps``.
-
-    Parameters
-    ----------
-    inputs, width
-        Columns of x and of the state h.
-    steps
-        Steps of each walk.
-    walks
-        Number of walks of a graph: 2, or 1 where moves have no direction.
-    generator
-        Of the first weights; torch's global one if None.
+    Theta * G y is the sum of W^k y Theta_k over all walks W and k = 0..``steps``. A
+    graph has 2 ``walks``, or 1 where moves have no direction.
     """
 
     def __init__(

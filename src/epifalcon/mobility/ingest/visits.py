@@ -113,11 +113,10 @@ def import_visits(
 ) -> Imported:
     """Make traces from the file ``path`` of the kind that the settings name.
 
-    Bad rows are rejected and counted by reason; other problems raise ``DataError``
-    naming file, row, column and what was expected. People and regions are numbered
-    in the order of their names, so the order of rows does not matter. Each (person,
-    slot) gets the region of most time (stays) or most rows (all other kinds); equal
-    ones go to the region seen first in that slot.
+    Bad rows are rejected and counted by reason; other problems raise ``DataError``.
+    People and regions are numbered in the order of their names. Each (person, slot)
+    gets the region of most time (stays) or most rows (all other kinds), of equal ones
+    the region seen first in that slot.
     """
     if settings.kind == "matrix":
         return read_matrix(path, settings, progress)
@@ -518,10 +517,9 @@ def read_matrix(
 ) -> Imported:
     """Make traces from a matrix (people, columns of ``matrix_slot_hours`` each).
 
-    Whole numbers are region ids; negative ones and NaN are "not observed". A row with
+    Whole numbers are region ids; negative ones and NaN are "not observed"; a row with
     anything else is rejected. A slot of several columns gets its most frequent id, of
-    equals the first. People and regions are named by their numbers; people who were
-    never observed remain.
+    equals the first. People and regions are named by their numbers.
     """
     matrix = _open_matrix(path)
     clock, width = _matrix_clock(path, matrix, settings)
