@@ -76,11 +76,7 @@ __all__ = [
 
 
 def _find_room_for_compiled_code() -> None:
-    """Give numba a temporary cache folder where it could write nowhere else.
-
-    As in many containers, whose account may write neither beside the package nor
-    in the user's home.
-    """
+    """Give numba a temporary cache folder where it may write nowhere else."""
     usual = _os.path.dirname(__file__), _os.path.expanduser("~")
     if "NUMBA_CACHE_DIR" in _os.environ or any(
         _os.access(at, _os.W_OK) for at in usual

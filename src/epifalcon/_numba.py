@@ -59,11 +59,7 @@ def compiled(function: F) -> F:
 
 
 def inner(function: F) -> F:
-    """Compile a function that only compiled code calls.
-
-    It has no wrapper for calls from Python, whose compilation takes longer than
-    that of the function where arguments are records of many arrays.
-    """
+    """Compile a function that only compiled code calls, without slow wrappers."""
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
 
 

@@ -91,10 +91,7 @@ def shaped(shape: tuple[int, ...], **arrays: Any) -> None:  # noqa: ANN401
 
 
 def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:
-    """Raise unless all arrays have one axis, one length and the ``wanted`` types.
-
-    They are made read-only, as the arrays of a record are.
-    """
+    """Check length, one axis and ``wanted`` types; make the arrays read-only."""
     same_length(**arrays)
     for name, array in arrays.items():
         if array.ndim != 1 or array.dtype != wanted[name]:

@@ -16,12 +16,8 @@ from epifalcon import store
 from epifalcon.errors import WriteError
 
 
-class FileLock:
-    """An exclusive lock on ``path``, held until ``release`` or the end of a ``with``.
-
-    Without ``wait`` a lock that another process holds is a ``WriteError`` with the
-    text ``busy``.
-    """
+class FileLock(contextlib.AbstractContextManager["FileLock"]):
+    """An exclusive lock on ``path``; if busy, wait or raise ``WriteError(busy)``."""
 
     def __init__(self, path: Path, *, wait: bool = False, busy: str = "") -> None:
         self._path = path
@@ -52,9 +48,6 @@ class FileLock:
                 self._path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = None
-
-    def __enter__(self) -> "FileLock":
-        return self
 
     def __exit__(
         self,

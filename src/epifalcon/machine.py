@@ -29,10 +29,7 @@ def cores() -> int:
 
 
 def free_mb() -> float:
-    """Memory that can still be taken without swapping, in MB.
-
-    The machine's or the container's, whichever is less.
-    """
+    """Return the memory, of machine or container, that can still be taken, in MB."""
     found = [_machine_mb()]
     for group, limit, used in (
         (_V2, "memory.max", "memory.current"),

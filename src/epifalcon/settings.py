@@ -31,10 +31,7 @@ _SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
 
 
 def build(cls: type[T], values: "Plain", where: str = "") -> T:
-    """Make the frozen dataclass ``cls`` from a mapping, or raise ``SettingsError``.
-
-    ``where`` is the dotted path of the mapping, used in messages.
-    """
+    """Make the dataclass ``cls`` from a mapping at the dotted path ``where``."""
     hints = typing.get_type_hints(cls)
     fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]
     made: dict[str, Any] = {}
@@ -88,7 +85,14 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
     path = key.strip().split(".")
     if not equals or not all(path):
         raise SettingsError(f"--set {assignment!r} must look like section.key=value")
-    return _put(values, path, _toml_value(text.strip()))
+    changed: dict[str, Any] = dict(values)
+    inner = changed
+    for name in path[:-1]:
+        below = inner.get(name)
+        inner[name] = dict(below) if isinstance(below, Mapping) else {}
+        inner = inner[name]
+    inner[path[-1]] = _toml_value(text.strip())
+    return changed
 
 
 def first_difference(
@@ -138,18 +142,6 @@ def fingerprint(values: "Plain") -> str:
         default=_native,
     )
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _put(values: "Plain", path: list[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
-    copy = dict(values)
-    if len(path) == 1:
-        copy[path[0]] = value
-    else:
-        inner = copy.get(path[0], {})
-        copy[path[0]] = _put(
-            inner if isinstance(inner, Mapping) else {}, path[1:], value
-        )
-    return copy
 
 
 def _toml_value(text: str) -> Any:  # noqa: ANN401

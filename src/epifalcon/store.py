@@ -337,10 +337,7 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
 
 
 def occupant(folder: Path, kind: str) -> dict[str, Any] | None:
-    """Return the manifest of the ``kind`` in ``folder``; None if nothing is there.
-
-    Raises ``WriteError`` where the folder holds something else.
-    """
+    """Return the manifest of the ``kind`` in ``folder``; None if nothing is there."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / MANIFEST).is_file():

@@ -81,11 +81,6 @@ def test_stopped_runs_are_resumed(tmp_path):
     assert np.array_equal(run(folder, runs=5).shadows.score[:4], whole.shadows.score)
 
 
-def test_falcon_is_run_with_its_settings(tmp_path):
-    found = run(tmp_path, method="falcon", settings=town.with_mode("local"))
-    assert found.shadows.score.std() > 0
-
-
 def test_runs_of_something_else_and_changed_runs_are_refused(tmp_path):
     run(tmp_path)
     flipped = town.flipped(town.known(), town.known().person[:1])

@@ -96,7 +96,7 @@ def main() -> None:
         signal.signal(number, _leave)
     # A background job of a shell ignores interrupts: it goes on doing so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGINT, _leave)
     sys.unraisablehook = _stop_again
     try:
         # Typer's own way of failing is a box of five lines; of helping, fine.
@@ -125,12 +125,9 @@ def main() -> None:
 def _leave(number: int, _frame: object) -> None:
     """End by way of every ``finally``, so that nothing half-written stays."""
     _stopping.set()
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
     sys.exit(128 + number)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    _stopping.set()
-    raise KeyboardInterrupt
 
 
 def _stop_again(lost: "sys.UnraisableHookArgs") -> None:

@@ -82,11 +82,7 @@ class Screen:
     def table(
         self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     ) -> None:
-        """Print a table for people; columns after the first are aligned right.
-
-        A table wider than the terminal is printed in parts below each other, each with
-        the columns that identify its rows.
-        """
+        """Print a table for people, in parts below each other if it is too wide."""
         if self.json or self.quiet:
             return
         from rich.console import Console

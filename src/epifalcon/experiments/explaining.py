@@ -63,7 +63,8 @@ class Exposure:
     @property
     def hours(self) -> str:
         """Begin and end as clock times."""
-        return f"{_clock_time(self.begin)}-{_clock_time(self.end)}"
+        times = (divmod(round(60 * hour), 60) for hour in (self.begin, self.end))
+        return "-".join(f"{hour:02d}:{minute:02d}" for hour, minute in times)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,10 +217,7 @@ def one_person(traces: Traces, known: Known, person: int) -> tuple[Traces, Known
 
 
 def sentences(found: Explanation, *, tested: bool = True) -> list[str]:
-    """Say how high the risk is and when it arose.
-
-    Pass ``tested=False`` for a person who is known to have no tests.
-    """
+    """Say how high the risk is and when it arose; ``tested`` False: without tests."""
     risks = (
         f"Risk of having been infected: {found.risk:.1%}; of being infected at the end "
         f"of the last day: {found.now:.1%}"
@@ -321,8 +319,3 @@ def write_page(folder: Path, found: Explanation, made_by: str, top: int = TOP) -
         (scratch / f"{_STEM}.html").write_text(page.to_html(), encoding="utf-8")
         origin = store.Origin.now({"made_by": made_by}, None)
         store.write_manifest(scratch, _STEM, meta={}, origin=origin)
-
-
-def _clock_time(hour: float) -> str:
-    minutes = round(hour * 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"

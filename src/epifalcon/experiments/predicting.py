@@ -74,10 +74,7 @@ class Newcomers:
 
     @classmethod
     def read(cls, city: Path, known: Path | None, like: Traces) -> "Newcomers":
-        """Read the people of a city, an import or a run (its reported traces).
-
-        ``known`` is a folder of tests, or a folder with one in it.
-        """
+        """Read people of a city, import or run, and tests from ``known``."""
         reported = city / REPORTED
         place = reported if reported.is_dir() else city_folder(city)
         tests = None if known is None else Known.load(tests_folder(known))
@@ -89,10 +86,7 @@ class Newcomers:
 
     @classmethod
     def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "Newcomers":
-        """People of files, (person, day, hour, region) and (person, day, result).
-
-        On the days and in the regions of ``like``, the traces of a run.
-        """
+        """Read (person, day, hour, region) and (person, day, result) from files."""
         traces = read_day_visits(visits, like.clock, like.regions)
         if tests is None:
             return cls.of(traces, None, like)
@@ -107,10 +101,7 @@ class Newcomers:
         return cls(traces, known)
 
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
-        """(people,) the fold of each tested person, -1 for everybody else.
-
-        A hash of the person's own trace, so independent of all others and of tests.
-        """
+        """Return a fold by each tested person's own trace; -1 for others."""
         key = Streams(seed).seed_for("folds of new people").to_bytes(8)
         fold = np.full(self.traces.people, -1)
         for person in np.flatnonzero(self.known.tested):
@@ -235,12 +226,7 @@ def require_inductive(run: FinishedRun) -> None:
 
 
 def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:
-    """Return the new people as they enter a forward pass.
-
-    Mobility model and scaling are those of the run, and the same traces always get the
-    same pseudo places. Region states are computed from the new people's flows and
-    cases.
-    """
+    """Return the new people as they enter a forward pass of the run's model."""
     settings, traces = run.settings, newcomers.traces
     task = training.Task(run.traces, run.known, settings, run.seed)
     around = training.surrounding(task, None, progress)

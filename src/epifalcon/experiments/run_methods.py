@@ -225,10 +225,7 @@ def _estimator(begun: Begun, name: str) -> Method:
 def _fit(
     begun: Begun, name: str, folder: Path, listeners: Listeners
 ) -> tuple[Scores, float]:
-    """Return the scores of a method, stored by now, and the seconds of its fit.
-
-    A method that trains in rounds stores its own record, and reads it if it is there.
-    """
+    """Return the scores of a method, stored by now, and the seconds of its fit."""
     place, method = folder / PREDICTION, _estimator(begun, name)
     own_record = entry(name).trains_in_rounds
     if own_record or not place.is_dir():
@@ -318,10 +315,7 @@ def context_of(
 
 @contextlib.contextmanager
 def training_log(folder: Path | None) -> Iterator[Watch | None]:
-    """Yield a listener that writes TensorBoard's files into ``folder``; None for None.
-
-    A resumed training replaces what it had written before of the same rounds.
-    """
+    """Yield a listener that writes TensorBoard's files into ``folder``."""
     if folder is None:
         yield None
         return

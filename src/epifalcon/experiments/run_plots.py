@@ -216,11 +216,7 @@ def write_attack_map(
 
 
 def write_risk_map(folder: Path, traces: Traces, outcome: Outcome) -> Picture | None:
-    """Draw regions by predicted and by true risk; None if they have no coordinates.
-
-    Of hidden people by where they spend the night; of everybody, and without the
-    truth, if nobody is hidden.
-    """
+    """Draw regions by predicted and true risk; None if they have no coordinates."""
     if not traces.regions.placed:
         return None
     home, found = home_regions(traces), outcome.evaluation
@@ -337,11 +333,7 @@ def shrunk_rate(total: Floats, people: Floats) -> Floats:
 def risk_maps(
     regions: Regions, rates: Mapping[str, Floats], people: Floats, label: str
 ) -> Figure:
-    """Draw one map per rate, by title, on one scale: dark low, bright high.
-
-    Each rate (regions,) is of the ``people`` (regions,) of a region; ``label`` names
-    what the colours mean.
-    """
+    """Draw one map per rate, by title, on one scale: dark low, bright high."""
     room = ConstrainedLayoutEngine(h_pad=0.12)
     figure = Figure(figsize=(4.6 * len(rates) + 1, 5), layout=room)
     panels = figure.subplots(1, len(rates), sharex=True, sharey=True, squeeze=False)[0]

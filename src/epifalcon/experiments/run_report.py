@@ -176,10 +176,7 @@ def run_page(results: RunResults) -> Page:
 
 
 def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
-    """Explain the highest risk of somebody not tested.
-
-    None if people are real: others than the person read a report.
-    """
+    """Explain the highest risk of somebody not tested; None if people are real."""
     if (outcome := _explaining(outcomes)) is None or not nobody_real(begun):
         return None
     place = begun.method_folder(outcome.method) / run_folder.PREDICTION

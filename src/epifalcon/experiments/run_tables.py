@@ -101,10 +101,7 @@ def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def methods_table(
     outcomes: Sequence[Outcome], metrics: Sequence[str] = RUN_METRICS
 ) -> Table:
-    """Return one row per method: metrics on hidden people, epsilon, seconds.
-
-    If nobody is hidden, the validation AUC instead.
-    """
+    """Return metrics on hidden people, else validation AUC; epsilon and seconds."""
     scored = outcomes[0].metrics
     if scored is None:
         caption = "Methods, by people tested but held back"
@@ -169,10 +166,7 @@ def forecast_table(outcomes: Sequence[Outcome]) -> Table:
 def statistics_table(
     statistics: Sequence[dict[str, Any]], *, explained: bool = False
 ) -> Table:
-    """Return each statistic, as a mapping, beside its band.
-
-    ``explained`` adds what each is; a terminal has no room for it.
-    """
+    """Return each statistic beside its band, ``explained`` on request."""
     verdicts = {True: "yes", False: "NO", None: "-"}
     rows = []
     for item in statistics:
@@ -254,10 +248,7 @@ def top_count(people: int) -> int:
 
 
 def findings(evaluations: Sequence[Evaluation], preset: str) -> list[str]:
-    """Say what the run's own method, the first, found, and how others compare.
-
-    Empty if nobody was hidden.
-    """
+    """Say what the run's own method, the first, found, and how others compare."""
     if not evaluations:
         return []
     own = evaluations[0]

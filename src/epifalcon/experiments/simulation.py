@@ -44,18 +44,12 @@ class Prepared:
     seconds: float
 
     def reported(self, seed: int, progress: Progress = silent) -> Traces:
-        """The traces as a method sees them: ``reporting`` applied to the true ones.
-
-        The disease spreads along the true traces, whatever is reported of them.
-        """
+        """Return the traces as methods see them: ``reporting`` of the true ones."""
         rng = Streams(seed).numpy("reporting")
         return report(self.traces, self.experiment.reporting, rng, progress)
 
     def origin(self, seed: int) -> store.Origin:
-        """What a folder made from here says of itself.
-
-        The settings of a city that was read stand there as they made it.
-        """
+        """Return the origin of a folder made from here, with that of a city read."""
         settings = as_plain(self.experiment)
         if self.city_folder is not None:
             settings["city"] = {

@@ -137,10 +137,7 @@ def audit(
 def attacks_on(
     run: FinishedRun, notes: Notes, seed: int, progress: Progress
 ) -> tuple[Attack, ...]:
-    """Evaluate every attack that needs no further run: on places, then on tests.
-
-    ``seed`` is that of the intervals.
-    """
+    """Evaluate every attack that needs no further run: on places, then on tests."""
     claims = uploads.claims_of(notes, run.traces.clock)
     places = Places(
         claims=claims,
@@ -306,10 +303,7 @@ class Places:
         return Profile.of(self.model)
 
     def likely(self, notes: Notes | None = None) -> Floats:
-        """Return the chances of the claims by the attack that was best: (claims,).
-
-        With ``notes``, by all that the server saw; without, by places alone.
-        """
+        """Return the chances of the claims by the attack that was best."""
         if self.learnt.by_sets:
             slots = slots_of_set(self.claims)
             hints = None if notes is None else uploads.by_sets(notes, slots)

@@ -1,7 +1,4 @@
-"""Comparisons of methods: ``epifalcon compare``, and plots that studies share with it.
-
-``epifalcon compare`` is a study with one cell, in the folder that holds its runs.
-"""
+"""``epifalcon compare``, a study with one cell, and plots that studies share."""
 
 import shlex
 from collections.abc import Sequence
@@ -100,11 +97,7 @@ def _by_key(rows: Sequence[Plain], group: str) -> dict[str, Plain]:
 def curves_by_group(
     ran: StudyRun, rows: Sequence[Plain], *, reliability: bool = False
 ) -> dict[str, Any]:
-    """Return what ``draw_comparison`` draws, by group: ``curves``.
-
-    Precision at each recall is the mean over seeds; the sums of the reliability
-    diagram, on request, are those of all seeds.
-    """
+    """Return curves by group: mean precision, and sums for reliability on request."""
     found: dict[str, Any] = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         by_key = _by_key(rows, group)

@@ -397,11 +397,7 @@ class Scheduler:
             self.note(ended)
 
     def batches(self) -> Iterator[list[Job]]:
-        """Yield the jobs of existing runs, then those of one new run after the other.
-
-        Each run is created when its jobs are requested, seed by seed. Jobs of a city
-        that cannot be made are dropped.
-        """
+        """Yield the jobs of existing runs, then make one new run after the other."""
         ready = [one for one in self.due if is_begun(one.plan, one.seed)]
         yield [one.job(self._threads[one.plan.folder]) for one in ready]
         runs = [(seed, plan) for plan in self._plans for seed in plan.seeds]
@@ -423,11 +419,7 @@ class Scheduler:
         self._simulations = Simulations()
 
     def priority(self, job: Job) -> tuple[float, ...]:
-        """Order jobs by seed; within a seed the longest first.
-
-        So no long one is left to run alone at the end. A method that was never run
-        may be the longest of all.
-        """
+        """Order jobs by seed, then longest first; unknown ones may be."""
         task = self._tasks[job.name]
         return task.seed, -self._seconds.get(task.kind, math.inf)
 

@@ -132,10 +132,7 @@ def inferences(
     runs: int,
     progress: Progress,
 ) -> list[Attack]:
-    """Evaluate what risks reveal about who was tested, and with which result.
-
-    ``settings`` are those of the run's method; without ``runs`` nothing is tried.
-    """
+    """Evaluate what risks reveal about who was tested, and with which result."""
     if not runs:
         return []
     experiment = run.experiment

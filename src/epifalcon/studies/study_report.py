@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from epifalcon import store
-from epifalcon.errors import CorruptFileError, DataError, EpifalconError, WriteError
+from epifalcon.errors import DataError, WriteError
 from epifalcon.reports import formats, plot_style
 from epifalcon.reports.metrics import glossary
 from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
@@ -104,10 +104,7 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
 
 
 def keep_comparison(planned: Planned, result: Plain) -> Path:
-    """Write the files of a comparison into its folder; return its page.
-
-    Nothing is written if the stored result is the same.
-    """
+    """Write the files of a comparison if they have changed; return its page."""
     (plan,) = planned.comparisons
     stored = plan.folder / f"{_TABLE}.json"
     with store.writing(plan.folder):
@@ -128,9 +125,7 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
         try:
             if store.read_manifest(place)["kind"] != _KIND:
                 continue
-        except CorruptFileError:
-            raise
-        except EpifalconError:
+        except DataError:
             # A table that is not ours.
             continue
         store.verify(place)
@@ -140,10 +135,7 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
 
 
 def write_report(results: Path, out: Path) -> list[dict[str, Any]]:
-    """Write the page of all finished studies in ``results``; return a summary of each.
-
-    It loads nothing from outside; links lead to the page of each study.
-    """
+    """Write the page of all studies in ``results``; return a summary of each."""
     order = study_names()
     found = [
         (place, result)

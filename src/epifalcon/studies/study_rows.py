@@ -46,8 +46,12 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
     _add_differences(planned, rows)
     if study.ranked:
         order = list(dict.fromkeys(row["group"] for row in rows))
-        rows.sort(key=lambda row: -(row["metrics"]["auc"]["mean"] or -1.0))
-        rows.sort(key=lambda row: order.index(row["group"]))
+
+        def rank(row: Plain) -> tuple[int, bool, float]:
+            auc = row["metrics"]["auc"]["mean"]
+            return order.index(row["group"]), auc is None, -(auc or 0.0)
+
+        rows.sort(key=rank)
     return {
         "study": study.name,
         "title": study.title,
@@ -243,10 +247,7 @@ def _failures(rows: Sequence[Plain]) -> list[str]:
 
 
 def _training(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit.
-
-    The lists have the order of the row's ``seeds``; None for untrained methods.
-    """
+    """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit."""
     found: dict[str, Any] = {}
     for name in TRAINING:
         values = [one.training.get(name) for one in measured]

@@ -130,11 +130,7 @@ def reference_title(name: str) -> str:
 
 
 def findings(result: Plain) -> list[str]:
-    """Return sentences: best methods, differences beyond chance, seeds, failures.
-
-    Methods are those that saw the results of tested people alone. Empty if no row has
-    an AUC.
-    """
+    """Return sentences: best methods, differences beyond chance, seeds, failures."""
     groups = [
         found
         for rows in _by_group(result)

@@ -31,10 +31,7 @@ OMICRON: Final[Mapping[Scale, Cell]] = {
 
 
 def all_methods() -> tuple[str, ...]:
-    """Return every method of the package, for towns whose regions are alike.
-
-    There HBP with the true factors is HBP.
-    """
+    """Return every method of the package but HBP with true factors."""
     ours = (one.name for one in entries() if not one.is_own)
     return tuple(name for name in ours if name != TRUE_FACTORS)
 

@@ -178,11 +178,7 @@ def calibrated(ranked: metrics.Curve) -> dict[str, float]:
 
 
 def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
-    """Return the error of every attack on a recorded run of Falcon, by its name.
-
-    The attacks of ``epifalcon audit``, without canaries. ``strongest`` is the lowest
-    error of all attacks on places.
-    """
+    """Return the error of every attack of ``epifalcon audit`` on Falcon, by name."""
     found = auditing.attacks_on(run, read_notes(run.place), 0, progress)
     blind = found[0].random
     errors = [one.error for one in found if one.random == blind]
@@ -192,11 +188,7 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
 
 
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
-    """Return the errors of the attacks on the places that some people claim.
-
-    On pseudo traces as the run's devices make them; at most 500 people, drawn by the
-    run's seed. Nothing needs to have been recorded.
-    """
+    """Return the errors of attacks on places, on at most 500 people's pseudo traces."""
     task = Task(run.traces, run.known, run.settings, run.seed)
     made = pseudo_traces_of(task, progress)
     rng = Streams(run.seed).numpy("attacked people")
@@ -249,10 +241,7 @@ ANALYSES: Final[Mapping[FollowUp, Analysis]] = {
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process, with that of loading its libraries.
-
-    A worker inherits loaded libraries from the fork server.
-    """
+    """Return the processor time of this process and of loading its libraries."""
     inherited = _LOADING_SECONDS if os.getpid() != _LOADED_BY else 0.0
     return inherited + process_time()
 
