@@ -86,23 +86,20 @@ def presets(
 
     Example: epifalcon presets hamlet > mine.toml
     """
-    from epifalcon.experiments.experiment import (
-        Experiment,
-        layer_descriptions,
-        preset_names,
-    )
+    from epifalcon.experiments import experiment as sources
     from epifalcon.settings import as_plain
 
     screen = Screen(json=json)
     if name is None and overrides:
         raise SettingsError("--set goes with the name of a preset")
     if name is not None:
-        experiment = Experiment.load(name, overrides or [])
+        experiment = sources.Experiment.load(name, overrides or [])
         screen.figures(as_plain(experiment))
         if not json:
             sys.stdout.write(experiment.to_toml())
         return
-    found = {known: Experiment.load(known) for known in preset_names()}
+    load = sources.Experiment.load
+    found = {known: load(known) for known in sources.preset_names()}
     screen.figures({known: as_plain(item) for known, item in found.items()})
     rows = [
         [
@@ -118,6 +115,6 @@ def presets(
     ]
     columns = ["preset", "people", "regions", "kind", "days", "pathogen", "seeds"]
     screen.table("Presets", columns, rows)
-    layers = layer_descriptions()
+    layers = sources.layer_descriptions()
     title = f"Layers, put on a preset as in hamlet+{min(layers)}"
     screen.table(title, ["layer", "what it changes"], [*map(list, layers.items())])

@@ -131,10 +131,9 @@ def _leave(number: int, _frame: object) -> None:
 
 
 def _stop_again(lost: "sys.UnraisableHookArgs") -> None:
-    """Repeat a stop that reached Python inside a callback, which swallowed it.
+    """Repeat a stop that reached Python inside a callback, as of compiling.
 
-    Compiling calls back into Python; what is raised there would only be printed.
-    Objects that a stop caught half-made then fail to end: of no use to anybody.
+    Objects that a stop left half-made then fail to end: that is not printed.
     """
     stop = lost.exc_value
     if isinstance(stop, KeyboardInterrupt):

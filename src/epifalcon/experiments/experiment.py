@@ -1,12 +1,9 @@
 """An experiment: the settings of every stage, put together.
 
-Settings come from a preset by name or from a TOML file; a file may begin with
-``extends = "hamlet"`` and give only what differs. Layers are put on top with a
-plus sign, as in ``hamlet+safer``. Overrides such as
-``city.people=5000`` come last. Two names stand for many numbers:
-``pathogen = "omicron"`` for its rates and ``outbreak.rule = "authors"`` for the
-settings of that rule, which other keys of the table may then change. Unknown
-keys and impossible values are refused with the nearest valid name.
+Settings come from a preset or a TOML file, which may begin with ``extends = "hamlet"``.
+Layers are put on top, as in ``hamlet+safer``; overrides such as ``city.people=5000``
+come last. ``pathogen = "omicron"`` stands for its rates and ``outbreak.rule =
+"authors"`` for the settings of that rule, which other keys of the table may change.
 """
 
 from collections.abc import Mapping, Sequence

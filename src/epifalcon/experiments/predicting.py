@@ -56,10 +56,9 @@ class Newcomers:
 
     @classmethod
     def of(cls, traces: Traces, known: Known | None, like: Traces) -> "Newcomers":
-        """People in the regions and slots of ``like``, the traces of a run.
+        """Return people in the regions and slots of ``like``, the traces of a run.
 
-        Regions must be the same ones in the same order, or have names by which
-        each is found among those of ``like``. Nobody may have been elsewhere.
+        Regions must be the same, or be found there by their names and places.
         """
         if traces.clock.slot_minutes != like.clock.slot_minutes:
             raise DataError(

@@ -320,11 +320,9 @@ def mobility_figure(statistics: MobilityStatistics, title: str) -> Figure:
 
 
 def shrunk_rate(total: Floats, people: Floats) -> Floats:
-    """Return ``total`` per person of each region, shrunk to the city's mean.
+    """Return ``total`` per person of each region (regions,), shrunk to the city's mean.
 
-    Both (regions,). A region's rate is averaged with the city's as if 20 average
-    people lived there too; otherwise a map would show little but regions of two
-    residents.
+    Otherwise a map would show little but regions of two residents.
     """
     mean = total.sum() / max(people.sum(), 1)
     return np.asarray((total + _PRIOR_PEOPLE * mean) / (people + _PRIOR_PEOPLE))

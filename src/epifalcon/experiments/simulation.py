@@ -118,9 +118,8 @@ def choose_settings(
 ) -> Experiment:
     """Return the settings of a preset, with ``options`` and then ``overrides`` put in.
 
-    Without a preset an existing city brings the settings it was made with, imported
-    data the paper's rule, and a new city those of ``hamlet``. Settings of an existing
-    city cannot be changed.
+    Without a preset an existing city brings its own settings, imported data the paper's
+    rule, a new city ``hamlet``. Settings of an existing city cannot be changed.
     """
     for assignment in overrides if city is not None else ():
         if assignment.strip().startswith("city."):

@@ -1,10 +1,8 @@
 """Attack a finished run with what its server saw, and make its privacy card.
 
-Attacks on Falcon read the recorded notes. Of Falcon Field nothing need be recorded:
-what a device sends follows from its trace, its tests and what it received, so that the
-audit lets devices send again. Attacks also know what is public: the protocol's
-constants and the mobility model. The truth, traces and tests, is used only to evaluate
-them.
+Attacks on Falcon read the recorded notes; devices of Falcon Field send again, since all
+they send follows from their traces, tests and what they received. Attacks also know
+what is public. The truth is used only to evaluate them.
 """
 
 import math
@@ -92,11 +90,9 @@ def audit(
 ) -> PrivacyCard:
     """Try every attack on ``run`` and compare what it found with what was claimed.
 
-    ``seed`` is that of intervals and canaries. With ``shadow_runs``, the method is
-    trained so often on half of the tests, for membership and label inference; those
-    runs are stored in the method's folder. Nothing else is written. Raises
-    ``DataError`` if nothing was recorded, ``CorruptFileError`` if the ledger is
-    damaged.
+    ``seed`` is that of intervals and canaries. ``shadow_runs`` trainings on half of the
+    tests, for membership and label inference, are stored in the method's folder.
+    Raises ``DataError`` if nothing was recorded.
     """
     chosen = entry(run.method)
     if chosen.runs_in_sweeps:

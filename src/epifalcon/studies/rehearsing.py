@@ -1,8 +1,7 @@
 """A federation rehearsed on one machine: a real server, real sites, one comparison.
 
-A simulated city is split into sites; server and sites run as processes of their own
-on loopback with throw-away certificates. Then the same server and sites run in one
-process without a network, and both results are compared.
+A simulated city is split into sites. Server and sites run as processes on loopback,
+then in one process without a network, and both results are compared.
 """
 
 import contextlib

@@ -203,9 +203,8 @@ def run_comparisons(
     """Run what ``plans`` have no result for; return all results in their order.
 
     Methods start when every comparison has its first run; further cities are made
-    meanwhile, seed by seed, so that comparisons share simulations. Methods that fail
-    and cities that cannot be made are recorded in their place; with ``raise_errors``
-    a comparison that cannot begin at all raises.
+    meanwhile. Failures are recorded in their place; with ``raise_errors`` a comparison
+    that cannot begin at all raises.
     """
     with contextlib.ExitStack() as held:
         scheduler = Scheduler(workers)
@@ -272,9 +271,8 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
     """Create the comparison's folder with its first run; return threads of its workers.
 
     The number of threads decides last bits, so it stays as it was at first. The first
-    run is made before the folder: what is impossible leaves nothing. Of an existing
-    folder every byte of every run is checked, and damaged inputs are made again from
-    settings and seed.
+    run is made before the folder: what is impossible leaves nothing. Damaged inputs of
+    existing runs are made again from settings and seed.
     """
     begun = begun_with(plan.folder)
     if begun is None:

@@ -1,9 +1,7 @@
 """Shadow runs: one method trained many times, each on half of the tests.
 
-City, outbreak and method stay the same; each run has its own seed and its own half of
-the tests. People whose tests are left out are treated as if they were never tested.
-``evaluation.attacks.membership`` finds what the scores of such runs reveal;
-``inferences`` reports it for an audit.
+Each run has its own seed and half of the tests; other people count as never tested.
+``evaluation.attacks.membership`` finds what the scores of such runs reveal.
 """
 
 import hashlib

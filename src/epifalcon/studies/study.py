@@ -1,10 +1,9 @@
 """A study: which methods under which settings, and the comparisons that run them.
 
-A study is data. Its cells name a preset, overrides and the methods that run there;
-running, storing and tabulating them is the same for all studies. Runs are stored under
-a hash of their settings, so that cells of equal settings share them, in one study or in
-several. ``epifalcon compare`` is a study of one cell whose runs are in a folder of the
-user's choice. Free of torch.
+A study is data: cells name a preset, overrides and methods. Runs are stored under a
+hash of their settings, so that cells of equal settings share them, in one study or in
+several. ``epifalcon compare`` is a study of one cell in a folder of the user's choice.
+Free of torch.
 """
 
 import hashlib
@@ -297,9 +296,8 @@ def plan_comparison(
 ) -> Plan:
     """Plan the comparison in ``folder``; nothing is written yet.
 
-    Without a preset, the settings are those that the folder was begun with, or
-    ``hamlet`` in a new one. Other settings than those it was begun with are refused, as
-    is a folder that holds something else.
+    Without a preset, the settings are those of the folder, or ``hamlet`` in a new one.
+    Other settings than those it was begun with are refused.
     """
     whole(1, seeds=seeds)
     whole(0, first_seed=first_seed)

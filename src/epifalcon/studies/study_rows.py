@@ -1,9 +1,8 @@
 """The result of a study: every row's figures over seeds, and its differences.
 
-Plain values throughout, as ``table.json`` holds them: t intervals over seeds,
-differences on the same seeds, p values adjusted by Holm for all rows that are compared
-with one reference, in whatever table they are. Ceilings are not methods and take no
-part in that adjustment.
+Plain values, as in ``table.json``: t intervals over seeds, differences on the same
+seeds, p values adjusted by Holm for all rows compared with one reference in any table,
+without ceilings.
 """
 
 from collections import Counter

@@ -215,8 +215,6 @@ def graph_sizes(run: FinishedRun, _progress: Progress) -> dict[str, float | None
 
     ``edges``: regions by window; ``incidences``: people at them; ``contacts``: pairs
     of people who ever met, None if too many to count; ``meetings``: pairs by slot.
-    The contact graph grows with the square of people, the hypergraph with people
-    times regions (paper, computational complexity).
     """
     incidence = hypergraph(run.traces, run.settings)
     contacts = contacts_of(run.traces)

@@ -114,9 +114,8 @@ def run_jobs(
     """Run all jobs and yield each that ends; leaving the iterator ends all workers.
 
     A job starts beside others only if ``needed_mb`` of memory is free; one alone always
-    starts. The smallest ``priority`` starts first; both are evaluated at each start.
-    ``watch`` is called repeatedly with the workers under way. The next batch is
-    requested only when all workers are busy, so that preparing it overlaps with them.
+    starts. The smallest ``priority`` starts first. ``watch`` is called with the workers
+    under way. The next batch is requested only when all workers are busy.
     """
     coming = iter(batches)
     waiting = list(next(coming, ()))
@@ -210,8 +209,7 @@ class Worker:
 def without_main() -> Iterator[None]:
     """Hide the main module, which ``multiprocessing`` would import in each worker.
 
-    Workers do not need it; a script without a guard would run again, and one that was
-    read from standard input cannot be imported.
+    A script without a guard would run again; one from standard input has no file.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
