@@ -140,7 +140,7 @@ def test_gradient_rows_come_back_in_their_size():
         ({"gradient_sigma": 0.1}, "needs mode='paper'"),
         ({"mode": "paper", "upload_sigma": -1.0}, "upload_sigma=-1"),
         ({"upload_share": 0.7, "gradient_share": 0.3}, "leave a part"),
-        ({"upload_share": 0.9, "gradient_share": 0.3}, "shares="),
+        ({"upload_share": 0.9, "gradient_share": 0.3}, "leave a part"),
         ({"epsilon": math.inf}, "epsilon=inf"),
         ({"unit": "city"}, "unit='city'"),
         ({"scorings": -1}, "scorings=-1"),

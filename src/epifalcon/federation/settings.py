@@ -11,7 +11,6 @@ from epifalcon.checks import (
     Positive,
     Share,
     one_of,
-    unit_interval,
 )
 from epifalcon.errors import SettingsError
 from epifalcon.models.settings import (
@@ -84,7 +83,6 @@ class PrivacySettings(Checked):
         for name in ("delta", "paper_delta"):
             if (delta := getattr(self, name)) >= 1:
                 raise SettingsError(f"{name}={delta} must be less than 1")
-        unit_interval(shares=self.upload_share + self.gradient_share)
         one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
         if self.upload_share + self.gradient_share >= 1:
             raise SettingsError(
