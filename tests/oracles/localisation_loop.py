@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.markov import MobilityModel
@@ -53,75 +54,38 @@ class PlainModel:
 def enumerate_paths(
     claims: Claims, evidence: Sequence[Sequence[float]], model: MobilityModel, width=1
 ) -> list[list[float]]:
-    """Posteriors by adding up every path through the claims of one person."""
+    """Posteriors by adding up every path through the claims of one person.
+
+    What the model rules out counts as 1e-300.
+    """
     seen = [window for window, row in enumerate(claims) if row]
     made = [[0.0] * len(row) for row in claims]
     tables = _tables(claims, seen, model, width)
-    if seen and not any(
-        chance * math.exp(told)
-        for chance, told in zip(tables[0][0], evidence[seen[0]], strict=True)
-    ):
-        tables[0] = [[1.0] * len(claims[seen[0]])]
-    whole = 0.0
-    for path in itertools.product(*(range(len(claims[window])) for window in seen)):
-        chance, last = 1.0, 0
+    paths = list(itertools.product(*(range(len(claims[window])) for window in seen)))
+    weight = np.zeros(len(paths))
+    for number, path in enumerate(paths):
+        last = 0
         for window, choice, table in zip(seen, path, tables, strict=True):
-            chance *= table[last][choice] * math.exp(evidence[window][choice])
+            weight[number] += table[last, choice] + evidence[window][choice]
             last = choice
-        whole += chance
+    for path, chance in zip(paths, special.softmax(weight), strict=True):
         for window, choice in zip(seen, path, strict=True):
             made[window][choice] += chance
-    return [[value / whole for value in row] for row in made]
-
-
-def cut_at_dead_ends(
-    claims: Claims, evidence: Sequence[Sequence[float]], model: MobilityModel
-) -> list[list[list[int]]]:
-    """The claims of one person as those of several, none of whom comes to an end.
-
-    Every part has all windows, empty where they belong to another part.
-    """
-    seen = [window for window, row in enumerate(claims) if row]
-    tables = _tables(claims, seen, model, 1)
-    parts: list[list[list[int]]] = []
-    reached: list[bool] = []
-    for number, window in enumerate(seen):
-        able = [told > -math.inf for told in evidence[window]]
-        columns = list(zip(*tables[number], strict=True))
-        if number > 0:
-            led = [
-                any(move > 0 and was for move, was in zip(column, reached, strict=True))
-                for column in columns
-            ]
-            reached = [a and b for a, b in zip(able, led, strict=True)]
-        if number == 0 or not any(reached):
-            parts.append([[] for _ in claims])
-            first = [
-                a and column[0] > 0 for a, column in zip(able, columns, strict=True)
-            ]
-            if number > 0:
-                visits = np.exp(model.log_visits(window))
-                first = [
-                    a and visits[here] > 0
-                    for a, here in zip(able, claims[window], strict=True)
-                ]
-            reached = first if any(first) else able
-        parts[-1][window] = list(claims[window])
-    return parts
+    return made
 
 
 def _tables(claims: Claims, seen: list[int], model: MobilityModel, width: int):
-    """From the claims of each window to those of the next; from nowhere at first."""
+    """Logs from the claims of each window to those of the next, first from nowhere."""
     made = []
     for number, window in enumerate(seen):
         slot, here = window * width, np.array(claims[window])
         if number == 0:
-            made.append([np.exp(model.log_visits(slot)[here]).tolist()])
-            continue
-        before = np.array(claims[seen[number - 1]])
-        step = (slot - 1) % model.slots_per_day
-        table = transition(model, step, before[:, None], here, normalised=True)
-        made.append(table.tolist())
+            table = np.exp(model.log_visits(slot)[here])[None]
+        else:
+            before = np.array(claims[seen[number - 1]])
+            step = (slot - 1) % model.slots_per_day
+            table = transition(model, step, before[:, None], here, normalised=True)
+        made.append(np.log(np.maximum(table, 1e-300)))
     return made
 
 

@@ -1,17 +1,17 @@
 """The ledger: every receipt before its value leaves, and no release past the budget.
 
-Append-only and hash-chained: each line holds the SHA-256 of the line before it,
-the first line the budget, so an edit, a deletion, a swap or a quietly raised
-budget shows when the ledger is read. A checkpoint keeps ``head``, the hash of
-the last line it knew, which shows a cut end as well.
-
-Composition is exact and cheap: mu^2 of Gaussian releases adds up, so the ledger
-keeps one sum for each channel and unit (see ``accounting``).
+A file of JSON lines. Each line holds the SHA-256 of the line before it, the first line
+the budget, so an edit, a deletion, a swap or a raised budget shows when the ledger is
+read. A checkpoint stores ``head``, the hash of the last line it knew, which shows a cut
+end as well. Composition is exact: mu^2 of Gaussian releases adds up (``accounting``).
 """
 
+import hashlib
+import json
 import math
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +20,10 @@ from epifalcon.checks import non_negative
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
+    DataError,
     SettingsError,
+    WriteError,
 )
-from epifalcon.privacy import chain
 from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
 from epifalcon.privacy.events import (
     UNITS,
@@ -34,13 +35,15 @@ from epifalcon.privacy.events import (
     unprotected,
 )
 from epifalcon.settings import as_plain, build
+from epifalcon.types import Plain
 
+FORMAT = "epifalcon-ledger"
+VERSION = 1
 _KINDS: dict[str, type[Release]] = {
     "gaussian": GaussianRelease,
     "pseudo-traces": PseudoTraceRelease,
     "unprotected": UnprotectedRelease,
 }
-_Sense = tuple[str, str]
 T = TypeVar("T")
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 # A sigma calibrated to the whole budget must not fail by the rounding of 500 sums.
@@ -113,11 +116,69 @@ class Spent:
         return {unit: spend.epsilon for unit, spend in self.total.items()}
 
 
+class Journal:
+    """One file that only grows, and only by us."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._size = 0
+
+    def read(self) -> str:
+        """All whole lines, none if there is no file; a torn last line is cut off."""
+        if not self._path.exists():
+            return ""
+        try:
+            content = self._path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if len(whole) < len(content):
+                os.truncate(self._path, len(whole))
+        except OSError as error:
+            raise CorruptFileError(
+                f"{self._path}: cannot be read: {error.strerror}"
+            ) from None
+        self._size = len(whole)
+        try:
+            return whole.decode("utf-8")
+        except UnicodeDecodeError:
+            raise CorruptFileError(f"{self._path}: is not UTF-8 text") from None
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Write whole lines and wait for the disk; on trouble the file is as it was."""
+        data = "".join(f"{line}\n" for line in lines).encode()
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                if os.fstat(file.fileno()).st_size != self._size:
+                    raise CorruptFileError(
+                        f"{self._path}: was changed by another process"
+                    )
+                self._write(file.fileno(), data)
+            if not self._size:
+                # Wait until the disk knows that the new file is there at all.
+                folder = os.open(self._path.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+        except OSError as error:
+            raise WriteError(
+                f"{self._path}: cannot be written: {error.strerror}"
+            ) from None
+        self._size += len(data)
+
+    def _write(self, handle: int, data: bytes) -> None:
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(0, "the disk took only a part")
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, self._size)
+            raise
+
+
 class Ledger:
     """All releases of one run, in order, within one budget.
 
-    A pair (round, channel) is taken once: its noise is fixed by the pair, and a
-    second value under it would be a second release.
+    A pair (round, channel) is released once, since it fixes the noise.
     """
 
     def __init__(self, budget: Budget | None = None) -> None:
@@ -127,16 +188,13 @@ class Ledger:
             for unit in UNITS
             if (limit := self.budget.limit(unit)) is not None
         }
-        self._lines = [chain.first_line(as_plain(self.budget))]
-        self._head = chain.sha256(self._lines[0])
+        self._lines = [_first_line(as_plain(self.budget))]
+        self._head = _sha256(self._lines[0])
         self._releases: list[Release] = []
         self._taken: set[tuple[int, str]] = set()
         self._sums: dict[Unit, float] = dict.fromkeys(UNITS, 0.0)
-        self._by_channel: dict[str, dict[Unit, float]] = {}
-        self._senses: dict[str, dict[_Sense, None]] = {}
-        self._bare: dict[tuple[str, str], int] = defaultdict(int)
         self._repeatable: dict[tuple[int, str], Release] = {}
-        self._journal: chain.Journal | None = None
+        self._journal: Journal | None = None
 
     @property
     def head(self) -> str:
@@ -162,7 +220,7 @@ class Ledger:
         lines, head = [], self._head
         for offset, release in enumerate(fresh):
             index = len(self._releases) + offset
-            head, line = chain.next_line(index, head, _plain(release))
+            head, line = _next_line(index, head, _plain(release))
             lines.append(line)
         if self._journal is not None and lines:
             self._journal.append(lines)
@@ -173,16 +231,23 @@ class Ledger:
     def spent(self, delta: float | None = None) -> Spent:
         """What has been spent, at ``delta`` (the budget's where none is given)."""
         delta = self.budget.delta if delta is None else delta
-        senses = [sense for listed in self._senses.values() for sense in listed]
+        noised = [one for one in self._releases if isinstance(one, GaussianRelease)]
+        channels: dict[str, list[GaussianRelease]] = {}
+        for one in noised:
+            channels.setdefault(one.terms.channel, []).append(one)
+        bare = Counter(
+            (one.terms.channel, what)
+            for one in self._releases
+            if (what := unprotected(one)) is not None
+        )
         return Spent(
-            total=_spends(self._sums, senses, delta),
+            total=_spends(noised, delta),
             channels={
-                channel: _spends(sums, self._senses[channel], delta)
-                for channel, sums in self._by_channel.items()
+                name: _spends(listed, delta) for name, listed in channels.items()
             },
             unprotected=tuple(
                 Unprotected(channel=channel, what=what, rounds=rounds)
-                for (channel, what), rounds in self._bare.items()
+                for (channel, what), rounds in bare.items()
             ),
         )
 
@@ -204,15 +269,15 @@ class Ledger:
         noise does. The round says it, not the head: a checkpoint of a run that
         was itself resumed may know of rounds that are still to be done again.
         """
-        first, *others = chain.split_lines(text)
-        ledger = cls(_rebuild(Budget, chain.read_first(first)))
+        first, *others = text.split("\n")
+        if not others or others.pop():
+            raise CorruptFileError("ledger: is empty or its last line is cut off")
+        ledger = cls(_rebuild(Budget, _read_first(first)))
         # A checkpoint that knew nothing but the budget is known too.
         known = head in (None, ledger.head)
         for index, line in enumerate(others):
-            content, entry_head = chain.read_next(line, index, ledger.head)
-            release = _release(content)
-            ledger._readmit(release, line, entry_head)
-            known = known or entry_head == head
+            ledger._readmit(line, index)
+            known = known or ledger.head == head
         if not known:
             raise CorruptFileError(
                 "ledger: lacks the entry that the checkpoint saw last: "
@@ -241,7 +306,7 @@ class Ledger:
         written by a crash is dropped: ``record`` had not returned, so nothing
         had left. A ``budget`` other than the file's is refused.
         """
-        journal = chain.Journal(path)
+        journal = Journal(path)
         text = journal.read()
         if not text and head is None:
             ledger = cls(budget)
@@ -293,7 +358,22 @@ class Ledger:
             f"granted are {self.budget.limit(unit):g}: nothing was released"
         )
 
-    def _readmit(self, release: Release, line: str, head: str) -> None:
+    def _readmit(self, line: str, index: int) -> None:
+        """Check a line that was read, and enter its release."""
+        where = f"ledger line {index + 2}"
+        content = _parse(line, where)
+        for name in ("index", "previous", "sha256"):
+            content.pop(name, None)
+        head, expected = _next_line(index, self._head, content)
+        if line != expected:
+            raise CorruptFileError(
+                f"{where}: differs from its SHA-256 or does not follow the line "
+                "before: edited, removed or out of order"
+            )
+        kind = content.get("kind")
+        if kind not in _KINDS:
+            raise CorruptFileError(f"ledger: {kind!r} is no kind of release")
+        release = _rebuild(_KINDS[kind], content.get("release"))
         try:
             self._refuse_taken([release])
             self._refuse_past_budget([release])
@@ -306,26 +386,13 @@ class Ledger:
     def _enter(
         self, releases: Sequence[Release], lines: Sequence[str], head: str
     ) -> None:
+        self._taken.update(map(_key, releases))
         for release in releases:
-            self._taken.add(_key(release))
-            channel = release.terms.channel
-            if (what := unprotected(release)) is not None:
-                self._bare[channel, what] += 1
-            if isinstance(release, GaussianRelease):
-                self._add_up(release)
+            for unit in UNITS:
+                self._sums[unit] += _squared_mu(release, unit)
         self._releases.extend(releases)
         self._lines.extend(lines)
         self._head = head
-
-    def _add_up(self, release: GaussianRelease) -> None:
-        terms = release.terms
-        senses = self._senses.setdefault(terms.channel, {})
-        senses[terms.relation, terms.adversary] = None
-        sums = self._by_channel.setdefault(terms.channel, dict.fromkeys(UNITS, 0.0))
-        for unit in UNITS:
-            part = release.squared_mu(unit)
-            sums[unit] += part
-            self._sums[unit] += part
 
 
 def _key(release: Release) -> tuple[int, str]:
@@ -336,33 +403,25 @@ def _squared_mu(release: Release, unit: Unit) -> float:
     return release.squared_mu(unit) if isinstance(release, GaussianRelease) else 0.0
 
 
-def _spends(
-    sums: dict[Unit, float], senses: Collection[_Sense], delta: float
-) -> dict[Unit, Spend]:
-    relation = " and ".join(sorted({relation for relation, _ in senses})) or "none"
-    adversary = " and ".join(sorted({seen for _, seen in senses})) or "none"
-    return {
-        unit: Spend(
+def _spends(releases: Sequence[GaussianRelease], delta: float) -> dict[Unit, Spend]:
+    relations = sorted({one.terms.relation for one in releases})
+    adversaries = sorted({one.terms.adversary for one in releases})
+    found: dict[Unit, Spend] = {}
+    for unit in UNITS:
+        mu = math.sqrt(sum(one.squared_mu(unit) for one in releases))
+        found[unit] = Spend(
             unit=unit,
-            epsilon=epsilon_of(math.sqrt(sums[unit]), delta),
+            epsilon=epsilon_of(mu, delta),
             delta=delta,
-            mu=math.sqrt(sums[unit]),
-            relation=relation,
-            adversary=adversary,
+            mu=mu,
+            relation=" and ".join(relations) or "none",
+            adversary=" and ".join(adversaries) or "none",
         )
-        for unit in UNITS
-    }
+    return found
 
 
 def _plain(release: Release) -> dict[str, Any]:
     return {"kind": _NAMES[type(release)], "release": as_plain(release)}
-
-
-def _release(content: dict[str, Any]) -> Release:
-    kind = content.get("kind")
-    if kind not in _KINDS:
-        raise CorruptFileError(f"ledger: {kind!r} is no kind of release")
-    return _rebuild(_KINDS[kind], content.get("release"))
 
 
 def _rebuild(kind: type[T], values: object) -> T:
@@ -372,3 +431,48 @@ def _rebuild(kind: type[T], values: object) -> T:
         return build(kind, values)
     except SettingsError as error:
         raise CorruptFileError(f"ledger: cannot have been written: {error}") from None
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _first_line(budget: Plain) -> str:
+    """Return the line that begins a ledger; the budget is part of what is hashed."""
+    return _canonical({"format": FORMAT, "version": VERSION, "budget": budget})
+
+
+def _next_line(index: int, previous: str, content: Plain) -> tuple[str, str]:
+    """Return the hash of entry ``index`` and its line."""
+    values = {"index": index, "previous": previous, **content}
+    digest = _sha256(_canonical(values))
+    return digest, _canonical({**values, "sha256": digest})
+
+
+def _read_first(line: str) -> dict[str, Any]:
+    """Return the budget of a ledger, as plain values."""
+    values = _parse(line, "ledger line 1")
+    if values.get("format") != FORMAT:
+        raise DataError("not a ledger of epifalcon")
+    if values.get("version") != VERSION:
+        raise DataError(
+            f"ledger: version {values.get('version')}, this program reads {VERSION}"
+        )
+    budget = values.get("budget")
+    if not isinstance(budget, dict) or line != _first_line(budget):
+        raise CorruptFileError("ledger line 1: differs from what was written")
+    return budget
+
+
+def _canonical(values: Plain) -> str:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _parse(line: str, where: str) -> dict[str, Any]:
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        raise CorruptFileError(f"{where}: is not JSON") from None
+    if not isinstance(values, dict):
+        raise CorruptFileError(f"{where}: is not a record")
+    return values

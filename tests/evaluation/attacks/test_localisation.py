@@ -88,23 +88,16 @@ def test_a_dead_end_cuts_a_life_in_two():
     found = Candidates.of_claims(np.zeros(8, int), key, 1, 4, clock)
     got = forward_backward(found, Profile.of(model))
     # By visits in slot 0; nothing known of 2 and 3; a fresh start in slot 2.
-    np.testing.assert_allclose(got, [1, 0, 0.5, 0.5, 1, 0, 1, 0])
+    np.testing.assert_allclose(got, [1, 0, 0.5, 0.5, 1, 0, 1, 0], atol=1e-12)
 
 
 @given(st.integers(0, 2**16))
-@settings(deadline=None, derandomize=True, max_examples=40)
-def test_dead_ends_make_several_people_of_one(seed):
+@settings(deadline=None, derandomize=True, max_examples=20)
+def test_what_is_ruled_out_is_the_last_resort(seed):
     found, model, rng = attacked(seed, people=2, regions=8, epsilon=0.0)
     evidence = np.where(rng.random(found.claims) < 0.3, -np.inf, 0.0)
     evidence[found.start[:-1][np.diff(found.start) > 0]] = 0.0
-    got = forward_backward(found, Profile.of(model), evidence)
-    for person in range(found.people):
-        life = plain.claims_of(found, person)
-        told = claims.ragged(found, evidence, person)
-        mine = claims.ragged(found, got, person)
-        for part in plain.cut_at_dead_ends(life, told, model):
-            own = [row if part[window] else [] for window, row in enumerate(mine)]
-            claims.assert_same(own, plain.enumerate_paths(part, told, model))
+    assert_as_enumerated(found, model, evidence)
 
 
 def test_what_is_refused():

@@ -34,9 +34,9 @@ from epifalcon.federation.sites.files import (
     require_run_name,
 )
 from epifalcon.privacy.accounting import epsilon_of, mu_for
-from epifalcon.privacy.chain import Journal
 from epifalcon.privacy.events import Releases
 from epifalcon.privacy.gaussian import normals
+from epifalcon.privacy.ledger import Journal
 from tests.federation.sites.test_coordinating import NAMES, order, run_of
 from tests.federation.small_world import city, plan_of, settings_of
 

@@ -10,9 +10,7 @@ normalised rows of p(r, t -> r', t+1), distance term included, every later one. 
 aggregate profile replaces Shokri's profile of each person, which the server lacks.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +28,8 @@ from epifalcon.mobility.markov import (
 from epifalcon.types import Floats, RegionIds
 
 _PEOPLE_AT_ONCE = 16
-_DEEPEST = -600.0
-_BITS = 1024
+_SWEEPS, _UNDAMPED_SWEEPS, _STEADY = 40, 4, 1e-7
+_LEAST, _DEEPEST = 1e-300, -1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +39,6 @@ class Profile:
     moves: Transitions
     visits: Floats
     """(slots per day, regions) pi(r|t)."""
-
-    @cached_property
-    def reached(self) -> NDArray[np.uint64]:
-        """(rows of moves, words) has bit r' % 1024 where a move to r' is stored.
-
-        Six in seven pairs of claims have no stored move, and need no search.
-        """
-        first, there = self.moves.first, self.moves.there
-        made = np.zeros((len(first) - 1, _BITS // 64), np.uint64)
-        row = np.repeat(np.arange(len(made)), np.diff(first))
-        bit = np.uint64(1) << (there % 64).astype(np.uint64)
-        np.bitwise_or.at(made, (row, there % _BITS // 64), bit)
-        return made
 
     @classmethod
     def of(cls, model: MobilityModel) -> "Profile":
@@ -82,21 +67,6 @@ class Profile:
                 )
 
 
-class Rows(NamedTuple):
-    """Claims and mobility profile as compiled code takes them."""
-
-    start: NDArray[np.int64]
-    region: RegionIds
-    evidence: Floats
-    """(claims,) log-likelihoods minus the maximum of their row, or empty."""
-    opens: NDArray[np.int64]
-    """(windows,) the slot at which each window begins."""
-    visits: Floats
-    moves: Transitions
-    reached: NDArray[np.uint64]
-    """``Profile.reached``"""
-
-
 def forward_backward(
     candidates: Candidates, profile: Profile, evidence: Floats | None = None
 ) -> Floats:
@@ -110,23 +80,29 @@ def forward_backward(
     - **Gaps.** A person without claims for a while is assumed to stand still and to
       make one move into the slot of the next claims, as pseudo traces do.
     - **Windows** of several slots: one region per window, one move at the border.
-    - **Dead ends**, only with epsilon 0 or evidence of -inf: where no claim can be
-      reached from the window before, the inference starts again.
-
-    Evidence more than 600 below the best of its row counts as 600 below.
+    - **Impossible moves**, only with epsilon 0, count as 1e-300.
     """
-    return each_person(_locate_people, candidates, profile, evidence)
+    filled = np.diff(candidates.start) > 0
+    alone = np.where(filled, np.cumsum(filled) - 1, len(filled))
+    return posteriors(candidates, profile, alone, evidence)
 
 
-def each_person(
-    kernel: Callable[[Rows, int, int, Floats], None],
+def posteriors(
     candidates: Candidates,
     profile: Profile,
+    sets: NDArray[np.int64],
     evidence: Floats | None,
 ) -> Floats:
-    """Run ``kernel(rows, first person, past the last, result)`` on all people."""
+    """Compute P(there | all claims) if rows of one set have one truth: (claims,).
+
+    ``sets`` (rows,) numbers the sets in order of first appearance; rows without
+    claims have any number behind those of the person. The sets of a person are the
+    nodes of a graph, the claims of a set its states, and sets that follow each other
+    somewhere are joined; loopy belief propagation (Pearl 1988; Murphy, Weiss and
+    Jordan 1999) is exact on a chain or tree.
+    """
     profile.require_match(candidates)
-    given = np.empty(0)
+    given = np.zeros(candidates.claims)
     if evidence is not None:
         given = candidates.about_claims("evidence", evidence)
         if np.isnan(given).any() or (given == np.inf).any():
@@ -134,156 +110,206 @@ def each_person(
         most = candidates.row_max(given)
         if np.isneginf(most).any():
             raise DataError("evidence rules out every claim of a person in a window")
-        given = given - candidates.per_claim(most)
-    rows = Rows(
+        given = np.maximum(given - candidates.per_claim(most), _DEEPEST)
+    rows = _Rows(
         candidates.start,
         candidates.region,
         given,
+        sets,
         candidates.opens,
         profile.visits,
         profile.moves,
-        profile.reached,
     )
     made = np.empty(candidates.claims)
 
     def work(part: int) -> None:
         first = part * _PEOPLE_AT_ONCE
         past = min(first + _PEOPLE_AT_ONCE, candidates.people)
-        kernel(rows, first, past, made)
+        _assign_people(rows, first, past, made)
 
     parts = -(-candidates.people // _PEOPLE_AT_ONCE)
     each_part(work, parts, 10 * candidates.claims)
     return made
 
 
+class _Rows(NamedTuple):
+    """Claims and mobility profile as compiled code takes them."""
+
+    start: NDArray[np.int64]
+    region: RegionIds
+    evidence: Floats
+    """(claims,) log-likelihoods minus the maximum of their row."""
+    sets: NDArray[np.int64]
+    opens: NDArray[np.int64]
+    """(windows,) the slot at which each window begins."""
+    visits: Floats
+    moves: Transitions
+
+
+class _Graph(NamedTuple):
+    """The sets of one person, with room for those of any of several people."""
+
+    size: NDArray[np.int64]
+    """(sets,) claims of each set."""
+    way: NDArray[np.int64]
+    """(sets, sets) number of the way from one set to another; -1 for none."""
+    belief: Floats
+    """(sets, claims) log weight of a claim by itself and by all messages; at the end
+    its probability."""
+    joint: Floats
+    """(ways, claims of the taker, claims of the giver) weight of both, at most 1."""
+    message: Floats
+    """(ways, claims of the taker) log messages."""
+
+
 @compiled
-def most_claims(start: NDArray[np.int64], windows: int, first: int, past: int) -> int:
-    """Return the most claims of a row of people ``first`` to ``past``; at least 1."""
-    most = 1
+def _assign_people(rows: _Rows, first: int, past: int, probability: Floats) -> None:
+    """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
+    start, windows, claims = rows.start, len(rows.opens), 1
     for row in range(first * windows, past * windows):
-        most = max(most, start[row + 1] - start[row])
-    return most
+        claims = max(claims, start[row + 1] - start[row])
+    graph = _Graph(
+        np.empty(windows, np.int64),
+        np.empty((windows, windows), np.int64),
+        np.empty((windows, claims)),
+        np.empty((2 * windows, claims, claims)),
+        np.empty((2 * windows, claims)),
+    )
+    for person in range(first, past):
+        base = person * windows
+        lowest = rows.sets[base : base + windows].min()
+        _propagate(_weigh(rows, base, lowest, graph), graph)
+        for row in range(base, base + windows):
+            size = start[row + 1] - start[row]
+            if size > 0:
+                belief = graph.belief[rows.sets[row] - lowest]
+                probability[start[row] : start[row + 1]] = belief[:size]
 
 
 @compiled
-def fill_moves(rows: Rows, before: int, after: int, opens: int, table: Floats) -> None:
-    """Fill ``table`` (earlier, later claims) with normalised move probabilities.
+def _weigh(rows: _Rows, base: int, lowest: int, graph: _Graph) -> int:
+    """Fill the graph of a person, messages being 0; return the number of sets."""
+    claims = graph.belief.shape[1]
+    move = np.empty((claims, claims))
+    graph.belief[:] = 0.0
+    graph.way[:] = -1
+    count, ways, last = 0, 0, -1
+    for window in range(len(rows.opens)):
+        row = base + window
+        begin = rows.start[row]
+        size = rows.start[row + 1] - begin
+        if size == 0:
+            continue
+        here = rows.sets[row] - lowest
+        count = max(count, here + 1)
+        graph.size[here] = size
+        belief = graph.belief[here]
+        for spot in range(size):
+            belief[spot] += rows.evidence[begin + spot]
+        if last < 0:
+            visits = rows.visits[rows.opens[window] % len(rows.visits)]
+            for spot in range(size):
+                belief[spot] += np.log(max(visits[rows.region[begin + spot]], _LEAST))
+            last = row
+            continue
+        was = rows.sets[last] - lowest
+        _fill_moves(rows, last, row, rows.opens[window], move)
+        if was != here and graph.way[was, here] < 0:
+            graph.way[was, here], graph.way[here, was] = ways, ways + 1
+            graph.joint[ways : ways + 2] = 1.0
+            graph.message[ways : ways + 2] = 0.0
+            ways += 2
+        known = graph.size[was]
+        if was == here:
+            for spot in range(size):
+                belief[spot] += np.log(move[spot, spot])
+        else:
+            joint = graph.joint[graph.way[was, here], :size, :known]
+            most = 0.0
+            for later in range(size):
+                for spot in range(known):
+                    joint[later, spot] *= move[spot, later]
+                    most = max(most, joint[later, spot])
+            joint /= most
+            graph.joint[graph.way[here, was], :known, :size] = joint.T
+        last = row
+    return count
+
+
+@compiled
+def _fill_moves(rows: _Rows, before: int, after: int, opens: int, move: Floats) -> None:
+    """Fill ``move`` (earlier, later claims) with probabilities, 1e-300 or more.
 
     ``before`` and ``after`` are rows of claims. The move is the one into slot
     ``opens``, at which the later window begins.
     """
     start, region, moves = rows.start, rows.region, rows.moves
-    first, there, weight = moves.first, moves.there, moves.weight
     base = (opens - 1) % len(rows.visits) * len(moves.point_km)
     early, later = start[before], start[after]
     for one in range(start[before + 1] - early):
         here = region[early + one]
         row = base + here
         share = 1.0 / moves.total[row] if moves.total[row] > 0 else 0.0
-        low, past = first[row], first[row + 1]
+        low, past = moves.first[row], moves.first[row + 1]
         for other in range(start[after + 1] - later):
             to = region[later + other]
             value = 0.0
             if moves.epsilon > 0:
                 near = distance_weight(moves.point_km, moves.spherical, here, to)
                 value = moves.epsilon * near
-            if rows.reached[row, to % _BITS // 64] >> np.uint64(to % 64) & np.uint64(1):
-                # Claims are in ascending order: search only behind the one before.
-                low = find_move(there, low, past, to)
-                if low < past and there[low] == to:
-                    value += weight[low]
-            table[one, other] = value * share
+            # Claims are in ascending order: search only behind the one before.
+            low = find_move(moves.there, low, past, to)
+            if low < past and moves.there[low] == to:
+                value += moves.weight[low]
+            move[one, other] = max(value * share, _LEAST)
 
 
 @compiled
-def _locate_people(rows: Rows, first: int, past: int, probability: Floats) -> None:
-    """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
-    start, windows = rows.start, len(rows.opens)
-    claims = most_claims(start, windows, first, past)
-    table = np.empty((windows, claims, claims))
-    filled = np.empty(windows, np.int64)
-    cut = np.empty(windows, np.bool_)
-    factor = np.ones((windows, claims))
-    ahead, behind = np.empty(claims), np.empty(claims)
-    for person in range(first, past):
-        steps = 0
-        for window in range(windows):
-            row = person * windows + window
-            here = probability[start[row] : start[row + 1]]
-            if not len(here):
-                continue
-            if len(rows.evidence):
-                for spot in range(len(here)):
-                    gap = rows.evidence[start[row] + spot]
-                    # What is only unlikely must not become impossible by underflow.
-                    least = _DEEPEST if gap != -np.inf else gap
-                    factor[steps, spot] = np.exp(max(gap, least))
-            filled[steps], total = row, 0.0
-            if steps > 0:
-                last = filled[steps - 1]
-                early = probability[start[last] : start[last + 1]]
-                fill_moves(rows, last, row, rows.opens[window], table[steps])
-                total = _step_forward(early, table[steps], factor[steps], here)
-            cut[steps] = not total > 0
-            if cut[steps]:
-                visits = rows.visits[rows.opens[window] % len(rows.visits)]
-                region = rows.region[start[row] : start[row + 1]]
-                total = _begin(visits, region, factor[steps], here)
-            here /= total
-            steps += 1
-        ahead[:] = 1.0
-        for step in range(steps - 1, -1, -1):
-            row = filled[step]
-            here = probability[start[row] : start[row + 1]]
-            if step + 1 < steps:
-                later = filled[step + 1]
-                size = start[later + 1] - start[later]
-                ahead[:size] *= factor[step + 1, :size]
-                _step_back(
-                    table[step + 1, : len(here), :size], cut[step + 1], ahead, behind
-                )
-                ahead, behind = behind, ahead
-            total = 0.0
-            for spot in range(len(here)):
-                total += here[spot] * ahead[spot]
-            if total > 0:
-                for spot in range(len(here)):
-                    here[spot] *= ahead[spot] / total
+def _propagate(sets: int, graph: _Graph) -> None:
+    """Pass messages up and down the sets until nothing changes.
+
+    Where the sets are a chain, as with claims that never return as a whole, the
+    first sweep is the forward-backward algorithm.
+    """
+    for sweep in range(_SWEEPS):
+        damping = 0.0 if sweep < _UNDAMPED_SWEEPS else 0.5
+        change = 0.0
+        for giver in range(sets):
+            for taker in range(giver + 1, sets):
+                if graph.way[giver, taker] >= 0:
+                    change = max(change, _send(giver, taker, damping, graph))
+        for giver in range(sets - 1, -1, -1):
+            for taker in range(giver - 1, -1, -1):
+                if graph.way[giver, taker] >= 0:
+                    change = max(change, _send(giver, taker, damping, graph))
+        if change < _STEADY:
+            break
+    for one in range(sets):
+        weight = graph.belief[one, : graph.size[one]]
+        weight -= np.max(weight)
+        weight[:] = np.exp(weight)
+        weight /= np.sum(weight)
 
 
 @compiled
-def _begin(visits: Floats, region: RegionIds, factor: Floats, here: Floats) -> float:
-    """Start at a row by visits and evidence, or by evidence alone."""
-    for spot in range(len(here)):
-        here[spot] = visits[region[spot]] * factor[spot]
-    if not here.sum() > 0:
-        here[:] = factor[: len(here)]
-    return float(here.sum())
-
-
-@compiled
-def _step_forward(early: Floats, move: Floats, factor: Floats, here: Floats) -> float:
-    """Move the probabilities one window on; return the sum of what arrives."""
-    here[:] = 0.0
-    for one in range(len(early)):
-        for spot in range(len(here)):
-            here[spot] += early[one] * move[one, spot]
-    here *= factor[: len(here)]
-    return float(here.sum())
-
-
-@compiled
-def _step_back(move: Floats, cut: bool, ahead: Floats, behind: Floats) -> None:
-    """Write the backward weights of the earlier window to ``behind``."""
-    many, size = move.shape
-    behind[:many] = 1.0
-    if cut:
-        return
-    for spot in range(many):
-        value = 0.0
-        for later in range(size):
-            value += move[spot, later] * ahead[later]
-        behind[spot] = value
-    total = behind[:many].sum()
-    for spot in range(many):
-        behind[spot] = behind[spot] / total if total > 0 else 1.0
+def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
+    """Update one message; return by how much it changed."""
+    way = graph.way[giver, taker]
+    known, message = graph.size[giver], graph.message[way]
+    back = graph.message[graph.way[taker, giver], :known]
+    given = graph.belief[giver, :known] - back
+    weight = np.exp(given - np.max(given))
+    made = np.empty(graph.size[taker])
+    for later in range(len(made)):
+        total = 0.0
+        for spot in range(known):
+            total += graph.joint[way, later, spot] * weight[spot]
+        made[later] = np.log(max(total, _LEAST))
+    made -= np.max(made)
+    change = 0.0
+    for later in range(len(made)):
+        new = damping * message[later] + (1 - damping) * made[later]
+        graph.belief[taker, later] += new - message[later]
+        change = max(change, abs(new - message[later]))
+        message[later] = new
+    return change

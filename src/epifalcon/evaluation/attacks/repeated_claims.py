@@ -18,20 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from epifalcon._numba import compiled
 from epifalcon.evaluation.attacks.claims import (
     Candidates,
     localisation_error,
     name_best,
     true_claims,
 )
-from epifalcon.evaluation.attacks.localisation import (
-    Profile,
-    Rows,
-    each_person,
-    fill_moves,
-    most_claims,
-)
+from epifalcon.evaluation.attacks.localisation import Profile, posteriors
 from epifalcon.evaluation.attacks.recurrence import Rehearsal
 from epifalcon.types import Counts, Floats
 
@@ -42,9 +35,7 @@ CROWD = (0.0, 1.0, 2.0, 3.0, 5.0)
 
 _HINT = 0.01
 """Squared distance of true and pseudo claims in the evidence of a rehearsal."""
-_SWEEPS, _UNDAMPED_SWEEPS, _STEADY = 40, 4, 1e-7
 _LEAST = 1e-300
-_DEEPEST = -1e6
 
 
 @dataclass(frozen=True)
@@ -82,12 +73,7 @@ def by_sets(
     if claimed is not None and belief.crowd:
         many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
         given = (0.0 if given is None else given) - belief.crowd * many
-    sets = _number_sets(candidates).of_row
-
-    def kernel(rows: Rows, first: int, past: int, made: Floats) -> None:
-        _assign_people(rows, sets, first, past, made)
-
-    made = each_person(kernel, candidates, profile, given)
+    made = posteriors(candidates, profile, _number_sets(candidates).of_row, given)
     if belief.honest == 1:
         return made
     made = np.maximum(made, _LEAST) ** belief.honest
@@ -151,153 +137,3 @@ def learn_sets(rehearsal: Rehearsal, rng: np.random.Generator) -> SetBelief:
     hint = _HINT * (truth - 0.5) + math.sqrt(_HINT) * noise
     tried = (SetBelief(honest, plain.crowd) for honest in HONESTY)
     return min(tried, key=lambda belief: error(belief, hint))
-
-
-class _Graph(NamedTuple):
-    """The sets of one person, with room for those of any of several people."""
-
-    state: NDArray[np.int64]
-    """(sets + 1,) where the states of each set begin."""
-    pair: NDArray[np.int64]
-    """(sets, sets) number of the pair, -1 for none; symmetric."""
-    alone: Floats
-    """(states,) log weight of a state by itself."""
-    joint: Floats
-    """(pairs, claims, claims) log weight of two states, the lower set first."""
-    message: Floats
-    """(pairs, 2, claims) log messages: to the higher set, to the lower one."""
-    belief: Floats
-    """(states,) ``alone`` and all messages; at the end the probability."""
-
-
-@compiled
-def _assign_people(
-    rows: Rows, sets: NDArray[np.int64], first: int, past: int, probability: Floats
-) -> None:
-    """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
-    start, windows = rows.start, len(rows.opens)
-    claims = most_claims(start, windows, first, past)
-    graph = _Graph(
-        np.zeros(windows + 1, np.int64),
-        np.empty((windows, windows), np.int64),
-        np.empty(windows * claims),
-        np.empty((windows, claims, claims)),
-        np.empty((windows, 2, claims)),
-        np.empty(windows * claims),
-    )
-    for person in range(first, past):
-        base = person * windows
-        lowest = sets[base : base + windows].min()
-        _propagate(_weigh(rows, base, sets, lowest, graph), graph)
-        for row in range(base, base + windows):
-            if start[row + 1] > start[row]:
-                state = graph.state[sets[row] - lowest :]
-                probability[start[row] : start[row + 1]] = graph.belief[
-                    state[0] : state[1]
-                ]
-
-
-@compiled
-def _weigh(
-    rows: Rows, base: int, sets: NDArray[np.int64], lowest: int, graph: _Graph
-) -> int:
-    """Fill ``alone`` and ``joint``, set messages to 0; return the number of sets."""
-    claims = graph.joint.shape[1]
-    move = np.empty((claims, claims))
-    graph.alone[:] = 0.0
-    graph.pair[:] = -1
-    count, pairs, last = 0, 0, -1
-    for window in range(len(rows.opens)):
-        row = base + window
-        begin = rows.start[row]
-        size = rows.start[row + 1] - begin
-        if size == 0:
-            continue
-        here = sets[row] - lowest
-        if here == count:
-            graph.state[here + 1] = graph.state[here] + size
-            count += 1
-        alone = graph.alone[graph.state[here] : graph.state[here + 1]]
-        if last < 0:
-            visits = rows.visits[rows.opens[window] % len(rows.visits)]
-            for spot in range(size):
-                alone[spot] += np.log(max(visits[rows.region[begin + spot]], _LEAST))
-        if len(rows.evidence) > 0:
-            for spot in range(size):
-                # Claims that every window of a set rules out must leave numbers.
-                alone[spot] += max(rows.evidence[begin + spot], _DEEPEST)
-        if last >= 0:
-            was = sets[last] - lowest
-            fill_moves(rows, last, row, rows.opens[window], move)
-            if was != here and graph.pair[was, here] < 0:
-                graph.pair[was, here] = graph.pair[here, was] = pairs
-                graph.joint[pairs] = 0.0
-                graph.message[pairs] = 0.0
-                pairs += 1
-            for spot in range(rows.start[last + 1] - rows.start[last]):
-                if was == here:
-                    alone[spot] += np.log(max(move[spot, spot], _LEAST))
-                    continue
-                joint = graph.joint[graph.pair[was, here]]
-                for later in range(size):
-                    value = np.log(max(move[spot, later], _LEAST))
-                    if was < here:
-                        joint[spot, later] += value
-                    else:
-                        joint[later, spot] += value
-        last = row
-    return count
-
-
-@compiled
-def _propagate(sets: int, graph: _Graph) -> None:
-    """Pass messages up and down the sets until nothing changes.
-
-    Where the sets are a chain, as with claims that never return as a whole, the
-    first sweep is the forward-backward algorithm.
-    """
-    graph.belief[: graph.state[sets]] = graph.alone[: graph.state[sets]]
-    for sweep in range(_SWEEPS):
-        damping = 0.0 if sweep < _UNDAMPED_SWEEPS else 0.5
-        change = 0.0
-        for giver in range(sets):
-            for taker in range(giver + 1, sets):
-                change = max(change, _send(giver, taker, damping, graph))
-        for giver in range(sets - 1, -1, -1):
-            for taker in range(giver - 1, -1, -1):
-                change = max(change, _send(giver, taker, damping, graph))
-        if change < _STEADY:
-            break
-    for one in range(sets):
-        weight = graph.belief[graph.state[one] : graph.state[one + 1]]
-        weight -= np.max(weight)
-        weight[:] = np.exp(weight)
-        weight /= np.sum(weight)
-
-
-@compiled
-def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
-    """Update one message, if the sets are a pair; return by how much it changed."""
-    pair = graph.pair[giver, taker]
-    if pair < 0:
-        return 0.0
-    way = 0 if giver < taker else 1
-    joint, mine = graph.joint[pair], graph.message[pair, way]
-    belief = graph.belief[graph.state[giver] : graph.state[giver + 1]]
-    given = belief - graph.message[pair, 1 - way, : len(belief)]
-    size = graph.state[taker + 1] - graph.state[taker]
-    made = np.empty(size)
-    for later in range(size):
-        column = given + (
-            joint[: len(given), later] if way == 0 else joint[later, : len(given)]
-        )
-        most = np.max(column)
-        made[later] = most + np.log(np.sum(np.exp(column - most)))
-    made -= np.max(made)
-    change = 0.0
-    for later in range(size):
-        new = damping * mine[later] + (1 - damping) * made[later]
-        graph.belief[graph.state[taker] + later] += new - mine[later]
-        change = max(change, abs(new - mine[later]))
-        mine[later] = new
-    return change

@@ -44,8 +44,8 @@ from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.locks import FileLock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
-from epifalcon.privacy.chain import Journal
 from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Release, Releases
+from epifalcon.privacy.ledger import Journal
 from epifalcon.settings import build, read_toml
 from epifalcon.types import Floats, Mask
 
