@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker, PublicTerms
+from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import (
     Begin,
@@ -39,7 +39,7 @@ def engine_of(made, view=None, seed=5):
 
 
 def noted(made, rounds=None, seed=5) -> Notes:
-    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
+    taker = NoteTaker.of(*made, SAMPLE)
     train(engine_of(made, taker, seed), rounds)
     return taker.notes()
 
@@ -84,7 +84,7 @@ def shown_to(taker, made, transport):
 @pytest.mark.parametrize("wish", MODES.values(), ids=MODES)
 def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
     made = world(wish)
-    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
+    taker = NoteTaker.of(*made, SAMPLE)
     watched, alone = engine_of(made, taker), engine_of(made)
     for one in (watched, alone):
         train(one)
@@ -101,7 +101,7 @@ def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
 @pytest.mark.parametrize("mode", ["off", "silent"])
 def test_messages_are_those_of_devices_alone(mode, window_slots, path):
     made = world(MODES[mode], window_slots, gradient_path=path)
-    taker = NoteTaker(SAMPLE, PublicTerms.of(*made))
+    taker = NoteTaker.of(*made, SAMPLE)
     shown_to(taker, made, devices(made))
     mine, theirs = noted(made).arrays(), taker.notes().arrays()
     assert set(mine) == set(theirs)

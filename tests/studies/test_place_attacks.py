@@ -11,7 +11,7 @@ from epifalcon.evaluation.attacks.claims import true_claims
 from epifalcon.evaluation.attacks.localisation import Profile
 from epifalcon.evaluation.attacks.recurrence import combined
 from epifalcon.evaluation.attacks.repeated_claims import by_sets
-from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
+from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import auditing
 from epifalcon.studies.auditing import Places, judged, learn_attacks, rehearse
@@ -77,8 +77,8 @@ def noted(made, truth, sigma, presence):
         presence_sigma=presence,
     )
     who = People(terms, 1)
-    taker = NoteTaker(np.arange(claims_.people), terms)
     person, key = claims.flat(claims_)
+    taker = NoteTaker(Notes.empty(terms, np.arange(claims_.people), person, key))
     for number in range(terms.rounds):
         for one in range(claims_.people):
             mine = person == one

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.evaluation.attacks.upload_recorder import NoteTaker, PublicTerms
+from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker, PublicTerms
 from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
 from epifalcon.federation.view import SERVER
 
@@ -43,6 +43,13 @@ class People:
         np.put_along_axis(true, chosen, True, axis=2)
         self.true = true.reshape(people, -1)
         self.keys = np.arange(terms.windows * terms.regions, dtype=np.int64)
+
+    def taker(self, sample=None, terms: PublicTerms | None = None) -> NoteTaker:
+        """Notes of nothing yet, of everybody unless a sample is given."""
+        sample = np.arange(len(self.true)) if sample is None else np.array(sample)
+        person = np.repeat(np.arange(len(sample)), len(self.keys))
+        keys = np.tile(self.keys, len(sample))
+        return NoteTaker(Notes.empty(terms or self.terms, sample, person, keys))
 
     def row(self) -> np.ndarray:
         row = self.rng.standard_normal(self.terms.width, np.float32)
@@ -88,7 +95,8 @@ def taken(
     terms: PublicTerms, people: int, seed: int = 0, kind: type[People] = People
 ) -> tuple[NoteTaker, People]:
     """Notes of all rounds."""
-    who, taker = kind(terms, people, seed), NoteTaker(np.arange(people), terms)
+    who = kind(terms, people, seed)
+    taker = who.taker()
     for number in range(terms.rounds):
         noted_by(taker, who, number)
     return taker, who

@@ -14,7 +14,7 @@ from epifalcon.evaluation.attacks.label_inference import (
     judge,
     read_head_gradients,
 )
-from epifalcon.evaluation.attacks.upload_recorder import NoteTaker, PublicTerms
+from epifalcon.evaluation.attacks.upload_recorder import NoteTaker
 from epifalcon.federation.engine import VectorisedEngine, train
 from tests.evaluation.attacks.curious import (
     StatusPeople,
@@ -32,7 +32,7 @@ def trained():
     whole = city(30, 1)
     wish = {"mode": "paper", "upload_sigma": 0.002, "gradient_sigma": 0.002}
     plan = plan_of(settings, 1, **wish)
-    taker = NoteTaker(np.arange(30), PublicTerms.of(whole, settings, plan))
+    taker = NoteTaker.of(whole, settings, plan, np.arange(30))
     train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
     return taker.notes(), whole.status
 
@@ -383,7 +383,7 @@ def test_on_falcon_with_a_status_input(mode):
         "local": {"epsilon": 2000.0},
     }[mode]
     plan = plan_of(settings, copies, mode=mode, **noise)
-    taker = NoteTaker(np.arange(60), PublicTerms.of(whole, settings, plan))
+    taker = NoteTaker.of(whole, settings, plan, np.arange(60))
     train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
     notes = taker.notes()
     # Who was never seen sends nothing.

@@ -48,22 +48,22 @@ def test_without_notes_it_is_told_how_to_get_them(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["off", "paper", "local"])
-def test_room_is_asked_for_before_the_run_as_in_it(mode, tmp_path, monkeypatch):
+def test_room_is_that_of_the_run_and_asked_for_before(mode, tmp_path, monkeypatch):
     seen = town.with_mode(mode)
+    asked, real = [], upload_recorder.PublicTerms.planned_bytes
+
+    def spy(terms, people):
+        asked.append((terms, people))
+        return real(terms, people)
+
+    monkeypatch.setattr(upload_recorder.PublicTerms, "planned_bytes", spy)
     require_room(seen, town.traces())
-    asked, real = [], upload_recorder.NoteTaker
-
-    def spy(sample, terms, limits):
-        asked.append((len(sample), terms, limits))
-        return real(sample, terms, limits)
-
-    monkeypatch.setattr(upload_recorder, "NoteTaker", spy)
+    assert not asked
     watched = replace(seen, view=ViewSettings(people=9))
     require_room(watched, town.traces())
     trained(watched, tmp_path / "run")
-    before, during = asked
-    assert before == during
+    assert asked == [(read_notes(tmp_path / "run").terms, 9)]
     huge = replace(seen, view=ViewSettings(people=80, most_mb=1))
     huge = replace(huge, model=replace(seen.model, rounds=10**6, width=64))
-    with pytest.raises(SettingsError, match=r"view\.most_mb=1"):
+    with pytest.raises(SettingsError, match=r"view\.most_mb=1: notes of 80 people"):
         require_room(huge, town.traces())

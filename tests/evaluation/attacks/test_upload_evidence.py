@@ -10,7 +10,6 @@ from scipy import special, stats
 from epifalcon.errors import DataError
 from epifalcon.evaluation.attacks.upload_recorder import (
     KnownRows,
-    NoteTaker,
     RoundUploads,
     own_status,
     posterior,
@@ -182,7 +181,8 @@ def test_what_is_shown_follows_from_the_own_status_and_the_mask():
 def test_where_places_are_known_the_likelihood_is_exact():
     """Without pseudo places every upload is the row and noise."""
     terms = terms_of(regions=1, copies=0, windows=3, rounds=4, mask_share=0.3)
-    who, taker = StatusPeople(terms, 2), NoteTaker([0, 1], terms)
+    who = StatusPeople(terms, 2)
+    taker = who.taker()
     expected = np.zeros((2, 3))
     for number in range(terms.rounds):
         messages = who.round(number)
@@ -228,7 +228,7 @@ def test_known_rows_tell_places_better_than_rows_that_must_be_found():
         wrong = []
         for seed in range(3):
             who = StatusPeople(terms, 30, seed)
-            taker = NoteTaker(np.arange(30), told)
+            taker = who.taker(terms=told)
             for number in range(terms.rounds):
                 for cohort, message in who.round(number):
                     taker.saw(cohort, message)
@@ -240,7 +240,8 @@ def test_known_rows_tell_places_better_than_rows_that_must_be_found():
 
 def test_what_is_summed_for_later_is_the_products_of_all_rounds():
     terms = terms_of(rounds=5, mask_share=0.25)
-    who, taker = StatusPeople(terms, 2), NoteTaker([0, 1], terms)
+    who = StatusPeople(terms, 2)
+    taker = who.taker()
     met, gram = np.zeros((3, 2 * len(who.keys))), np.zeros((3, 3, 3))
     for number in range(terms.rounds):
         messages = who.round(number)
@@ -259,7 +260,8 @@ def test_what_is_summed_for_later_is_the_products_of_all_rounds():
 
 def test_uploads_need_the_parameters_of_their_round():
     terms = terms_of(**HALF)
-    who, taker = StatusPeople(terms, 1), NoteTaker([0], terms)
+    who = StatusPeople(terms, 1)
+    taker = who.taker()
     who.broadcast(0)
     with pytest.raises(DataError, match="before the parameters"):
         taker.saw(0, who.upload(0, 0, "upload/0"))

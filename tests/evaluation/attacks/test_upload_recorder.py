@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.evaluation.attacks import upload_recorder
 from epifalcon.evaluation.attacks.upload_recorder import (
     Notes,
@@ -46,7 +46,7 @@ def same(one: Notes, other: Notes) -> bool:
 def test_sums_over_rounds_are_those_of_the_raw_uploads():
     terms = terms_of(channels=TWO, rounds=5)
     who = People(terms, 3)
-    taker = NoteTaker([0, 2], terms)
+    taker = who.taker([0, 2])
     raw = {}
     for number in range(5):
         for cohort, message in who.round(number):
@@ -71,8 +71,8 @@ def test_sums_over_rounds_are_those_of_the_raw_uploads():
 
 def test_rows_come_out_unbiased_and_with_the_noise_they_are_said_to_have():
     terms = terms_of(windows=40, rounds=300, upload_sigma=0.05, width=8)
-    who, taker = People(terms, 1), NoteTaker([0], terms)
-    row = who.row()
+    who = People(terms, 1)
+    taker, row = who.taker(), who.row()
     who.row = lambda: row
     for number in range(terms.rounds):
         taker.saw(0, who.upload(0, number, "upload/0"))
@@ -105,11 +105,11 @@ def test_resumed_notes_are_the_same_bits(mask):
     made = taken if mask is None else taken_of_statuses
     whole, _ = made(terms, 3)
     who = (People if mask is None else StatusPeople)(terms, 3)
-    taker = NoteTaker(np.arange(3), terms)
+    taker = who.taker()
     for number in range(6):
         if number == 3:
             before = taker.notes()
-            taker = NoteTaker.resume(Notes.of(before.arrays(), before.meta()))
+            taker = NoteTaker(Notes.of(before.arrays(), before.meta()))
         noted_by(taker, who, number)
     assert same(taker.notes(), whole.notes())
 
@@ -124,16 +124,13 @@ def test_rows_of_a_long_run_are_stored_at_even_distances(monkeypatch):
 
 
 @pytest.mark.parametrize("mask", [None, 0.5])
-def test_memory_is_known_before_and_refused(mask):
+def test_memory_is_known_before(mask):
     terms = terms_of(rounds=50, mask_share=mask)
     planned = terms.planned_bytes(10)
     made = taken if mask is None else taken_of_statuses
     arrays = made(terms, 10)[0].notes().arrays()
     held = [one.nbytes for name, one in arrays.items() if "parameter." not in name]
     assert 0.7 * planned < sum(held) <= planned
-    with pytest.raises(SettingsError, match=r"notes of 10 people take up to .* bytes"):
-        NoteTaker(np.arange(10), terms, planned - 1)
-    NoteTaker(np.arange(10), terms, planned)
 
 
 def test_counts_stand_beside_the_claims():
@@ -149,7 +146,8 @@ def test_counts_stand_beside_the_claims():
 
 def test_presence_sent_by_devices_is_stored_and_resumed():
     terms = terms_of(rounds=2, presence_sigma=2.0)
-    who, taker = People(terms, 3), NoteTaker([0, 2], terms)
+    who = People(terms, 3)
+    taker = who.taker([0, 2])
     told = [PresenceUpload(who.keys, who.keys + 0.25 * one) for one in range(3)]
     for cohort, message in enumerate(told):
         taker.saw(cohort, message)
@@ -157,7 +155,7 @@ def test_presence_sent_by_devices_is_stored_and_resumed():
         taker.saw(cohort, message)
     notes = taker.notes()
     assert np.array_equal(notes.presence, np.append(who.keys, who.keys + 0.5))
-    taker = NoteTaker.resume(Notes.of(notes.arrays(), notes.meta()))
+    taker = NoteTaker(Notes.of(notes.arrays(), notes.meta()))
     assert np.array_equal(taker.notes().presence, notes.presence)
     with pytest.raises(DataError, match="other places"):
         taker.saw(0, PresenceUpload(who.keys[1:], told[0].counts[1:]))
@@ -166,7 +164,7 @@ def test_presence_sent_by_devices_is_stored_and_resumed():
 def test_a_message_of_several_people_is_taken_apart():
     terms = terms_of(rounds=2)
     who = People(terms, 3)
-    one, other = (NoteTaker([0, 2], terms) for _ in range(2))
+    one, other = (who.taker([0, 2]) for _ in range(2))
     for number in range(2):
         parts = [who.upload(person, number, "upload/0") for person in range(3)]
         keys = np.concatenate([part.keys for part in parts])
@@ -184,7 +182,8 @@ def test_a_message_of_several_people_is_taken_apart():
 
 def test_rounds_must_come_whole_and_in_order():
     terms = terms_of()
-    who, taker = People(terms, 1), NoteTaker([0], terms)
+    who = People(terms, 1)
+    taker = who.taker()
     first = who.upload(0, 0, "upload/0")
     taker.saw(0, first)
     with pytest.raises(DataError, match="half noted"):
@@ -202,29 +201,17 @@ def test_rounds_must_come_whole_and_in_order():
     assert taker.notes().rounds == 1
 
 
-def test_sums_of_cohorts_and_odd_samples_are_refused():
-    terms = terms_of()
-    taker = NoteTaker([0], terms)
+def test_sums_of_cohorts_are_refused_and_scoring_and_strangers_ignored():
+    who = People(terms_of(), 2)
+    taker = who.taker([0])
     sums = LocationUpload(0, "upload/0", np.arange(3), torch.ones(3, 5))
     with pytest.raises(DataError, match="one by one"):
         taker.saw(0, sums)
-    for sample in ([], [2, 1], [1, 1]):
-        with pytest.raises(SettingsError, match="ascending"):
-            NoteTaker(sample, terms)
-    many = LocationUpload(
-        0, "upload/0", np.arange(25), torch.ones(25, 5), np.zeros(25, np.int64)
-    )
-    with pytest.raises(DataError, match="at most 24"):
-        taker.saw(0, many)
-
-
-def test_scoring_and_strangers_are_ignored():
-    taker = NoteTaker([0], terms_of())
-    who = People(terms_of(), 2)
     taker.saw(0, who.upload(0, 7, "scoring/0"))
     taker.saw(1, who.upload(1, 7, "upload/0"))
     taker.saw(1, gradient(7))
-    assert len(taker.notes().key) == 0
+    assert taker.notes().rounds == 0
+    assert not taker.notes().energy.any()
 
 
 def test_a_sample_is_drawn_from_the_seed():
@@ -269,11 +256,15 @@ def test_notes_out_of_an_older_checkpoint_are_refused():
         Notes.of(older, notes.meta())
 
 
+def terms_for(cohort, settings, plan):
+    return NoteTaker.of(cohort, settings, plan, np.array([0])).notes().terms
+
+
 def test_terms_are_those_of_the_plan():
     settings = settings_of(gradient_path="exchanged", window_slots=3)
     whole = city(10, 2, 3, window_slots=3)
     wish = {"mode": "paper", "upload_sigma": 0.2, "gradient_sigma": 0.3}
-    terms = PublicTerms.of(whole, settings, plan_of(settings, 2, **wish))
+    terms = terms_for(whole, settings, plan_of(settings, 2, **wish))
     assert terms.channels == ("upload/0", "upload/1", "return/1", "return/0")
     assert (terms.copies, terms.window_slots, terms.single) == (2, 3, False)
     assert (terms.upload_clip, terms.upload_sigma) == (0.1, 0.2)
@@ -284,7 +275,7 @@ def test_terms_are_those_of_the_plan():
     assert PublicTerms(**json.loads(json.dumps(vars(terms)))) == terms
     assert (terms.mask_share, terms.statuses) == (None, 0)
     shown = settings_of(input="status", mask_share=0.3, input_dropout=0.1)
-    terms = PublicTerms.of(whole, shown, plan_of(shown, 2, **wish))
+    terms = terms_for(whole, shown, plan_of(shown, 2, **wish))
     assert (terms.mask_share, terms.input_dropout, terms.statuses) == (0.3, 0.1, 3)
-    off = PublicTerms.of(whole, settings, plan_of(settings, mode="off"))
+    off = terms_for(whole, settings, plan_of(settings, mode="off"))
     assert (off.upload_clip, off.upload_sigma, off.copies) == (None, 0.0, 0)

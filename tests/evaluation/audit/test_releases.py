@@ -59,7 +59,6 @@ def test_the_real_mechanisms_pass(seed):
         assert row.claimed == pytest.approx(4.0, rel=1e-6)
         assert row.lower_bound < 4
         assert row.one_run_bound < 4
-        assert row.correct <= row.guesses <= row.canaries
     shown = {"counts", *ROWS, *FAST_ROWS}
     assert all(rows[name].lower_bound > 1 for name in shown)
 

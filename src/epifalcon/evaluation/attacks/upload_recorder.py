@@ -14,8 +14,7 @@ status, which the server itself broadcasts (``KnownRows``): a matched filter.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.plan import PrivacyPlan
-from epifalcon.federation.preparing import hypergraph
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.federation.view import Crowd, Seen
 from epifalcon.hypergraph.incidence import EdgeKeys
@@ -50,7 +48,6 @@ from epifalcon.types import Counts, Floats, Plain
 
 VIEW = "view"
 """Folder of the notes in a method's folder."""
-MOST_BYTES = 2**30
 _KIND, _SCHEMA = "server-notes", 3
 _SUMS, _NEWEST = "gradient.", "parameter."
 _FIRST = "upload/0"
@@ -60,8 +57,6 @@ _ROW_ROUNDS = 500
 _LEAST_NOISE = 1e-3
 """Of the clip: noise that an attacker assumes where there is none, to have odds."""
 _LEAST_STRENGTH, _LEAST_CERTAINTY = 1e-6, 1e-9
-_BY_CLAIM = ("key", "norm", "energy", "evidence", "met", "presence")
-_BY_PERSON = ("strength", "status", "rows", "certainty", "gradient_energy")
 
 Singles = NDArray[np.float32]
 
@@ -99,17 +94,22 @@ class PublicTerms:
 
     @classmethod
     def of(
-        cls, cohort: Cohort, settings: FalconSettings, plan: PrivacyPlan
+        cls,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        *,
+        regions: int,
+        windows: int,
+        state_width: int,
     ) -> "PublicTerms":
-        """Return the terms of a run; any cohort of it does."""
+        """Return the terms of a run; ``state_width`` is 0 without a region model."""
         upload, gradient, presence = plan.upload, plan.gradient, plan.presence
-        state = 0 if cohort.state is None else cohort.state.shape[1]
-        model = initial_parameters(settings, state, np.random.default_rng(0))
+        model = initial_parameters(settings, state_width, np.random.default_rng(0))
         up = [f"upload/{layer}" for layer in range(settings.layers)]
         back = [f"return/{layer}" for layer in reversed(range(settings.layers))]
         return cls(
-            regions=cohort.incidence.regions,
-            windows=cohort.incidence.windows,
+            regions=regions,
+            windows=windows,
             window_slots=settings.window_slots,
             copies=plan.copies,
             width=settings.width,
@@ -161,7 +161,7 @@ class PublicTerms:
         return -(-rounds // self.row_every)
 
     def planned_bytes(self, people: int) -> int:
-        """Return the most that notes of ``people`` people take."""
+        """Return the most bytes that notes of ``people`` people take."""
         claim = 8 * (6 + len(self.channels) + self.statuses)
         rows = self.stored_rows(self.rounds) * 4 * (self.width + 1)
         sums = 16 * len(self.channels) + 8 * (2 + self.parameters + self.statuses)
@@ -226,6 +226,42 @@ class Notes:
     hiding the status adds to their spread, each summed over rounds."""
     parameters: dict[str, Singles]
     """The newest that were broadcast."""
+
+    @classmethod
+    def empty(
+        cls,
+        terms: PublicTerms,
+        people: NDArray[np.int64],
+        person: NDArray[np.integer[Any]],
+        key: EdgeKeys,
+    ) -> "Notes":
+        """Return notes of no round; arguments are as the fields."""
+        many, claims, channels = len(people), len(key), len(terms.channels)
+        clip, stored = terms.assumed_clip, terms.stored_rows(terms.rounds)
+        # As sure of the norm as if it lay anywhere up to the clip.
+        surety = 8 * terms.width * (terms.assumed_sigma / clip) ** 4
+        return cls(
+            terms=terms,
+            rounds=0,
+            people=people,
+            person=person.astype(np.int32),
+            key=key,
+            norm=np.zeros(claims, np.float32),
+            energy=np.zeros((channels, claims)),
+            evidence=np.zeros(claims),
+            strength=np.tile([surety * clip**2, surety], (many, channels, 1)),
+            rows=np.zeros((many, stored, terms.width), np.float32),
+            certainty=np.zeros((many, stored), np.float32),
+            gradients={},
+            gradient_energy=np.zeros(many),
+            counts=np.full(claims, np.nan),
+            claimed=np.zeros(claims, np.int64),
+            presence=np.full(claims, np.nan),
+            status=np.zeros((many, terms.statuses)),
+            met=np.zeros((terms.statuses, claims)),
+            gram=np.zeros((terms.statuses,) * 3),
+            parameters={},
+        )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name; ``Notes.of`` puts them together again."""
@@ -485,252 +521,166 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn).astype(np.int64)
 
 
-@dataclass(eq=False)
-class _Person:
-    """The notes of one person while they are taken; ``Notes`` documents the arrays."""
-
-    arrays: dict[str, NDArray[Any]]
-    """Those of ``_BY_CLAIM`` and ``_BY_PERSON``."""
-    gradients: dict[str, Floats] = field(default_factory=dict)
-    done: dict[str, int] = field(default_factory=dict)
-    """Rounds noted by channel, gradients included."""
-
-    @classmethod
-    def empty(cls, key: EdgeKeys, terms: PublicTerms) -> "_Person":
-        """Return empty notes of a person who claims ``key``."""
-        claims, channels = len(key), len(terms.channels)
-        if claims > terms.most_claims:
-            raise DataError(
-                f"{claims} claims of a person, expected at most {terms.most_claims}"
-            )
-        clip, rows = terms.assumed_clip, terms.stored_rows(terms.rounds)
-        # As sure of the norm as if it lay anywhere up to the clip.
-        surety = 8 * terms.width * (terms.assumed_sigma / clip) ** 4
-        arrays: dict[str, NDArray[Any]] = {
-            "key": key.copy(),
-            "norm": np.zeros(claims, np.float32),
-            "energy": np.zeros((channels, claims)),
-            "evidence": np.zeros(claims),
-            "met": np.zeros((terms.statuses, claims)),
-            "presence": np.full(claims, np.nan),
-            "strength": np.tile([surety * clip**2, surety], (channels, 1)),
-            "status": np.zeros(terms.statuses),
-            "rows": np.zeros((rows, terms.width), np.float32),
-            "certainty": np.zeros(rows, np.float32),
-            "gradient_energy": np.zeros(()),
-        }
-        return cls(arrays)
-
-    def advance(self, channel: str, came: int, number: int) -> None:
-        """Count a round; ``DataError`` unless it is the next one."""
-        due = self.done.get(channel, 0)
-        if came != due:
-            raise DataError(
-                f"{channel} of person {number}: round {came} came, round {due} is due; "
-                "continue from notes that were taken before it"
-            )
-        self.done[channel] = due + 1
-
-
 class NoteTaker:
-    """A ``ServerView`` that takes ``Notes`` of the people of ``sample``.
+    """A ``ServerView`` that continues ``notes``, whose arrays it changes.
 
     Rounds must come whole and in order: after a round that failed, continue from notes
-    taken before it (``resume``). Uploads of scoring passes are ignored. Notes that
-    could take more than ``most_bytes`` are refused.
+    taken before it. Uploads of scoring passes are ignored.
     """
 
-    def __init__(
-        self,
-        sample: Sequence[int] | NDArray[np.int64],
-        terms: PublicTerms,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
-        self.terms = terms
-        self.sample = np.array(sample, np.int64)
-        if not len(self.sample) or (np.diff(self.sample, prepend=-1) <= 0).any():
-            raise SettingsError(
-                "sample must list people in ascending order, none twice"
-            )
-        planned = terms.planned_bytes(len(self.sample))
-        if planned > most_bytes:
-            raise SettingsError(
-                f"notes of {len(self.sample)} people take up to {planned:,} bytes, "
-                f"most_bytes={most_bytes:,}: note fewer people or raise most_bytes"
-            )
-        nobody = np.zeros(0, np.int64)
-        self._people = {
-            int(number): _Person.empty(nobody, terms) for number in self.sample
-        }
-        self._crowd: Crowd | None = None
-        self._parameters: dict[str, Singles] = {}
+    def __init__(self, notes: Notes) -> None:
+        self._notes, self.sample = notes, notes.people
+        self._place = {one: place for place, one in enumerate(self.sample.tolist())}
+        self._start = np.searchsorted(notes.person, np.arange(len(self.sample) + 1))
+        channels = ("gradient", *notes.terms.channels)
+        self._done = {one: np.full(len(self.sample), notes.rounds) for one in channels}
+        """Rounds noted of each person, by channel."""
         self._known: KnownRows | None = None
-        self._gram = np.zeros((terms.statuses,) * 3)
+
+    @classmethod
+    def of(
+        cls,
+        cohort: Cohort,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        sample: NDArray[np.int64],
+    ) -> "NoteTaker":
+        """Begin notes of the people of ``sample``, by their numbers in the city."""
+        terms = PublicTerms.of(
+            settings,
+            plan,
+            regions=cohort.incidence.regions,
+            windows=cohort.incidence.windows,
+            state_width=0 if cohort.state is None else cohort.state.shape[1],
+        )
+        place = np.flatnonzero(np.isin(cohort.people, sample))
+        few = cohort.restrict(place.astype(np.int32))
+        if plan.upload is None:
+            few = replace(few, pseudo=())
+        claims = few.claims
+        order = np.lexsort((claims.place, claims.row))
+        notes = Notes.empty(terms, few.people, claims.row[order], claims.place[order])
+        return cls(notes)
 
     def saw(self, sender: int, message: Seen) -> None:
         """Note what concerns the sample; messages of others are ignored."""
+        notes = self._notes
         if isinstance(message, LocationUpload):
             self._uploads(message)
         elif isinstance(message, GradientUpload):
-            self._gradient(sender, message)
+            if sender in self._place:
+                self._gradient(sender, message)
         elif isinstance(message, Crowd):
-            self._crowd = message
+            place = np.searchsorted(message.keys, notes.key)
+            notes.counts[:] = message.counts[place]
+            notes.claimed[:] = message.claims[place]
         elif isinstance(message, PresenceUpload):
-            if sender in self._people:
-                person = self._person(sender, message.keys, "presence")
-                person.arrays["presence"][:] = message.counts
+            if sender in self._place:
+                mine = self._claims(sender, message.keys, "presence")
+                notes.presence[mine] = message.counts
         elif isinstance(message, Broadcast):
-            self._parameters = {
-                name: one.numpy().astype(np.float32)
-                for name, one in message.parameters.items()
-            }
-            if self.terms.mask_share is not None:
-                self._known = KnownRows.of(message.parameters, self.terms)
-                self._gram += self._known.gram(self.terms.mask_share)
+            for name, one in message.parameters.items():
+                notes.parameters[name] = one.numpy().astype(np.float32)
+            if notes.terms.mask_share is not None:
+                self._known = KnownRows.of(message.parameters, notes.terms)
+                notes.gram[:] += self._known.gram(notes.terms.mask_share)
 
-    def _person(self, number: int, keys: EdgeKeys, channel: str) -> _Person:
-        """Return a person's notes; the first message fixes the places claimed."""
-        person = self._people[number]
-        if not person.done and not len(person.arrays["key"]):
-            person = self._people[number] = _Person.empty(keys, self.terms)
-        if not np.array_equal(person.arrays["key"], keys):
+    def _claims(self, number: int, keys: EdgeKeys, channel: str) -> slice:
+        """Return where a person's claims are; ``DataError`` if ``keys`` are others."""
+        place = self._place[number]
+        mine = slice(self._start[place], self._start[place + 1])
+        if not np.array_equal(self._notes.key[mine], keys):
+            raise DataError(f"person {number} claims other places in {channel}")
+        return mine
+
+    def _advance(self, number: int, channel: str, came: int) -> int:
+        """Count a round, which must be the next one; return the person's position."""
+        place, done = self._place[number], self._done[channel]
+        if came != done[place]:
             raise DataError(
-                f"person {number} claims other places in {channel} than before"
+                f"{channel} of person {number}: round {came} came, round {done[place]} "
+                "is due; continue from notes that were taken before it"
             )
-        return person
+        done[place] += 1
+        return place
 
     def _uploads(self, message: LocationUpload) -> None:
-        if message.channel not in self.terms.channels:
+        if message.channel not in self._done:
             return
         if message.person is None:
             raise DataError("notes need uploads one by one, not sums of a cohort")
         rows = message.rows.detach().double().numpy()
         for number in np.intersect1d(message.person, self.sample).tolist():
-            mine = message.person == number
-            person = self._person(number, message.keys[mine], message.channel)
-            person.advance(message.channel, message.round, number)
-            self._note(person, message, rows[mine])
+            sent = message.person == number
+            mine = self._claims(number, message.keys[sent], message.channel)
+            place = self._advance(number, message.channel, message.round)
+            self._note(place, mine, message, rows[sent])
 
-    def _note(self, person: _Person, message: LocationUpload, rows: Floats) -> None:
-        terms, notes = self.terms, person.arrays
+    def _note(
+        self, place: int, mine: slice, message: LocationUpload, rows: Floats
+    ) -> None:
+        notes, terms = self._notes, self._notes.terms
         channel = terms.channels.index(message.channel)
-        window = notes["key"] // terms.regions
+        window = notes.key[mine] // terms.regions
         start = np.append(np.flatnonzero(np.diff(window, prepend=-1)), len(window))
-        weight = posterior(notes["evidence"], start, terms.copies, single=terms.single)
+        evidence = notes.evidence[mine]
+        weight = posterior(evidence, start, terms.copies, single=terms.single)
         seen = RoundUploads(rows, start, weight, terms.assumed_sigma**2)
         total, certain = seen.weighted.sum(axis=0), float(seen.certain.sum())
+        strength = notes.strength[place, channel]
         if message.channel == _FIRST and terms.mask_share is not None:
-            evidence = self._known_evidence(notes, seen, terms.mask_share)
+            if self._known is None:
+                raise DataError("uploads came before the parameters of their round")
+            chances = shown_chances(notes.status[place], terms.mask_share)
+            evidence += seen.evidence_of_known(self._known, chances)
+            notes.met[:, mine] += self._known.row @ rows.T
+            fits = self._known.log_likelihood(
+                total[None], np.array([certain]), seen.noise
+            )
+            notes.status[place] += own_status(fits[0], terms.mask_share)
         else:
-            strength, clip = notes["strength"][channel], terms.assumed_clip
-            least, most = _LEAST_STRENGTH * clip**2, clip**2
-            square = min(max(strength[0] / strength[1], least), most)
-            evidence = seen.evidence(square / terms.width)
-        notes["evidence"] += evidence
-        notes["energy"][channel] += seen.square
+            most = terms.assumed_clip**2
+            square = np.clip(strength[0] / strength[1], _LEAST_STRENGTH * most, most)
+            evidence += seen.evidence(square / terms.width)
+        notes.energy[channel, mine] += seen.square
         if channel == 0 and message.round == 0:
-            notes["norm"][:] = np.sqrt(seen.square)
+            notes.norm[mine] = np.sqrt(seen.square)
         if certain < _LEAST_CERTAINTY:
             return
         # |total|^2 is (certain |v|)^2 and noise; certain^2 is the inverse variance.
         square = float(total @ total) - terms.width * seen.noise * certain
-        notes["strength"][channel] += square, certain**2
-        place, between = divmod(message.round, terms.row_every)
-        if channel == 0 and not between and place < len(notes["rows"]):
-            notes["rows"][place] = total / certain
-            notes["certainty"][place] = certain
-
-    def _known_evidence(
-        self, notes: dict[str, NDArray[Any]], seen: RoundUploads, mask_share: float
-    ) -> Floats:
-        """Return the evidence of a round whose row is one of those broadcast."""
-        known = self._known
-        if known is None:
-            raise DataError("uploads came before the parameters of their round")
-        chances = shown_chances(notes["status"], mask_share)
-        evidence = seen.evidence_of_known(known, chances)
-        notes["met"] += known.row @ seen.rows.T
-        total = seen.weighted.sum(axis=0, keepdims=True)
-        certain = seen.certain.sum(keepdims=True)
-        fits = known.log_likelihood(total, certain, seen.noise)[0]
-        notes["status"] += own_status(fits, mask_share)
-        return evidence
+        strength += square, certain**2
+        at, between = divmod(message.round, terms.row_every)
+        if channel == 0 and not between and at < notes.rows.shape[1]:
+            notes.rows[place, at] = total / certain
+            notes.certainty[place, at] = certain
 
     def _gradient(self, number: int, message: GradientUpload) -> None:
-        if number not in self._people:
-            return
         if message.people != 1:
             raise DataError("notes need each person's gradient, not a cohort's sum")
-        person = self._people[number]
-        person.advance("gradient", message.round, number)
+        notes, place = self._notes, self._advance(number, "gradient", message.round)
         for name, one in message.gradients.items():
             value = one.detach().double().numpy()
-            person.gradients[name] = person.gradients.get(name, 0.0) + value
-            person.arrays["gradient_energy"] += float((value * value).sum())
+            empty = np.zeros((len(self.sample), *value.shape))
+            notes.gradients.setdefault(name, empty)[place] += value
+            notes.gradient_energy[place] += float((value * value).sum())
 
     def notes(self) -> Notes:
         """Return a copy of the notes; all people must be at the same round."""
-        people = list(self._people.values())
-        done = {
-            one.done.get(channel, 0)
-            for one in people
-            for channel in ("gradient", *self.terms.channels)
-            if channel == "gradient" or len(one.arrays["key"])
-        }
-        if len(done) > 1:
+        sends = np.diff(self._start) > 0
+        done = np.concatenate(
+            [
+                rounds if channel == "gradient" else rounds[sends]
+                for channel, rounds in self._done.items()
+            ]
+        )
+        if done.min() < done.max():
             raise DataError(
-                f"a round is half noted (between {min(done)} and {max(done)} done): "
+                f"a round is half noted (between {done.min()} and {done.max()} done): "
                 "continue from notes that were taken before it"
             )
-        made: dict[str, Any] = {
-            name: np.concatenate([one.arrays[name] for one in people], axis=-1)
-            for name in _BY_CLAIM
-        }
-        for name in _BY_PERSON:
-            made[name] = np.stack([one.arrays[name] for one in people])
-        key = made["key"]
-        counts, claimed = np.full(len(key), np.nan), np.zeros(len(key), np.int64)
-        if self._crowd is not None:
-            place = np.searchsorted(self._crowd.keys, key)
-            counts, claimed = self._crowd.counts[place], self._crowd.claims[place]
-        size = [len(one.arrays["key"]) for one in people]
-        return Notes(
-            terms=self.terms,
-            rounds=done.pop(),
-            people=self.sample.copy(),
-            person=np.repeat(np.arange(len(people), dtype=np.int32), size),
-            gradients={
-                name: np.stack([one.gradients[name] for one in people])
-                for name in people[0].gradients
-            },
-            counts=counts,
-            claimed=claimed,
-            gram=self._gram.copy(),
-            parameters=dict(self._parameters),
-            **made,
-        )
-
-    @classmethod
-    def resume(cls, notes: Notes, most_bytes: int = MOST_BYTES) -> "NoteTaker":
-        """Continue where ``notes`` were taken."""
-        taker = cls(notes.people, notes.terms, most_bytes)
-        done = dict.fromkeys(("gradient", *notes.terms.channels), notes.rounds)
-        for place, number in enumerate(notes.people.tolist()):
-            mine = notes.person == place
-            arrays = {name: getattr(notes, name)[..., mine] for name in _BY_CLAIM}
-            for name in _BY_PERSON:
-                arrays[name] = np.array(getattr(notes, name)[place])
-            gradients = {
-                name: one[place].copy() for name, one in notes.gradients.items()
-            }
-            taker._people[number] = _Person(arrays, gradients, dict(done))
-        taker._parameters = {
-            name: np.array(one) for name, one in notes.parameters.items()
-        }
-        taker._gram = np.array(notes.gram)
-        key, first = np.unique(notes.key, return_index=True)
-        taker._crowd = Crowd(key, notes.counts[first], notes.claimed[first])
-        return taker
+        arrays = {name: one.copy() for name, one in self._notes.arrays().items()}
+        return Notes.of(arrays, self._notes.meta() | {"rounds": int(done[0])})
 
 
 class UploadRecorder:
@@ -754,24 +704,20 @@ class UploadRecorder:
         resumed: Checkpoint | None,
     ) -> NoteTaker:
         """Begin a recording, or continue the one in a checkpoint."""
-        wanted = self._settings
         if resumed is None:
-            sample = draw_sample(len(cohort.people), wanted.people, seed)
-            terms = PublicTerms.of(cohort, settings, plan)
-            self._taker = _taker(wanted, sample, terms)
+            sample = draw_sample(len(cohort.people), self._settings.people, seed)
+            self._taker = NoteTaker.of(cohort, settings, plan, sample)
         else:
             tensors = tensors_under(resumed.tensors, f"{VIEW}/")
             arrays = {name: one.numpy() for name, one in tensors.items()}
-            notes = Notes.of(arrays, resumed.remembered[VIEW])
-            self._taker = NoteTaker.resume(notes, wanted.most_mb * 2**20)
+            self._taker = NoteTaker(Notes.of(arrays, resumed.remembered[VIEW]))
         return self._taker
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
         """Return the checkpoint with what is recorded so far."""
         notes = self._notes()
-        # torch warns of read-only arrays.
         tensors = {
-            f"{VIEW}/{name}": torch.from_numpy(array.copy())
+            f"{VIEW}/{name}": torch.from_numpy(array)
             for name, array in notes.arrays().items()
         }
         remembered = {**made.remembered, VIEW: notes.meta()}
@@ -792,25 +738,21 @@ class UploadRecorder:
 
 def require_room(settings: PredictionSettings, traces: Traces) -> None:
     """Refuse a recording that would take too much memory, before the run."""
-    if not settings.view.people:
+    wanted, network = settings.view, settings.region.network
+    if not wanted.people:
         return
-    first = Traces(traces.by_slot[:, :1], traces.clock, traces.regions)
-    state = None
-    if settings.uses_region_model:
-        state = torch.zeros((1, settings.region.network.hidden_width))
-    untested, one = np.full(1, -1, np.int8), hypergraph(first, settings)
-    cohort = Cohort(np.zeros(1, np.int64), one, untested, state)
-    sample = np.arange(min(traces.people, settings.view.people))
-    plan = PrivacyPlan.for_run(settings, traces.clock)
-    _taker(settings.view, sample, PublicTerms.of(cohort, settings.model, plan))
-
-
-def _taker(
-    wanted: ViewSettings, sample: NDArray[np.int64], terms: PublicTerms
-) -> NoteTaker:
-    try:
-        return NoteTaker(sample, terms, wanted.most_mb * 2**20)
-    except SettingsError as error:
+    terms = PublicTerms.of(
+        settings.model,
+        PrivacyPlan.for_run(settings, traces.clock),
+        regions=len(traces.regions),
+        windows=traces.slots // settings.model.window_slots,
+        state_width=network.hidden_width if settings.uses_region_model else 0,
+    )
+    people = min(traces.people, wanted.people)
+    planned = terms.planned_bytes(people)
+    if planned > wanted.most_mb * 2**20:
         raise SettingsError(
-            f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: {error}"
-        ) from None
+            f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: notes of "
+            f"{people} people take up to {planned:,} bytes: record fewer people or "
+            "raise view.most_mb"
+        )

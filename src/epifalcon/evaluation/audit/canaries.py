@@ -71,7 +71,7 @@ class Seen:
     blank: dict[str, Floats]
     """By part of the value, such as a parameter's name, each (rounds, owners, places,
     width): what was sent where nothing was to tell."""
-    size: int
+    size: int = 1
     """Numbers in what leaves for one canary."""
     noises: int = 1
     """Uploads whose noise is in one value; ``blank`` is divided by its root."""
@@ -195,7 +195,6 @@ class CanaryVisits:
             included=self._coins.ravel(),
             middle=0.5,
             blank={"presence": blank[None]},
-            size=1,
         )
 
     def _seen(

@@ -2,14 +2,11 @@
 
 A canary is a made-up person who stays in one place for the whole window, each in
 another one, and tested positive in the first or last slot: more than the bound lets
-through. It is in or out by a fair coin; everybody else, and all that the server
-sends, stays as it is. Each draw has noise of its own and goes through the code of
-sites, ``federation.field.home``: a site's sums with or without the canary, or under
-``local`` what the canary itself sends, against zero at the same places.
-
-The auditor knows what both worlds send before noise and scores what came along
-their difference, by channel and for all cells together, at the three strengths of
-``releases``.
+through. It is in or out by a fair coin; everybody else, and all that the server sends,
+stays as it is. Each draw has noise of its own and goes through the code of sites,
+``federation.field.home``: a site's sums with or without the canary, or under ``local``
+what the canary itself sends, against zero at the same places. The auditor scores what
+came along the difference of both worlds before noise.
 """
 
 import math
@@ -20,20 +17,15 @@ import numpy as np
 
 from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.field_messages import Overheard
-from epifalcon.evaluation.audit.bounds import Rates, rates_mu, shared_confidence
-from epifalcon.evaluation.audit.canaries import coins
-from epifalcon.evaluation.audit.noise_checks import (
-    NOTHING_FOUND,
-    NoiseFound,
-    look_at_noise,
-)
+from epifalcon.evaluation.audit.canaries import Seen, coins
+from epifalcon.evaluation.audit.noise_checks import NOTHING_FOUND, look_at_noise
 from epifalcon.evaluation.audit.releases import (
+    ALL,
     ROUNDING,
     AuditRow,
     AuditSettings,
     Strength,
-    bounds_by_guesses,
-    rounds_without_receipt,
+    audit_row,
 )
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
@@ -44,7 +36,6 @@ from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, Mask
 
-ALL = "all cells"
 _BARE_EPSILON = 1e12
 _BARE_DRAWS, _LEAST_DRAWS = 2, 20
 _MOST_PLACES = 200
@@ -72,19 +63,6 @@ def audit_field_releases(
 
 
 @dataclass(frozen=True, eq=False)
-class _Scored:
-    """What the auditor saw of one channel; "in" is guessed where a score is above 0."""
-
-    channel: str
-    scores: Floats
-    """(canaries,)"""
-    included: Mask
-    noise: NoiseFound
-    longest: float
-    """Of a vector by which a canary moves a release, in clips."""
-
-
-@dataclass(frozen=True, eq=False)
 class _AuditRun:
     """All draws at one strength."""
 
@@ -108,9 +86,29 @@ class _AuditRun:
         return FieldPlan(self.task.wishes.privacy, self.heard.traces.clock)
 
     def rows(self) -> list[AuditRow]:
-        """Draw, score and judge."""
-        ledger = _receipts(self.plan)
-        return [self._row(one, ledger) for one in (*self._cells(), self._tests())]
+        """Draw, score and compare with what such a run enters into the ledger."""
+        ledger = Ledger(Budget(delta=self.plan.budget.delta))
+        ledger.record(*self.plan.opening())
+        for number in range(1, 1 + self.plan.settings.sweeps):
+            ledger.record(*self.plan.exchange(number))
+        bare, made = self.strength == "bare", []
+        for seen in (*self._cells(), self._tests()):
+            noise = NOTHING_FOUND
+            for name, blank in seen.blank.items() if not bare else ():
+                noise = look_at_noise(blank, 1.0, name)
+            made.append(
+                audit_row(
+                    seen,
+                    ledger,
+                    self.settings,
+                    self.strength,
+                    sigma=1.0,
+                    noise=noise,
+                    allowed=1 + ROUNDING if bare else math.inf,
+                    tests=len(self.settings.strengths) * (len(self._channels) + 2),
+                )
+            )
+        return made
 
     @property
     def _local(self) -> bool:
@@ -132,7 +130,7 @@ class _AuditRun:
             return _BARE_DRAWS
         return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
 
-    def _cells(self) -> list[_Scored]:
+    def _cells(self) -> list[Seen]:
         """All draws of canaries at their places, by channel."""
         clear, everybody = self.heard.clear, np.ones(self._places, np.bool_)
         inside = self._released(everybody, clear, 0)
@@ -152,20 +150,21 @@ class _AuditRun:
                 along = (rest + coin * apart[name]) * apart[name] - apart[name] ** 2 / 2
                 along /= self._scale(name)[:, None, None] ** 2
                 scores[name].append(along.sum(axis=(0, 1)))
-        found = [
-            _Scored(
+        found = {name: np.ravel(scores[name]) for name in self._channels}
+        seen = [
+            self._seen(
                 name,
-                np.ravel(scores[name]),
+                found[name],
                 tossed.ravel(),
-                self._noise(name, np.stack(noise[name])),
                 self._longest(name, apart[name]),
+                np.stack(noise[name], axis=1),
             )
             for name in self._channels
         ]
-        together = np.sum([one.scores for one in found], axis=0)
-        return [*found, _Scored(ALL, together, tossed.ravel(), NOTHING_FOUND, 0.0)]
+        together = np.sum(list(found.values()), axis=0)
+        return [*seen, self._seen(ALL, together, tossed.ravel())]
 
-    def _tests(self) -> _Scored:
+    def _tests(self) -> Seen:
         """One person alone, tested positive or not tested at all."""
         tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
@@ -176,8 +175,31 @@ class _AuditRun:
         seen = rest + tossed[:, None] * true
         scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS)[0] ** 2
         longest = float(np.linalg.norm(true)) / self.plan.receipt(TESTS, 0).clip
-        noise = self._noise(TESTS, rest[:, None, None, :])
-        return _Scored(TESTS, scores, tossed, noise, longest)
+        return self._seen(TESTS, scores, tossed, longest, rest[None, :, None, :])
+
+    def _seen(
+        self,
+        channel: str,
+        scores: Floats,
+        included: Mask,
+        longest: float = 0.0,
+        noise: Floats | None = None,
+    ) -> Seen:
+        """Record (canaries,) scores, and noise of (exchanges, draws, cells, places)."""
+        blank = {}
+        if noise is not None:
+            blank[channel] = noise / self._scale(channel)[:, None, None, None]
+        return Seen(
+            channel=channel,
+            unit="person",
+            way="each upload" if self._local else "sums of a site",
+            rounds=_rounds(channel, len(self.heard.told)),
+            scores=scores[None],
+            lengths=np.array([[longest]]),
+            included=included,
+            middle=0.0,
+            blank=blank,
+        )
 
     def _scale(self, channel: str) -> Floats:
         """(exchanges,) the noise of each number that leaves."""
@@ -232,13 +254,6 @@ class _AuditRun:
         home = Household(city, listed, 0)
         return FieldHome(home, task, self.heard.seed, key, traces.people)
 
-    def _noise(self, channel: str, rest: Floats) -> NoiseFound:
-        """What (draws, exchanges, cells, places) of noise alone look like."""
-        if self.strength == "bare":
-            return NOTHING_FOUND
-        laid = np.moveaxis(rest, 1, 0) / self._scale(channel)[:, None, None, None]
-        return look_at_noise(laid, 1.0, channel)
-
     def _longest(self, channel: str, apart: Floats) -> float:
         """The longest vector by which a canary moves a release, in clips.
 
@@ -254,48 +269,7 @@ class _AuditRun:
         ]
         return float((lengths / np.array(allowed)).max())
 
-    def _row(self, seen: _Scored, ledger: Ledger) -> AuditRow:
-        spent, whole_run = ledger.spent(), seen.channel == ALL
-        claimed = spent.total if whole_run else spent.channels[seen.channel]
-        tests = len(self.settings.strengths) * (len(self._channels) + 2)
-        level = shared_confidence(self.settings.confidence, tests)
-        mu = rates_mu(Rates.of(seen.scores > 0, seen.included), level)
-        mu = math.inf if seen.noise.repeated else mu
-        rounds = _rounds(seen.channel, len(self.heard.told))
-        missing = rounds_without_receipt(ledger, seen.channel, rounds)
-        return AuditRow(
-            channel=seen.channel,
-            unit="person",
-            way="each upload" if self._local else "sums of a site",
-            strength=self.strength,
-            sigma=1.0,
-            rounds=rounds,
-            claimed=claimed["person"].epsilon,
-            noise=seen.noise,
-            # All cells together are no channel with receipts of its own.
-            without_receipt=0 if whole_run else missing,
-            longest=seen.longest,
-            allowed=1 + ROUNDING if self.strength == "bare" else math.inf,
-            **bounds_by_guesses(
-                self.settings,
-                tests,
-                ledger.budget.delta,
-                seen.scores,
-                seen.included,
-                mu,
-            ),
-        )
-
 
 def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:
     once = channel in (PRESENCE, TESTS)
     return (0,) if once else tuple(range(1, 1 + exchanges))
-
-
-def _receipts(plan: FieldPlan) -> Ledger:
-    """What such a run enters."""
-    ledger = Ledger(Budget(delta=plan.budget.delta))
-    ledger.record(*plan.opening())
-    for number in range(1, 1 + plan.settings.sweeps):
-        ledger.record(*plan.exchange(number))
-    return ledger

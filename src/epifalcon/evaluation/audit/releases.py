@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -47,10 +47,11 @@ from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.types import Floats, Mask
 
 Strength = Literal["run", "test", "bare"]
 
+ALL = "all cells"
+"""Channel of a row about all channels together."""
 ROUNDING = 1e-4
 """What sums in single precision may add to a length, as a share of the clip."""
 _BARE = 1e-6
@@ -84,8 +85,6 @@ class AuditRow:
     confidence: float
     """Of all rows together."""
     canaries: int
-    guesses: int
-    correct: int
     noise: NoiseFound
     without_receipt: int
     """Rounds in which something left that the ledger does not know."""
@@ -283,11 +282,28 @@ class _AuditRun:
         for number in self.rounds:
             ledger.record(*self.plan.round_receipts(number))
             ledger.record(*self.plan.scoring_receipts(number))
-        found = self._noise(seen)
-        return [self._row(one, found[one.way, one.channel], ledger) for one in seen]
+        found, rows = self._noise(seen), []
+        for one in seen:
+            allowed = math.inf
+            if self.strength == "bare":
+                spread = math.sqrt(one.noises) * (math.sqrt(one.size) + TOO_FAR)
+                allowed = 1 + _BARE * spread + ROUNDING
+            rows.append(
+                audit_row(
+                    one,
+                    ledger,
+                    self.settings,
+                    self.strength,
+                    sigma=self._sigma(one.channel),
+                    noise=found[one.way, one.channel],
+                    allowed=allowed,
+                    tests=self.rows,
+                )
+            )
+        return rows
 
     def _noise(self, seen: list[Seen]) -> dict[tuple[Way, str], NoiseFound]:
-        """Look at the noise of each channel, and for noise that two channels share.
+        """Check the noise of each channel, and whether two channels share noise.
 
         Too little noise in one channel is no fault of the others; shared noise is a
         fault of both.
@@ -322,83 +338,60 @@ class _AuditRun:
         mechanism = made.get(channel, self.plan.upload)
         return 0.0 if mechanism is None else mechanism.sigma
 
-    def _row(self, seen: Seen, noise: NoiseFound, ledger: Ledger) -> AuditRow:
-        spent = ledger.spent().channels.get(seen.channel)
-        allowed = math.inf
-        if self.strength == "bare":
-            spread = math.sqrt(seen.noises) * (math.sqrt(seen.size) + TOO_FAR)
-            allowed = 1 + _BARE * spread + ROUNDING
-        total, delta = seen.scores.sum(axis=0), ledger.budget.delta
-        mu = math.inf if noise.repeated else self._mu(seen)
-        return AuditRow(
-            channel=seen.channel,
-            unit=seen.unit,
-            way=seen.way,
-            strength=self.strength,
-            sigma=self._sigma(seen.channel),
-            rounds=seen.rounds,
-            claimed=0.0 if spent is None else spent[seen.unit].epsilon,
-            noise=noise,
-            without_receipt=rounds_without_receipt(ledger, seen.channel, seen.rounds),
-            longest=float(seen.lengths.max()),
-            allowed=allowed,
-            **bounds_by_guesses(
-                self.settings, self.rows, delta, total, seen.included, mu
-            ),
-        )
 
-    def _mu(self, seen: Seen) -> float:
-        """Return the best bound of the sum over rounds and of each round alone.
-
-        Thresholds are halfway between what "in" and "out" should score, fixed
-        before anything is seen; a round alone shows one that left without noise.
-        """
-        rounds = len(seen.scores)
-        level = shared_confidence(self.settings.confidence, self.rows * (rounds + 1))
-        tests = [(seen.scores.sum(axis=0), rounds * seen.middle)]
-        tests += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
-        return max(
-            rates_mu(Rates.of(score > threshold, seen.included), level)
-            for score, threshold in tests
-        )
-
-
-def bounds_by_guesses(
+def audit_row(
+    seen: Seen,
+    ledger: Ledger,
     settings: AuditSettings,
+    strength: Strength,
+    *,
+    sigma: float,
+    noise: NoiseFound,
+    allowed: float,
     tests: int,
-    delta: float,
-    scores: Floats,
-    included: Mask,
-    mu: float,
-) -> dict[str, Any]:
-    """Return what guesses show, as fields of ``AuditRow``.
+) -> AuditRow:
+    """Compare what was seen of one channel with the receipts in ``ledger``.
 
-    ``scores`` (canaries,) are higher for canaries that are ``included``, ``mu`` is a
-    lower bound from thresholds fixed before; ``tests`` share the confidence.
+    ``tests`` rows share the confidence. The bound on mu is the best one of the sum over
+    rounds and of each round alone, which shows a round that left without noise. Its
+    thresholds are halfway between what "in" and "out" should score, fixed before
+    anything is seen. All channels together (``ALL``) have no receipts of their own.
     """
-    level = shared_confidence(settings.confidence, tests)
-    guesses = guess_extremes(scores, included, settings.guess_share)
-    return {
-        "delta": delta,
-        "lower_bound": epsilon_of(mu, delta),
-        "one_run_bound": one_run_epsilon(guesses, delta, level),
-        "confidence": settings.confidence,
-        "canaries": guesses.canaries,
-        "guesses": guesses.made,
-        "correct": guesses.correct,
-    }
-
-
-def rounds_without_receipt(
-    ledger: Ledger, channel: str, rounds: tuple[int, ...]
-) -> int:
-    """Count the rounds for which the ledger has no receipt of the channel."""
-    receipts = {
+    spent, delta = ledger.spent(), ledger.budget.delta
+    claimed = spent.total if seen.channel == ALL else spent.channels.get(seen.channel)
+    received = {
         one.terms.round
         for one in ledger.releases
-        if isinstance(one, GaussianRelease) and one.terms.channel == channel
+        if isinstance(one, GaussianRelease) and seen.channel in (one.terms.channel, ALL)
     }
-    return len(set(rounds) - receipts)
+    rounds, total = len(seen.scores), seen.scores.sum(axis=0)
+    scored = [(total, rounds * seen.middle)]
+    scored += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
+    level = shared_confidence(settings.confidence, tests * len(scored))
+    mu = max(
+        rates_mu(Rates.of(score > threshold, seen.included), level)
+        for score, threshold in scored
+    )
+    guesses = guess_extremes(total, seen.included, settings.guess_share)
+    level = shared_confidence(settings.confidence, tests)
+    return AuditRow(
+        channel=seen.channel,
+        unit=seen.unit,
+        way=seen.way,
+        strength=strength,
+        sigma=sigma,
+        rounds=seen.rounds,
+        delta=delta,
+        claimed=0.0 if claimed is None else claimed[seen.unit].epsilon,
+        lower_bound=epsilon_of(math.inf if noise.repeated else mu, delta),
+        one_run_bound=one_run_epsilon(guesses, delta, level),
+        confidence=settings.confidence,
+        canaries=guesses.canaries,
+        noise=noise,
+        without_receipt=len(set(seen.rounds) - received),
+        longest=float(seen.lengths.max()),
+        allowed=allowed,
+    )
 
 
 def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
