@@ -12,7 +12,7 @@ from torch import nn
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.dpsgd import (
     ClippedSum,
-    GradientMechanism,
+    GaussianMechanism,
     LinearTape,
     clipped_sum,
     gradient_norms,
@@ -148,7 +148,7 @@ def test_the_noise_of_a_mean_is_that_of_its_uploads():
     clipped = ClippedSum({"w": torch.full((300, 40), 2.0)}, torch.ones(people), 0.1)
     released = private_mean(
         clipped,
-        GradientMechanism(clip=0.1, sigma=sigma),
+        GaussianMechanism(clip=0.1, sigma=sigma),
         terms(),
         torch.Generator().manual_seed(4),
     )
@@ -165,7 +165,7 @@ def test_parameters_do_not_share_noise():
         {"a": torch.zeros(50), "b": torch.zeros(50)}, torch.ones(3), 1.0
     )
     generator = torch.Generator().manual_seed(4)
-    mechanism = GradientMechanism(1.0, 1.0)
+    mechanism = GaussianMechanism(1.0, 1.0)
     value = private_mean(clipped, mechanism, terms(0), generator).value
     later = private_mean(clipped, mechanism, terms(1), generator).value
     drawn = torch.cat([value["a"], value["b"], later["a"], later["b"]])
@@ -176,10 +176,10 @@ def test_a_wider_clip_than_the_receipts_is_refused():
     clipped = ClippedSum({"a": torch.ones(3)}, torch.ones(4), 2.0)
     generator = torch.Generator()
     with pytest.raises(SettingsError, match="clipped to 2"):
-        private_mean(clipped, GradientMechanism(1.0, 1.0), terms(), generator)
+        private_mean(clipped, GaussianMechanism(1.0, 1.0), terms(), generator)
     nobody = ClippedSum({"a": torch.ones(3)}, torch.zeros(0), 1.0)
     with pytest.raises(DataError, match="one person"):
-        private_mean(nobody, GradientMechanism(1.0, 1.0), terms(), generator)
+        private_mean(nobody, GaussianMechanism(1.0, 1.0), terms(), generator)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from epifalcon.privacy.events import Releases, Terms
 from epifalcon.privacy.gaussian import NoiseKey
 from epifalcon.privacy.perturb import (
     Claims,
-    UploadMechanism,
+    GaussianMechanism,
     perturb,
 )
 
 FORTNIGHT = Releases(visit=1, day=12, person=168)
 SURE = 1e-6
-BARE = UploadMechanism(clip=0.1, sigma=0.2)
+BARE = GaussianMechanism(clip=0.1, sigma=0.2)
 
 
 def key(turn=0, channel="upload/0", seed=3):
@@ -51,7 +51,7 @@ def in_interval(values, sigma):
 
 def test_without_noise_true_places_get_the_clipped_row_and_pseudo_places_zero():
     claims, rows = claims_of(), rows_of()
-    silent = UploadMechanism(clip=0.1, sigma=0.0)
+    silent = GaussianMechanism(clip=0.1, sigma=0.0)
     value = perturb(rows, claims, silent, key()).value
     for upload, row, true in zip(value, claims.row, claims.true, strict=True):
         expected = rows[row] * (0.1 / float(rows[row].norm())) if true else 0 * rows[0]
@@ -60,7 +60,7 @@ def test_without_noise_true_places_get_the_clipped_row_and_pseudo_places_zero():
 
 def test_noise_covers_true_and_pseudo_alike():
     claims, rows = claims_of(people=400), rows_of(people=400)
-    silent = UploadMechanism(clip=0.1, sigma=0.0)
+    silent = GaussianMechanism(clip=0.1, sigma=0.0)
     noise = (
         perturb(rows, claims, BARE, key()).value
         - perturb(rows, claims, silent, key()).value

@@ -9,10 +9,9 @@ from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.releases import AuditSettings
 from epifalcon.evaluation.metrics import MetricSettings, evaluate
 from epifalcon.privacy.calculator import Uploads
-from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
+from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Budget
-from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 
 
@@ -55,10 +54,10 @@ TABLE = [
             "relation": ["add-remove", "none"],
         },
     ),
-    (partial(UploadMechanism, sigma=1.0), {"clip": [0.0, math.inf]}),
-    (partial(UploadMechanism, 1.0), {"sigma": [-1.0]}),
-    (partial(GradientMechanism, sigma=1.0), {"clip": [0.0]}),
-    (partial(GradientMechanism, 1.0), {"sigma": [-1.0]}),
+    (partial(GaussianMechanism, sigma=1.0), {"clip": [0.0, math.inf]}),
+    (partial(GaussianMechanism, 1.0), {"sigma": [-1.0]}),
+    (partial(GaussianMechanism, sigma=1.0), {"clip": [0.0]}),
+    (partial(GaussianMechanism, 1.0), {"sigma": [-1.0]}),
     (partial(Releases, day=1, person=1), {"visit": [0]}),
     (partial(Releases, visit=1, person=12), {"day": [13]}),
     (

@@ -9,8 +9,7 @@ import pytest
 
 from epifalcon.evaluation.attacks.claims import true_claims
 from epifalcon.evaluation.attacks.localisation import Profile
-from epifalcon.evaluation.attacks.recurrence import combined
-from epifalcon.evaluation.attacks.repeated_claims import by_sets
+from epifalcon.evaluation.attacks.recurrence import by_sets, combined
 from epifalcon.evaluation.attacks.upload_recorder import Notes, NoteTaker
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import auditing

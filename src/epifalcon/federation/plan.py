@@ -18,7 +18,6 @@ from epifalcon.models.micro import UNCHANGED, Part, Way
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import mu_for, paper_sigma
 from epifalcon.privacy.clipping import clip_rows
-from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import (
     ONE_VECTOR,
     GaussianRelease,
@@ -29,9 +28,13 @@ from epifalcon.privacy.events import (
     Terms,
     UnprotectedRelease,
 )
-from epifalcon.privacy.gaussian import KeyedNormals, NoiseKey, NormalSource
+from epifalcon.privacy.gaussian import (
+    GaussianMechanism,
+    KeyedNormals,
+    NoiseKey,
+    NormalSource,
+)
 from epifalcon.privacy.ledger import Budget
-from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.streams import Streams
 
 
@@ -101,12 +104,12 @@ class PrivacyPlan:
     relation: Relation
     copies: int
     """Pseudo traces of each person."""
-    upload: UploadMechanism | None = None
-    gradient: GradientMechanism | None = None
+    upload: GaussianMechanism | None = None
+    gradient: GaussianMechanism | None = None
     weight_sigma: float | None = None
     """Noise on the weights after a step, over the learning rate, in place of DPSGD:
     the authors' program."""
-    presence: UploadMechanism | None = None
+    presence: GaussianMechanism | None = None
     """How counts leave; without it they leave as they are."""
     budget: Budget = field(default_factory=Budget)
 
@@ -136,7 +139,7 @@ class PrivacyPlan:
         else:
             sigmas = _exact_sigmas(wish, settings, releases, exchanged)
         upload, gradient, presence = sigmas
-        uploads = UploadMechanism(
+        uploads = GaussianMechanism(
             wish.upload_clip,
             upload,
             clips_rows=wish.clipped == "row",
@@ -152,9 +155,9 @@ class PrivacyPlan:
             plan,
             way=Way(out, back, exchanged),
             upload=uploads,
-            gradient=GradientMechanism(wish.gradient_clip, gradient) if dpsgd else None,
+            gradient=GaussianMechanism(wish.gradient_clip, gradient) if dpsgd else None,
             weight_sigma=None if dpsgd else gradient,
-            presence=None if presence is None else UploadMechanism(1.0, presence),
+            presence=None if presence is None else GaussianMechanism(1.0, presence),
             budget=_budget(wish),
         )
 

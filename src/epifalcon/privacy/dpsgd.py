@@ -17,30 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from epifalcon.checks import non_negative, positive
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.clipping import clip_factors
 from epifalcon.privacy.events import GaussianRelease, Terms
-from epifalcon.privacy.gaussian import NormalSource, normals
-
-
-@dataclass(frozen=True)
-class GradientMechanism:
-    """Clip and noise of one person's gradient (C_f and sigma_f in the paper).
-
-    The mean over n people carries noise of sigma / sqrt(n).
-    """
-
-    clip: float
-    sigma: float
-
-    def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        non_negative(sigma=self.sigma)
-
-    def receipt(self, terms: Terms) -> GaussianRelease:
-        """What one round costs; a gradient is one vector for any unit."""
-        return GaussianRelease(terms=terms, clip=self.clip, sigma=self.sigma)
+from epifalcon.privacy.gaussian import GaussianMechanism, NormalSource, normals
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +92,7 @@ def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
 
 def private_mean(
     clipped: ClippedSum,
-    mechanism: GradientMechanism,
+    mechanism: GaussianMechanism,
     terms: Terms,
     generator: NormalSource,
 ) -> ReleasedGradient:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon._numba import njit
-from epifalcon.checks import non_negative, same_length, whole
+from epifalcon.checks import non_negative, positive, same_length, whole
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.events import GaussianRelease, Terms
 
@@ -41,6 +41,31 @@ class Released:
 
     value: Tensor
     receipt: GaussianRelease
+
+
+@dataclass(frozen=True)
+class GaussianMechanism:
+    """Clip and noise of one channel (C_l, sigma_l and C_f, sigma_f in the paper)."""
+
+    clip: float
+    """The largest L2 norm of a value before noise."""
+    sigma: float
+    clips_rows: bool = True
+    """False where ``clip`` does not bound the rows that leave: the authors' program
+    clips only how far a row changes in one round."""
+    one_value: bool = False
+    """True if all coordinates of an upload share one noise value, as in the authors'
+    program."""
+
+    def __post_init__(self) -> None:
+        positive(clip=self.clip)
+        non_negative(sigma=self.sigma)
+
+    def receipt(self, terms: Terms) -> GaussianRelease:
+        """Return what one release costs; without a real bound it has no noise."""
+        bounded = self.clips_rows and not self.one_value
+        sigma = self.sigma if bounded else 0.0
+        return GaussianRelease(terms=terms, clip=self.clip, sigma=sigma)
 
 
 @dataclass(frozen=True, eq=False)

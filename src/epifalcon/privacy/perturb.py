@@ -14,46 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from epifalcon.checks import non_negative, positive, same_length
+from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.privacy.clipping import clip_rows
-from epifalcon.privacy.events import GaussianRelease, Releases, Terms
+from epifalcon.privacy.events import Releases
 from epifalcon.privacy.gaussian import (
+    GaussianMechanism,
     NoiseKey,
     NoiseRows,
     Released,
     add_keyed,
 )
 from epifalcon.types import Mask
-
-
-@dataclass(frozen=True)
-class UploadMechanism:
-    """Clip and noise of the uploads (C_l and sigma_l in the paper)."""
-
-    clip: float
-    """The largest L2 norm of an upload before noise."""
-    sigma: float
-    clips_rows: bool = True
-    """Whether ``clip`` bounds the uploaded rows. The authors' program clips only how
-    far a row changes in one round."""
-    one_value: bool = False
-    """Whether all coordinates of an upload share one noise value, as in the authors'
-    program."""
-
-    def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        non_negative(sigma=self.sigma)
-
-    def receipt(self, terms: Terms) -> GaussianRelease:
-        """Return what one exchange costs; without a real bound it has no noise."""
-        bounded = self.clips_rows and not self.one_value
-        sigma = self.sigma if bounded else 0.0
-        return GaussianRelease(terms=terms, clip=self.clip, sigma=sigma)
-
-    def clipped(self, rows: Tensor) -> Tensor:
-        """Return the rows (people, width) as they leave, before noise."""
-        return clip_rows(rows, self.clip) if self.clips_rows else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +73,7 @@ class Claims:
 
 
 def perturb(
-    rows: Tensor, claims: Claims, mechanism: UploadMechanism, key: NoiseKey
+    rows: Tensor, claims: Claims, mechanism: GaussianMechanism, key: NoiseKey
 ) -> Released:
     """One noised upload for each claim, (uploads, width); algorithm 2, upload.
 
@@ -111,7 +83,10 @@ def perturb(
     if len(rows) != len(claims.people):
         raise DataError(f"{len(rows)} rows must be {len(claims.people)}, one a person")
     claims.refuse_more_than(key.terms.releases)
-    sent = mechanism.clipped(rows.detach())[torch.from_numpy(claims.row)]
+    rows = rows.detach()
+    if mechanism.clips_rows:
+        rows = clip_rows(rows, mechanism.clip)
+    sent = rows[torch.from_numpy(claims.row)]
     sent[torch.from_numpy(~claims.true)] = 0
     if mechanism.one_value:
         zero = torch.zeros_like(sent[:, :1])

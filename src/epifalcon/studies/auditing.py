@@ -30,14 +30,12 @@ from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
 from epifalcon.evaluation.attacks.recurrence import (
     Pass,
     Rehearsal,
-    combined,
-    learn,
-    recurrence,
-)
-from epifalcon.evaluation.attacks.repeated_claims import (
     SetBelief,
     by_sets,
+    combined,
+    learn,
     learn_sets,
+    recurrence,
     slots_of_set,
 )
 from epifalcon.evaluation.attacks.upload_recorder import Notes, read_notes

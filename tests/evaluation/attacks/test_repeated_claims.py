@@ -12,10 +12,11 @@ from epifalcon.evaluation.attacks.claims import (
     true_claims,
 )
 from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
-from epifalcon.evaluation.attacks.recurrence import combined, learn
-from epifalcon.evaluation.attacks.repeated_claims import (
+from epifalcon.evaluation.attacks.recurrence import (
     SetBelief,
     by_sets,
+    combined,
+    learn,
     learn_sets,
     slots_of_set,
 )

@@ -12,7 +12,7 @@ from epifalcon.evaluation.audit.canaries import (
     CanaryVisits,
 )
 from epifalcon.models.micro import initial_parameters
-from epifalcon.privacy.perturb import UploadMechanism
+from epifalcon.privacy.gaussian import GaussianMechanism
 from tests.evaluation.audit.plans import MODEL, paper, plan_of
 
 
@@ -50,7 +50,7 @@ def test_with_noise_scores_spread_as_claimed(way):
 
 def test_counts_are_ones_and_zeros_with_noise():
     plan = plan_of(mode="local")
-    quiet = replace(plan, presence=UploadMechanism(1.0, 1e-9))
+    quiet = replace(plan, presence=GaussianMechanism(1.0, 1e-9))
     seen = visits(quiet).counts()
     assert np.allclose(seen.scores[0], seen.included, atol=1e-6)
     assert np.allclose(seen.blank["presence"], 0, atol=1e-6)

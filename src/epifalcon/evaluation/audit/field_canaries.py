@@ -18,7 +18,6 @@ import numpy as np
 from epifalcon.epidemic.known import Known
 from epifalcon.evaluation.attacks.field_messages import Overheard
 from epifalcon.evaluation.audit.canaries import Seen, coins
-from epifalcon.evaluation.audit.noise_checks import NOTHING_FOUND, look_at_noise
 from epifalcon.evaluation.audit.releases import (
     ALL,
     ROUNDING,
@@ -26,6 +25,7 @@ from epifalcon.evaluation.audit.releases import (
     AuditSettings,
     Strength,
     audit_row,
+    noise_of,
 )
 from epifalcon.federation.field.home import FieldHome
 from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
@@ -91,24 +91,22 @@ class _AuditRun:
         ledger.record(*self.plan.opening())
         for number in range(1, 1 + self.plan.settings.sweeps):
             ledger.record(*self.plan.exchange(number))
-        bare, made = self.strength == "bare", []
-        for seen in (*self._cells(), self._tests()):
-            noise = NOTHING_FOUND
-            for name, blank in seen.blank.items() if not bare else ():
-                noise = look_at_noise(blank, 1.0, name)
-            made.append(
-                audit_row(
-                    seen,
-                    ledger,
-                    self.settings,
-                    self.strength,
-                    sigma=1.0,
-                    noise=noise,
-                    allowed=1 + ROUNDING if bare else math.inf,
-                    tests=len(self.settings.strengths) * (len(self._channels) + 2),
-                )
+        seen = (*self._cells(), self._tests())
+        tests = len(self.settings.strengths) * len(seen)
+        allowed = 1 + ROUNDING if self.strength == "bare" else math.inf
+        return [
+            audit_row(
+                one,
+                ledger,
+                self.settings,
+                self.strength,
+                sigma=1.0,
+                noise=noise_of(one, 1.0),
+                allowed=allowed,
+                tests=tests,
             )
-        return made
+            for one in seen
+        ]
 
     @property
     def _local(self) -> bool:
@@ -187,7 +185,7 @@ class _AuditRun:
     ) -> Seen:
         """Record (canaries,) scores, and noise of (exchanges, draws, cells, places)."""
         blank = {}
-        if noise is not None:
+        if noise is not None and self.strength != "bare":
             blank[channel] = noise / self._scale(channel)[:, None, None, None]
         return Seen(
             channel=channel,
@@ -271,5 +269,4 @@ class _AuditRun:
 
 
 def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:
-    once = channel in (PRESENCE, TESTS)
-    return (0,) if once else tuple(range(1, 1 + exchanges))
+    return (0,) if channel in (PRESENCE, TESTS) else tuple(range(1, 1 + exchanges))

@@ -32,6 +32,7 @@ from epifalcon.evaluation.audit.bounds import (
 )
 from epifalcon.evaluation.audit.canaries import CanaryPeople, CanaryVisits, Seen, Way
 from epifalcon.evaluation.audit.noise_checks import (
+    NOTHING_FOUND,
     TOO_FAR,
     NoiseFound,
     look_at_noise,
@@ -41,10 +42,9 @@ from epifalcon.evaluation.audit.noise_checks import (
 from epifalcon.federation.plan import PrivacyPlan
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import epsilon_of, sigma_for
-from epifalcon.privacy.dpsgd import GradientMechanism
 from epifalcon.privacy.events import GaussianRelease, Terms, Unit
+from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Budget, Ledger
-from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
 
@@ -238,17 +238,21 @@ def _with_noise(
     plan: PrivacyPlan, sigma: Callable[[float, Terms, bool], float]
 ) -> PrivacyPlan:
     """Replace the noise of all channels; ``sigma`` gets clip, terms, sent once."""
-    upload, gradient, presence = plan.upload, plan.gradient, plan.presence
-    if upload is not None:
-        noise = sigma(upload.clip, plan.terms("upload/0", 0), False)
-        upload = UploadMechanism(upload.clip, noise)
-    if gradient is not None:
-        noise = sigma(gradient.clip, plan.gradient_terms(0), False)
-        gradient = GradientMechanism(gradient.clip, noise)
-    if presence is not None:
-        noise = sigma(presence.clip, plan.terms("counts", 0), True)
-        presence = UploadMechanism(presence.clip, noise)
-    return replace(plan, upload=upload, gradient=gradient, presence=presence)
+
+    def made(
+        mechanism: GaussianMechanism | None, terms: Terms, once: bool = False
+    ) -> GaussianMechanism | None:
+        if mechanism is None:
+            return None
+        noise = sigma(mechanism.clip, terms, once)
+        return GaussianMechanism(mechanism.clip, noise)
+
+    return replace(
+        plan,
+        upload=made(plan.upload, plan.terms("upload/0", 0)),
+        gradient=made(plan.gradient, plan.gradient_terms(0)),
+        presence=made(plan.presence, plan.terms("counts", 0), once=True),
+    )
 
 
 @dataclass(frozen=True)
@@ -308,13 +312,10 @@ class _AuditRun:
         Too little noise in one channel is no fault of the others; shared noise is a
         fault of both.
         """
-        found = {}
-        for one in seen:
-            sigma = self._sigma(one.channel)
-            parts = [
-                look_at_noise(blank, sigma, name) for name, blank in one.blank.items()
-            ]
-            found[one.way, one.channel] = worst(parts, list(one.blank))
+        found = {
+            (one.way, one.channel): noise_of(one, self._sigma(one.channel))
+            for one in seen
+        }
         for one, other in combinations(seen, 2):
             if one.way != other.way or not self._sigma(one.channel):
                 continue
@@ -337,6 +338,12 @@ class _AuditRun:
         made = {"counts": self.plan.presence, "gradient": self.plan.gradient}
         mechanism = made.get(channel, self.plan.upload)
         return 0.0 if mechanism is None else mechanism.sigma
+
+
+def noise_of(seen: Seen, sigma: float) -> NoiseFound:
+    """Check the noise of all blanks of a channel."""
+    parts = [look_at_noise(blank, sigma, name) for name, blank in seen.blank.items()]
+    return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
 
 def audit_row(

@@ -55,9 +55,8 @@ from epifalcon.mobility.clock import Clock
 from epifalcon.models.micro import initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under, write_tensors
-from epifalcon.privacy.dpsgd import GradientMechanism
+from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.privacy.perturb import UploadMechanism
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Mask, Plain, Probabilities
 
@@ -483,7 +482,7 @@ def _require_norm(
     norms: Tensor,
     people: int,
     size: int,
-    mechanism: UploadMechanism | GradientMechanism | None,
+    mechanism: GaussianMechanism | None,
 ) -> None:
     """Refuse norms of vectors of ``size`` numbers that ``people`` cannot have made."""
     most = people * _LARGEST
