@@ -2,14 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.privacy.accounting import reference_epsilon
-from epifalcon.privacy.calculator import Uploads
-from epifalcon.privacy.events import (
-    UNITS,
-    GaussianRelease,
-    Releases,
-    Terms,
-)
+from epifalcon.privacy.accounting import Uploads, reference_epsilon
+from epifalcon.privacy.events import UNITS, GaussianRelease, Releases, Terms
 from epifalcon.privacy.ledger import Ledger
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)

@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import SettingsError
-from epifalcon.privacy.events import (
-    ONE_VECTOR,
-    GaussianRelease,
-    Releases,
-    Terms,
-)
+from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
 from epifalcon.settings import as_plain, build
 
 FORTNIGHT = Releases(visit=1, day=12, person=168)

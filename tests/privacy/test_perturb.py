@@ -9,11 +9,7 @@ from epifalcon.errors import DataError
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.events import Releases, Terms
 from epifalcon.privacy.gaussian import NoiseKey
-from epifalcon.privacy.perturb import (
-    Claims,
-    GaussianMechanism,
-    perturb,
-)
+from epifalcon.privacy.perturb import Claims, GaussianMechanism, perturb
 
 FORTNIGHT = Releases(visit=1, day=12, person=168)
 SURE = 1e-6

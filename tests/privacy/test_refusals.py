@@ -8,7 +8,7 @@ import pytest
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.releases import AuditSettings
 from epifalcon.evaluation.metrics import MetricSettings, evaluate
-from epifalcon.privacy.calculator import Uploads
+from epifalcon.privacy.accounting import Uploads
 from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
 from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Budget
@@ -60,10 +60,7 @@ TABLE = [
     (partial(GaussianMechanism, 1.0), {"sigma": [-1.0]}),
     (partial(Releases, day=1, person=1), {"visit": [0]}),
     (partial(Releases, visit=1, person=12), {"day": [13]}),
-    (
-        partial(Terms, releases=ONE_VECTOR),
-        {"channel": [" "]},
-    ),
+    (partial(Terms, releases=ONE_VECTOR), {"channel": [" "]}),
     (
         partial(Terms, channel="x", releases=ONE_VECTOR),
         {"round": [-1], "relation": ["similar"], "adversary": ["nobody"]},

@@ -41,8 +41,6 @@ def row(bound, strength="run", channel="upload/0", longest=1.0):
         one_run_bound=bound / 2,
         confidence=0.95,
         canaries=100,
-        guesses=50,
-        correct=30,
         noise=NOISE,
         without_receipt=0,
         longest=longest,

@@ -38,7 +38,7 @@ def privacy(
     or epifalcon privacy --target-epsilon 8 --unit person --rounds 5
     """
     from epifalcon.checks import one_of
-    from epifalcon.privacy.calculator import Uploads
+    from epifalcon.privacy.accounting import Uploads
     from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Unit
     from epifalcon.reports import formats
 

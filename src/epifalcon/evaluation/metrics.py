@@ -26,12 +26,6 @@ from epifalcon.types import Counts, Floats, Mask, Probabilities
 
 Binning = Literal["width", "mass"]
 """Bins of equal width on [0, 1], or of equally many people."""
-CALIBRATION = ("brier", "log_loss", "ece", "ece_mass", "mean_risk")
-"""The metrics that need probabilities."""
-_NEED_INFECTED = (
-    *("dep", "dep_best", "f1", "f1_threshold", "accuracy_at_f1", "bep"),
-    *("average_precision", "recall_at_budget"),
-)
 _SLACK = 1e-12
 _ROUNDING = 1e-6
 
@@ -207,28 +201,28 @@ class Metrics:
     extinction_recall: float
     tests: int
     """People tested under the budget."""
-    auc: float | None
-    dep: float | None
+    auc: float | None = None
+    dep: float | None = None
     """Precision at the highest threshold whose recall reaches r_m."""
-    dep_best: float | None
+    dep_best: float | None = None
     """Best precision at any threshold whose recall reaches r_m."""
-    f1: float | None
+    f1: float | None = None
     """Best over thresholds, chosen on these people: an upper end."""
-    f1_threshold: float | None
+    f1_threshold: float | None = None
     accuracy: float
     """Best over thresholds, "nobody" among them: never below 1 - prevalence."""
-    accuracy_at_f1: float | None
+    accuracy_at_f1: float | None = None
     """Accuracy at the threshold of ``f1``, likely what the paper's table shows."""
-    bep: float | None
+    bep: float | None = None
     """Precision, and recall, when as many are called as are infected."""
-    average_precision: float | None
+    average_precision: float | None = None
     precision_at_budget: float
-    recall_at_budget: float | None
-    brier: float | None
-    log_loss: float | None
-    ece: float | None
-    ece_mass: float | None
-    mean_risk: float | None
+    recall_at_budget: float | None = None
+    brier: float | None = None
+    log_loss: float | None = None
+    ece: float | None = None
+    ece_mass: float | None = None
+    mean_risk: float | None = None
 
     def as_plain(self) -> dict[str, Any]:
         """Return the record as JSON can hold it; ``settings.build`` undoes it."""
@@ -254,7 +248,7 @@ def evaluate(
     unit_interval(extinction_recall=extinction_recall)
     ranked = curve(scores, truth)
     tests = settings.tests(ranked.people)
-    values: dict[str, Any] = dict.fromkeys(CALIBRATION + _NEED_INFECTED)
+    values: dict[str, Any] = {}
     if probabilities:
         values |= {
             "brier": brier(ranked),

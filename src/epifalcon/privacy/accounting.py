@@ -16,6 +16,7 @@ The paper's own formula stands beside it (``paper_sigma``, ``paper_epsilon``).
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
@@ -24,10 +25,21 @@ from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
+from epifalcon.privacy.events import (
+    UNITS,
+    GaussianRelease,
+    Relation,
+    Releases,
+    Terms,
+    Unit,
+)
 
 DELTA = 1e-6
 """The delta used where none is named: well under one over the number of people."""
 
+PAPER_DELTA = 0.001
+"""The delta of the paper's own formula, whatever the exact figures use."""
+_MOST_FOR_PLD = 500.0
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
 
@@ -162,6 +174,105 @@ def reference_epsilon(
     return float(accountant.get_epsilon(delta))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Epsilon of all uploads together for each unit, and what the paper would say.
+
+    Infinite without noise.
+    """
+
+    sigma: float
+    visit: float
+    day: float
+    person: float
+    paper_formula: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploads:
+    """What a person uploads at places, how often, and how strict the promise is.
+
+    One noised row in each round, for each layer and slot: rounds x layers releases for
+    a visit, times the slots of a day for a day, times all slots for the person.
+
+    >>> asked = Uploads(clip=0.1, rounds=500, layers=1, slots=168)
+    >>> round(asked.cost(0.2).person)
+    11188
+    >>> round(asked.sigma_for(8.0, "person"), 1)
+    18.9
+    """
+
+    clip: float = 0.1
+    rounds: int = 500
+    layers: int = 2
+    slots: int = 168
+    """Of a person's whole trace."""
+    slots_per_day: int = 12
+    delta: float = DELTA
+    paper_delta: float = PAPER_DELTA
+    relation: Relation = "zero-out"
+
+    def __post_init__(self) -> None:
+        positive(clip=self.clip)
+        whole(1, rounds=self.rounds, layers=self.layers, slots=self.slots)
+        whole(1, slots_per_day=self.slots_per_day)
+        _check_delta(self.delta)
+        _check_delta(self.paper_delta, "paper_delta")
+        if self.relation == "add-remove":
+            raise SettingsError(
+                "relation='add-remove' cannot be promised where each upload is seen: "
+                "use 'zero-out' or 'replace'"
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one upload moves between neighbours."""
+        terms = Terms(channel="upload", releases=self._each, relation=self.relation)
+        return GaussianRelease(terms=terms, clip=self.clip, sigma=1.0).sensitivity
+
+    def releases(self, unit: Unit) -> int:
+        """How many uploads ``unit`` can change over all rounds and layers."""
+        return self.rounds * self.layers * self._each.of(unit)
+
+    def cost(self, sigma: float) -> Cost:
+        """The exact epsilon of every unit at ``sigma``, and the paper's formula."""
+        found = {
+            unit: epsilon_of(
+                gaussian_mu(self.sensitivity, sigma, self.releases(unit)), self.delta
+            )
+            for unit in UNITS
+        }
+        formula = paper_epsilon(sigma, self.paper_delta, self.clip, self.rounds)
+        return Cost(sigma=sigma, paper_formula=formula, **found)
+
+    def sigma_for(self, epsilon: float, unit: Unit) -> float:
+        """The least noise that keeps ``epsilon`` for ``unit``."""
+        positive(epsilon=epsilon)
+        one_of(UNITS, unit=unit)
+        return sigma_for(epsilon, self.delta, self.sensitivity, self.releases(unit))
+
+    def checked(self, sigma: float, unit: Unit) -> dict[str, float]:
+        """The same epsilon by dp-accounting (extra ``audit``): PLD and RDP.
+
+        RDP is an upper bound. PLD is exact but for its grid, whose size grows with
+        epsilon, so it is left out above 500.
+        """
+        positive(sigma=sigma)
+        ratio, times = sigma / self.sensitivity, self.releases(unit)
+        methods: list[Literal["pld", "rdp"]] = ["rdp"]
+        if getattr(self.cost(sigma), unit) <= _MOST_FOR_PLD:
+            methods.insert(0, "pld")
+        return {
+            method: reference_epsilon(ratio, times, self.delta, method=method)
+            for method in methods
+        }
+
+    @property
+    def _each(self) -> Releases:
+        day = min(self.slots_per_day, self.slots)
+        return Releases(visit=1, day=day, person=self.slots)
+
+
 def _log_delta(x: float, mu: float) -> float:
     """Log of phi(x) (h(x) - h(x + mu)), h = Mills' ratio; needs x >= -mu/2."""
     if x < -1:
@@ -195,10 +306,10 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
     return float(brentq(function, low, high, xtol=1e-300, rtol=1e-14, maxiter=500))
 
 
-def _check_delta(delta: float) -> None:
-    positive(delta=delta)
+def _check_delta(delta: float, name: str = "delta") -> None:
+    positive(**{name: delta})
     if delta >= 1:
-        raise SettingsError(f"delta={delta} must be less than 1")
+        raise SettingsError(f"{name}={delta} must be less than 1")
 
 
 def _check_mu(mu: float) -> None:

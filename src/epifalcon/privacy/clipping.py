@@ -23,7 +23,20 @@ def clip_rows(update: Tensor, bound: float) -> Tensor:
     if not update.is_floating_point():
         raise DataError(f"update of {update.dtype} must hold floating-point numbers")
     rows = update.reshape(-1, update.shape[-1]) if update.ndim else update.reshape(1, 1)
-    return _clip(rows, row_norms(rows), bound).reshape(update.shape)
+    norms, limit = row_norms(rows), bound * (1 - _margin(rows.dtype))
+    factors = (limit / norms.clamp(min=bound)).to(rows.dtype)
+    within = (norms <= bound).unsqueeze(1)
+    clipped = torch.where(within, rows, rows * factors.unsqueeze(1))
+    # A factor below the normal range has few digits, a norm near the largest double
+    # may be capped: such rows are scaled through their largest entry.
+    extreme = (factors < 16 * torch.finfo(rows.dtype).tiny) | (norms > 1e300)
+    extreme &= norms > bound
+    if bool(extreme.any()):
+        exact = rows[extreme].double()
+        unit = exact / exact.abs().amax(dim=-1, keepdim=True)
+        length = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+        clipped[extreme] = (unit * (limit / length)).to(rows.dtype)
+    return clipped.reshape(update.shape)
 
 
 def row_norms(rows: Tensor) -> Tensor:
@@ -35,7 +48,12 @@ def row_norms(rows: Tensor) -> Tensor:
     doubtful = (~torch.isfinite(norms)).nonzero().squeeze(1)
     if doubtful.numel():
         suspects = rows.detach()[doubtful].double()
-        _refuse_non_finite(suspects, doubtful, norms.numel())
+        wrong = ~torch.isfinite(suspects).all(dim=-1)
+        if bool(wrong.any()):
+            raise DataError(
+                f"{int(wrong.sum())} of {norms.numel()} rows hold NaN or infinity "
+                f"(first: row {int(doubtful[wrong][0])}); expected finite updates"
+            )
         # Finite entries whose squares overflow.
         largest = suspects.abs().amax(dim=-1)
         shape = torch.linalg.vector_norm(suspects / largest.unsqueeze(1), dim=-1)
@@ -66,42 +84,6 @@ def clip_factors(
     return torch.where(exact <= bound, torch.ones_like(exact), shrunk)
 
 
-def _clip(rows: Tensor, norms: Tensor, bound: float) -> Tensor:
-    factors = (bound * (1 - _margin(rows.dtype)) / norms.clamp(min=bound)).to(
-        rows.dtype
-    )
-    # A factor below the normal range has few digits, a norm near the largest
-    # double may be capped; and a tape needs the slope of the norm.
-    exact = (factors < 16 * torch.finfo(rows.dtype).tiny) | (norms > 1e300)
-    if rows.requires_grad:
-        exact = norms > bound
-    within = (norms <= bound).unsqueeze(1)
-    clipped = torch.where(within, rows, rows * factors.unsqueeze(1))
-    if bool(exact.any()):
-        chosen = (exact & (norms > bound)).nonzero().squeeze(1)
-        clipped[chosen] = _scaled(rows[chosen], bound).to(rows.dtype)
-    return clipped
-
-
-def _scaled(rows: Tensor, bound: float) -> Tensor:
-    # Through the largest entry, so that neither squares nor factors leave the
-    # range of doubles, however extreme the row.
-    exact = rows.double()
-    unit = exact / exact.detach().abs().amax(dim=-1, keepdim=True)
-    norms: Tensor = torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
-    return unit * torch.div(bound * (1 - _margin(rows.dtype)), norms)
-
-
 def _margin(dtype: torch.dtype) -> float:
     """Room for the rounding of a product, four units in the last place."""
     return 4 * torch.finfo(dtype).eps
-
-
-def _refuse_non_finite(suspects: Tensor, where: Tensor, people: int) -> None:
-    wrong = ~torch.isfinite(suspects).all(dim=-1)
-    if bool(wrong.any()):
-        first = int(where[wrong.nonzero()[0]])
-        raise DataError(
-            f"{int(wrong.sum())} of {people} rows hold NaN or infinity "
-            f"(first: row {first}); expected finite updates"
-        )

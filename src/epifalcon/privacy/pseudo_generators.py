@@ -168,10 +168,7 @@ def _require_match(traces: Traces, model: MobilityModel) -> None:
 
 
 def epidemic_domains(
-    regions: Regions,
-    cases: Floats,
-    settings: DomainSettings,
-    rng: np.random.Generator,
+    regions: Regions, cases: Floats, settings: DomainSettings, rng: np.random.Generator
 ) -> Domains:
     """Cluster the regions by their reported cases (regions, days) and their place.
 

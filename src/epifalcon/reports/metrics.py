@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """How one metric is called, explained and ordered."""
 
@@ -24,73 +24,67 @@ class Metric:
 
 _METRICS = (
     Metric(
-        name="auc",
-        title="AUC",
-        meaning="Share of pairs of an infected and a healthy person that are ranked "
-        "correctly; 0.5 is chance.",
+        "auc",
+        "AUC",
+        "Share of pairs of an infected and a healthy person that are ranked correctly; "
+        "0.5 is chance.",
     ),
     Metric(
-        name="dep",
-        title="DEP",
-        meaning="Precision at the recall that would end the epidemic; the paper's "
-        "measure.",
+        "dep",
+        "DEP",
+        "Precision at the recall that would end the epidemic; the paper's measure.",
     ),
     Metric(
-        name="f1",
-        title="F1",
-        meaning="Harmonic mean of precision and recall at the best threshold, an "
-        "upper bound.",
+        "f1",
+        "F1",
+        "Harmonic mean of precision and recall at the best threshold, an upper bound.",
     ),
     Metric(
-        name="accuracy",
-        title="accuracy",
-        meaning="Share of people classified correctly at the best threshold, an upper "
-        "bound; calling nobody infected is often nearly as good.",
+        "accuracy",
+        "accuracy",
+        "Share of people classified correctly at the best threshold, an upper bound; "
+        "calling nobody infected is often nearly as good.",
     ),
     Metric(
-        name="bep",
-        title="BEP",
-        meaning="Precision when as many people are called as are infected; it equals "
-        "the recall there.",
+        "bep",
+        "BEP",
+        "Precision when as many people are called as are infected; it equals the "
+        "recall there.",
     ),
+    Metric("average_precision", "AP", "Mean precision over all recalls."),
     Metric(
-        name="average_precision",
-        title="AP",
-        meaning="Mean precision over all recalls.",
-    ),
-    Metric(
-        name="brier",
-        title="Brier",
-        meaning="Mean squared error of the risks as probabilities; lower is better.",
+        "brier",
+        "Brier",
+        "Mean squared error of the risks as probabilities; lower is better.",
         lower_is_better=True,
     ),
     Metric(
-        name="log_loss",
-        title="log loss",
-        meaning="Mean negative log-likelihood of the true states under the risks; "
-        "lower is better.",
+        "log_loss",
+        "log loss",
+        "Mean negative log-likelihood of the true states under the risks; lower is "
+        "better.",
         lower_is_better=True,
         bounded=False,
     ),
     Metric(
-        name="ece",
-        title="ECE",
-        meaning="Expected calibration error: mean gap between risk and infected share "
-        "over 15 bins of equal width; small where all risks are alike, whatever they "
-        "are worth. Lower is better.",
+        "ece",
+        "ECE",
+        "Expected calibration error: mean gap between risk and infected share over 15 "
+        "bins of equal width; small where all risks are alike, whatever they are "
+        "worth. Lower is better.",
         lower_is_better=True,
     ),
     Metric(
-        name="ece_mass",
-        title="ECE, equal groups",
-        meaning="The same over 15 groups of equally many people, from the lowest risks "
-        "to the highest; lower is better.",
+        "ece_mass",
+        "ECE, equal groups",
+        "The same over 15 groups of equally many people, from the lowest risks to the "
+        "highest; lower is better.",
         lower_is_better=True,
     ),
     Metric(
-        name="precision_at_budget",
-        title="prec. at 5 %",
-        meaning="Share of infected people among the 5 % with the highest risk.",
+        "precision_at_budget",
+        "prec. at 5 %",
+        "Share of infected people among the 5 % with the highest risk.",
     ),
 )
 METRICS: Final = {metric.name: metric for metric in _METRICS}

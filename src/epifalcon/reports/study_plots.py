@@ -19,42 +19,24 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from epifalcon.reports import plot_style as theme
 from epifalcon.reports.metrics import METRICS
-from epifalcon.reports.plot_style import (
-    BLUE,
-    COLOURS,
-    DARK_GREY,
-    DASHES,
-    FIGURE_TITLE,
-    GREEN,
-    GREY,
-    INK,
-    MARKS,
-    ORANGE,
-    PINK,
-    SKY,
-    SMALL,
-    THOUSANDS,
-    TITLE,
-    YELLOW,
-    few_ticks,
-    handles_by_label,
-    legend_below,
-    plain_ticks,
-    style_axes,
-)
 from epifalcon.types import Floats, Plain
 
 REFERENCES: Final = ("hgnn", "hbp")
 """Methods whose AUC is subtracted in ``differences``."""
 _LINES: Final[Mapping[str, Sequence[tuple[str, Any]]]] = {
-    "falcon-field": [(BLUE, "-")],
-    "hbp": [(GREEN, DASHES[1])],
-    "hgnn": [(YELLOW, DASHES[3])],
-    "falcon": [(ORANGE, "-"), (PINK, DASHES[2]), (SKY, DASHES[4])],
-    "oracle": [("black", DASHES[5])],
-    "ceiling": [("black", DASHES[2])],
-    "own": [(INK, DASHES[3])],
+    "falcon-field": [(theme.BLUE, "-")],
+    "hbp": [(theme.GREEN, theme.DASHES[1])],
+    "hgnn": [(theme.YELLOW, theme.DASHES[3])],
+    "falcon": [
+        (theme.ORANGE, "-"),
+        (theme.PINK, theme.DASHES[2]),
+        (theme.SKY, theme.DASHES[4]),
+    ],
+    "oracle": [("black", theme.DASHES[5])],
+    "ceiling": [("black", theme.DASHES[2])],
+    "own": [(theme.INK, theme.DASHES[3])],
 }
 """Colour and dashes by method, else by kind; further ones if it has several rows."""
 _MOST_NAMED = 4
@@ -62,8 +44,8 @@ _MOST_NAMED = 4
 _OTHERS = "other methods"
 _SCALINGS: Final = {
     "raw": ("#6b7680", "o", "as predicted"),
-    "platt": (ORANGE, "s", "Platt"),
-    "isotonic": (BLUE, "^", "isotonic"),
+    "platt": (theme.ORANGE, "s", "Platt"),
+    "isotonic": (theme.BLUE, "^", "isotonic"),
 }
 _LEAST_PEOPLE = 30
 """Of a point in the reliability diagram."""
@@ -72,18 +54,22 @@ _PAPER = "the paper's"
 _WIDTHS = {1: 6.4, 2: 9.0}
 """Inches by the panels in a line."""
 _PROTOCOLS = {
-    "reported": (BLUE, "o", "saw reported cases"),
-    "all cases": (ORANGE, "s", "saw everybody's cases"),
-    "reported, selected on test people": (BLUE, "X", "round chosen on test people"),
+    "reported": (theme.BLUE, "o", "saw reported cases"),
+    "all cases": (theme.ORANGE, "s", "saw everybody's cases"),
+    "reported, selected on test people": (
+        theme.BLUE,
+        "X",
+        "round chosen on test people",
+    ),
     "all cases, selected on test people": (
-        ORANGE,
+        theme.ORANGE,
         "X",
         "saw everybody's cases, round chosen on test people",
     ),
-    "truth of others": (INK, "^", "a ceiling, not a method"),
+    "truth of others": (theme.INK, "^", "a ceiling, not a method"),
 }
 """Colour, mark and label by protocol."""
-_STATE_COLOURS = (YELLOW, SKY, ORANGE, GREEN, BLUE)
+_STATE_COLOURS = (theme.YELLOW, theme.SKY, theme.ORANGE, theme.GREEN, theme.BLUE)
 """Of one state after the other; susceptible people last."""
 _LABEL = 30
 """Letters per line of a row's name."""
@@ -172,11 +158,11 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
     down = -(-len(panels) // columns)
     figure = Figure((_WIDTHS[columns], 1.0 + 3.4 * down), layout="constrained")
     grid = figure.add_gridspec(down, columns)
-    styles = zip(cycle(COLOURS), cycle(MARKS))
+    styles = zip(cycle(theme.COLOURS), cycle(theme.MARKS))
     by_name: dict[str, tuple[str, str]] = {}
     handles: dict[str, Any] = {}
     for place, panel in enumerate(panels):
-        axes = style_axes(figure.add_subplot(grid[place]))
+        axes = theme.style_axes(figure.add_subplot(grid[place]))
         for name, listed in panel.series.items():
             own = name.removesuffix(f", {_PAPER}")
             if own not in by_name:
@@ -185,10 +171,10 @@ def lines(panels: Sequence[Panel]) -> Figure | None:
             _line(axes, listed, colour, name in panel.dashed, marker=mark, label=name)
         _scale(axes, panel)
         axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
-        axes.set_title(panel.title, **TITLE)
+        axes.set_title(panel.title, **theme.TITLE)
         axes.grid(alpha=0.25)
-        handles |= handles_by_label(axes)
-    legend_below(figure, handles)
+        handles |= theme.handles_by_label(axes)
+    theme.legend_below(figure, handles)
     return figure
 
 
@@ -221,15 +207,15 @@ def dots(rows: Sequence[Plain], metrics: Sequence[str], title: str) -> Figure | 
             if found["mean"] is not None:
                 _dot(axes, place, found | {"low": low, "high": high}, colour, mark)
             if paper is not None:
-                axes.plot(paper, place, "D", color=INK, mfc="none", ms=6)
+                axes.plot(paper, place, "D", color=theme.INK, mfc="none", ms=6)
         axes.set_xlabel(METRICS[metric].title)
         axes.grid(alpha=0.25)
         drawn = [*(row["metrics"][metric]["mean"] for row in rows), *printed]
         known = [one for one in drawn if one is not None]
         axes.set_xlim(_around_means(known, axes.get_xlim()))
-        few_ticks(axes.xaxis)
-    figure.suptitle(title, **FIGURE_TITLE)
-    legend_below(figure, _protocol_handles(panels[0], rows))
+        theme.few_ticks(axes.xaxis)
+    figure.suptitle(title, **theme.FIGURE_TITLE)
+    theme.legend_below(figure, _protocol_handles(panels[0], rows))
     return figure
 
 
@@ -250,7 +236,7 @@ def epidemic_curve(
     several = len(new_cases) > 1
     style: dict[str, Any] = {"markersize": 5, "markevery": max(1, len(days) // 14)}
     for (name, values), colour, mark in zip(
-        counts.items(), _STATE_COLOURS, MARKS, strict=False
+        counts.items(), _STATE_COLOURS, theme.MARKS, strict=False
     ):
         low, median, high = np.quantile(values, [0.1, 0.5, 0.9], axis=0)
         above.plot(days, median, label=name, color=colour, marker=mark, lw=2, **style)
@@ -259,20 +245,20 @@ def epidemic_curve(
     low, median, high = np.quantile(new_cases, [0.1, 0.5, 0.9], axis=0)
     below.bar(days, median, color="#8b959d", width=0.8)
     if several:
-        below.vlines(days, low, high, color=INK, lw=1)
+        below.vlines(days, low, high, color=theme.INK, lw=1)
     above.set(ylabel="people at the end of the day", xlim=(0.4, days[-1] + 0.6))
     note = f"   (median of {len(new_cases)} outbreaks, middle 80 %)" if several else ""
     below.set(xlabel=f"day{note}", ylabel="new infections")
-    above.set_title(title, **TITLE)
-    above.legend(frameon=False, loc="best", fontsize=SMALL)
+    above.set_title(title, **theme.TITLE)
+    above.legend(frameon=False, loc="best", fontsize=theme.SMALL)
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in (above, below):
-        style_axes(axes).yaxis.set_major_formatter(THOUSANDS)
+        theme.style_axes(axes).yaxis.set_major_formatter(theme.THOUSANDS)
         axes.set_ylim(bottom=0)
     for day, word in (marked or {}).items():
         for axes in (above, below):
-            axes.axvline(day, color=INK, lw=0.8, linestyle=":", zorder=0.5)
-        words = {"ha": "right", "color": INK, "fontsize": SMALL}
+            axes.axvline(day, color=theme.INK, lw=0.8, linestyle=":", zorder=0.5)
+        words = {"ha": "right", "color": theme.INK, "fontsize": theme.SMALL}
         place = above.get_xaxis_transform()
         above.text(day - 0.12, 0.4, f"day {day}:\n{word}", transform=place, **words)
     return figure
@@ -328,7 +314,7 @@ def _row_panels(
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     panels[0].set_yticks(range(len(names)), names)
     panels[0].set_ylim(len(names) - 0.4, -0.6)
-    return figure, [style_axes(axes) for axes in panels]
+    return figure, [theme.style_axes(axes) for axes in panels]
 
 
 def _dot(
@@ -353,7 +339,7 @@ def _protocol_handles(axes: Axes, rows: Sequence[Plain]) -> dict[str, Any]:
         if protocol in used and used != {"reported"}:
             (handles[label],) = axes.plot([], [], mark, color=colour, ms=6)
     if any(row["published"] for row in rows):
-        (handles[_PAPER],) = axes.plot([], [], "D", color=INK, mfc="none")
+        (handles[_PAPER],) = axes.plot([], [], "D", color=theme.INK, mfc="none")
     return handles
 
 
@@ -361,16 +347,16 @@ def _scale(axes: Axes, panel: Panel) -> None:
     drawn = [one for line in panel.series.values() for one in line]
     if panel.log_x:
         axes.set_xscale("log")
-        plain_ticks(axes.xaxis)
+        theme.plain_ticks(axes.xaxis)
     elif all(one.x == int(one.x) for one in drawn):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     else:
-        few_ticks(axes.xaxis)
+        theme.few_ticks(axes.xaxis)
         if any(one.x_low is not None for one in drawn):
             axes.set_xlim(_around_means([one.x for one in drawn], axes.get_xlim()))
     if panel.log_y:
         axes.set_yscale("log")
-        plain_ticks(axes.yaxis)
+        theme.plain_ticks(axes.yaxis)
     else:
         axes.set_ylim(_around_means([one.mean for one in drawn], axes.get_ylim()))
 
@@ -416,33 +402,37 @@ def precision_recall(
     if not lines:
         return None
     figure = Figure(figsize=(6.8, 6.2), layout="constrained")
-    axes = style_axes(figure.add_subplot())
+    axes = theme.style_axes(figure.add_subplot())
     for line in lines:
         axes.plot(line.recall, line.precision, **line.style)
     if prevalence is not None:
-        axes.axhline(prevalence, color=INK, linewidth=0.8, alpha=0.5)
-        words: dict[str, Any] = {"va": "top", "color": INK, "fontsize": SMALL}
+        axes.axhline(prevalence, color=theme.INK, linewidth=0.8, alpha=0.5)
+        words: dict[str, Any] = {
+            "va": "top",
+            "color": theme.INK,
+            "fontsize": theme.SMALL,
+        }
         axes.text(0.06, prevalence - 0.008, "by chance", **words)
     if extinction_recall is not None:
-        axes.axvline(extinction_recall, color=INK, linewidth=0.9, linestyle=":")
+        axes.axvline(extinction_recall, color=theme.INK, linewidth=0.9, linestyle=":")
         axes.text(
             extinction_recall - 0.008,
             0.03,
             f"recall {extinction_recall:.2f} ends the epidemic: DEP",
             ha="right",
-            color=INK,
-            fontsize=SMALL,
+            color=theme.INK,
+            fontsize=theme.SMALL,
             transform=axes.get_xaxis_transform(),
         )
     top = max(float(np.max(line.precision)) for line in lines)
     axes.set(xlim=(0, 1), ylim=(0, min(1.02, 1.06 * top)))
     axes.set_xlabel("recall: share of the infected who are found")
     axes.set_ylabel("precision: infected among those called")
-    axes.set_title(fill(title, 55), **TITLE)
-    handles = handles_by_label(axes)
+    axes.set_title(fill(title, 55), **theme.TITLE)
+    handles = theme.handles_by_label(axes)
     # Last the one that stands for many.
     ordered = sorted(handles.items(), key=lambda one: one[0].endswith(_OTHERS))
-    legend_below(figure, dict(ordered), 2, "AUC and method")
+    theme.legend_below(figure, dict(ordered), 2, "AUC and method")
     return figure
 
 
@@ -453,7 +443,7 @@ def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
     others = [row for row, line in zip(rows, special, strict=True) if line is None]
     aucs = [row["metrics"]["auc"]["mean"] for row in others]
     by_name = sorted(str(row["method"]) for row in others)
-    dashes = dict(zip(by_name, cycle(DASHES[1:]), strict=False))
+    dashes = dict(zip(by_name, cycle(theme.DASHES[1:]), strict=False))
     lines = []
     for row, own in zip(rows, special, strict=True):
         label = f"{row['metrics']['auc']['mean']:.3f}  {row['title']}"
@@ -464,11 +454,11 @@ def method_lines(rows: Sequence[Plain], curves: Plain) -> list[Line]:
             style = {"color": own[0], "linestyle": own[1], "linewidth": 2}
             style |= {"label": label, "zorder": order}
         elif len(others) <= _MOST_NAMED:
-            style = {"color": DARK_GREY, "linestyle": dashes[row["method"]]}
+            style = {"color": theme.DARK_GREY, "linestyle": dashes[row["method"]]}
             style |= {"label": label, "linewidth": 1.3}
         else:
             label = f"{min(aucs):.3f} to {max(aucs):.3f}  {len(others)} {_OTHERS}"
-            style = {"color": GREY, "linewidth": 0.9}
+            style = {"color": theme.GREY, "linewidth": 0.9}
             style |= {"label": label} if row is others[0] else {}
         precision = np.asarray(curves["methods"][row["method"]]["precision"])
         lines.append(Line(np.asarray(curves["recalls"]), precision, style))
@@ -489,8 +479,8 @@ def differences(rows: Sequence[Plain], note: str) -> Figure | None:
     for axes, reference in zip(panels, references, strict=True):
         _forest(axes, rows, reference)
         title = next(row["title"] for row in rows if row["method"] == reference)
-        axes.set_title(f"AUC minus that of {title}", **TITLE)
-    figure.supxlabel(note, fontsize=SMALL, color=INK)
+        axes.set_title(f"AUC minus that of {title}", **theme.TITLE)
+    figure.supxlabel(note, fontsize=theme.SMALL, color=theme.INK)
     return figure
 
 
@@ -510,13 +500,13 @@ def reliability(diagrams: Sequence[Diagram]) -> Figure | None:
     panels = figure.subplots(down, columns, squeeze=False).ravel()
     handles: dict[str, Any] = {}
     for axes, diagram in zip(panels, diagrams, strict=False):
-        _diagram(style_axes(axes), diagram)
-        handles |= handles_by_label(axes)
+        _diagram(theme.style_axes(axes), diagram)
+        handles |= theme.handles_by_label(axes)
     for axes in panels[len(diagrams) :]:
         axes.set_visible(False)
     for axes in panels[::columns]:
         axes.set_ylabel("infected share")
-    legend_below(figure, handles)
+    theme.legend_below(figure, handles)
     return figure
 
 
@@ -541,12 +531,12 @@ def _special_lines(rows: Sequence[Plain]) -> list[tuple[str, Any] | None]:
 
 
 def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
-    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.axvline(0, color=theme.INK, linewidth=0.9)
     for place, (row, own) in enumerate(zip(rows, _special_lines(rows), strict=True)):
         gap = _gap(row, reference)
         if gap is None:
             continue
-        colour = DARK_GREY if own is None else own[0]
+        colour = theme.DARK_GREY if own is None else own[0]
         filling = "white" if row["kind"] == "ceiling" else None
         _dot(axes, place, gap, colour, filling=filling)
         axes.annotate(
@@ -555,19 +545,19 @@ def _forest(axes: Axes, rows: Sequence[Plain], reference: str) -> None:
             xycoords=("axes fraction", "data"),
             ha="right",
             va="center",
-            fontsize=SMALL,
-            color=INK,
+            fontsize=theme.SMALL,
+            color=theme.INK,
         )
     low, high = axes.get_xlim()
     # Room for the numbers at the right.
     axes.set_xlim(low, high + 0.3 * (high - low))
-    few_ticks(axes.xaxis)
+    theme.few_ticks(axes.xaxis)
     axes.grid(axis="y", color="#e6e8ea", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
 def _diagram(axes: Axes, diagram: Diagram) -> None:
-    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, alpha=0.5)
+    axes.plot([0, 1], [0, 1], color=theme.INK, linewidth=0.8, alpha=0.5)
     most = 0.05
     for scaling, (colour, marker, label) in _SCALINGS.items():
         if scaling != "raw" and diagram.not_recalibrated is not None:
@@ -580,10 +570,14 @@ def _diagram(axes: Axes, diagram: Diagram) -> None:
     ends = (0, min(1.0, 1.08 * most))
     axes.set(xlim=ends, ylim=ends, xlabel="risk")
     axes.set_box_aspect(1)
-    axes.set_title(fill(diagram.title, 24), fontsize=SMALL, **TITLE)
+    axes.set_title(fill(diagram.title, 24), fontsize=theme.SMALL, **theme.TITLE)
     if diagram.not_recalibrated is not None:
         note = fill(f"not recalibrated: {diagram.not_recalibrated}", 26)
-        words: dict[str, Any] = {"va": "top", "fontsize": SMALL - 1, "color": INK}
+        words: dict[str, Any] = {
+            "va": "top",
+            "fontsize": theme.SMALL - 1,
+            "color": theme.INK,
+        }
         axes.text(0.02, 0.98, note, transform=axes.transAxes, **words)
 
 

@@ -6,10 +6,7 @@ import numpy as np
 
 from epifalcon.evaluation.attacks.claims import Candidates
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.markov import (
-    MobilityModel,
-    mobility_model,
-)
+from epifalcon.mobility.markov import MobilityModel, mobility_model
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_traces import PseudoTraces

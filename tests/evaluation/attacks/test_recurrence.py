@@ -15,12 +15,11 @@ from epifalcon.evaluation.attacks.claims import (
 )
 from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
 from epifalcon.evaluation.attacks.recurrence import (
-    RecurrenceWeights,
     Rehearsal,
     combined,
+    features,
     learn,
     recurrence,
-    recurrence_evidence,
 )
 from epifalcon.privacy.pseudo_generators import generate
 from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
@@ -67,18 +66,15 @@ def test_the_guess_errs_as_the_plain_attack_does():
     assert 0 < ours < 0.7
 
 
-def test_the_soft_attack_ranks_as_the_counts_do():
+def test_the_evidence_weighs_counts_their_logs_and_visits():
     found, _ = attacked(1)
     counted = recurrence(found)
     profile = Profile.of(claims.model_of(claims.town(np.random.default_rng(1))))
     visits = profile.log_visits(found)
-    soft = recurrence_evidence(counted, visits, RecurrenceWeights())
-    np.testing.assert_allclose(soft, np.log(0.01 + counted.same_hour), rtol=1e-6)
-    weights = RecurrenceWeights(2.0, 0.0, 3.0, -1.0, 0.5)
     wanted = 2 * counted.same_hour + 3 * counted.any_hour + 0.5 * visits
-    wanted -= np.log(0.01 + counted.any_hour)
-    got = recurrence_evidence(counted, visits, weights)
-    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    wanted += 4 * np.log(0.01 + counted.same_hour) - np.log(0.01 + counted.any_hour)
+    got = features(counted, visits) @ [2.0, 4.0, 3.0, -1.0, 0.5]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_refused():
@@ -153,7 +149,7 @@ def test_the_weights_are_where_the_likelihood_is_flat():
     rng = np.random.default_rng(0)
     truth = true_claims(own.candidates, own.traces)
     shift = [1, 0, -2, 0, 0]
-    table = rng.normal(size=(5, own.candidates.claims)) + np.outer(shift, truth)
-    got = attack._conditional_logit(own.candidates, list(table), truth)
+    table = rng.normal(size=(own.candidates.claims, 5)) + np.outer(truth, shift)
+    got = attack._conditional_logit(own.candidates, table, truth)
     # Normal with unit spread: the log-likelihood ratio is the shift itself.
-    np.testing.assert_allclose(list(vars(got).values()), shift, atol=0.15)
+    np.testing.assert_allclose(got, shift, atol=0.15)

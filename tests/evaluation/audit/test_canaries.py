@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import SettingsError
-from epifalcon.evaluation.audit.canaries import (
-    BLANKS,
-    CanaryPeople,
-    CanaryVisits,
-)
+from epifalcon.evaluation.audit.canaries import BLANKS, CanaryPeople, CanaryVisits
 from epifalcon.models.micro import initial_parameters
 from epifalcon.privacy.gaussian import GaussianMechanism
 from tests.evaluation.audit.plans import MODEL, paper, plan_of

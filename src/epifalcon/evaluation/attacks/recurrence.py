@@ -74,22 +74,6 @@ class Recurrence:
     """At any window of other days."""
 
 
-@dataclass(frozen=True)
-class RecurrenceWeights:
-    """A log-likelihood of claims, linear in how often they recur.
-
-    The defaults are a plain choice; ``learn`` finds better ones.
-    """
-
-    same_hour: float = 0.0
-    log_same_hour: float = 1.0
-    """Of log(.01 + share): a place seen never and one seen once differ most."""
-    any_hour: float = 0.0
-    log_any_hour: float = 0.0
-    log_visits: float = 0.0
-    """Of log pi(r|t). Below 0 where pseudo places are drawn by visits."""
-
-
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
     """A city of the attacker's own: claims, true traces, and how people move."""
@@ -102,11 +86,12 @@ class Rehearsal:
     """(claims,) people of the city who claim the place; None where not counted."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pass:
     """Weights of the evidence, and its factor."""
 
-    weights: RecurrenceWeights
+    weights: Floats
+    """(5,) of the columns of ``features``."""
     scale: float
     error: float
     """On the rehearsal."""
@@ -164,18 +149,6 @@ def _sums(
     return np.bincount(code, weight, math.prod(shape)).reshape(shape)
 
 
-def recurrence_evidence(
-    found: Recurrence, log_visits: Floats, weights: RecurrenceWeights
-) -> Floats:
-    """Compute a log-likelihood of each claim, up to a constant per row: (claims,)."""
-    made = np.zeros(len(log_visits))
-    for column, weight in zip(
-        _features(found, log_visits), vars(weights).values(), strict=True
-    ):
-        made += weight * column
-    return made
-
-
 def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
     """Find the passes of the combined attack on a rehearsal.
 
@@ -191,8 +164,9 @@ def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
     belief, found = None, list[Pass]()
     for _ in range(passes):
         counted = recurrence(candidates, belief)
-        weights = _conditional_logit(candidates, _features(counted, log_visits), truth)
-        evidence = recurrence_evidence(counted, log_visits, weights)
+        table = features(counted, log_visits)
+        weights = _conditional_logit(candidates, table, truth)
+        evidence = table @ weights
         tried: dict[float, float] = {}
         for scale in SCALES:
             likely = forward_backward(candidates, profile, scale * evidence)
@@ -223,7 +197,7 @@ def combined(
     likely = None
     for one in passes:
         counted = recurrence(candidates, likely)
-        given = one.scale * recurrence_evidence(counted, log_visits, one.weights)
+        given = one.scale * features(counted, log_visits) @ one.weights
         if evidence is not None:
             given += candidates.about_claims("evidence", evidence)
         likely = forward_backward(candidates, profile, given)
@@ -232,24 +206,24 @@ def combined(
     return likely
 
 
-def _features(found: Recurrence, log_visits: Floats) -> list[Floats]:
-    """Return what ``RecurrenceWeights`` weigh, in its order: (claims,) each."""
+def features(found: Recurrence, log_visits: Floats) -> Floats:
+    """Return what the evidence weighs: (claims, 5).
+
+    The share at the same hour, its log, the share at any hour, its log, log pi(r|t);
+    the weight of the last is below 0 where pseudo places are drawn by visits.
+    """
     hour, any_hour = (
         one.astype(np.float64) for one in (found.same_hour, found.any_hour)
     )
+    logs = [np.log(_SELDOM + one) for one in (hour, any_hour)]
     # A region nobody visits is -inf where epsilon is 0; evidence must stay finite.
     visits = np.maximum(log_visits, -50.0)
-    logs = (np.log(_SELDOM + one) for one in (hour, any_hour))
-    log_hour, log_any = logs
-    return [hour, log_hour, any_hour, log_any, visits]
+    return np.stack([hour, logs[0], any_hour, logs[1], visits], axis=1)
 
 
-def _conditional_logit(
-    candidates: Candidates, features: list[Floats], truth: Mask
-) -> RecurrenceWeights:
+def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Floats:
     """Fit the weights under which the true claims are likeliest in their rows."""
     true = candidates.per_claim(candidates.row_sum(truth))
-    table = np.stack(features, axis=1)
     spread = table.std(axis=0)
     spread[spread < 1e-9] = 1.0
     scaled = (table - table.mean(axis=0)) / spread
@@ -268,7 +242,7 @@ def _conditional_logit(
         return lost, gap @ scaled / rows + _RIDGE * weight
 
     done = minimize(loss, np.zeros(table.shape[1]), jac=True, method="L-BFGS-B")
-    return RecurrenceWeights(*(done.x / spread).tolist())
+    return np.asarray(done.x / spread)
 
 
 @dataclass(frozen=True)

@@ -184,17 +184,17 @@ class CanaryVisits:
             cohort = self._cohort.restrict([person])
             sent = replace(self._client, cohort=cohort).announce()
             came[person, sent.keys] = sent.counts
-        blank, scores = came[:, :_BLANK_SLOTS, None], came[:, _BLANK_SLOTS:].ravel()
+        scores = came[:, _BLANK_SLOTS:].ravel()[None]
         return Seen(
             channel="counts",
             unit="visit",
             way="each upload",
             rounds=(0,),
-            scores=scores[None],
-            lengths=np.abs(scores[None]),
+            scores=scores,
+            lengths=np.abs(scores),
             included=self._coins.ravel(),
             middle=0.5,
-            blank={"presence": blank[None]},
+            blank={"presence": came[None, :, :_BLANK_SLOTS, None]},
         )
 
     def _seen(

@@ -13,7 +13,7 @@ Rounds are the first, the last, and some drawn at random between them.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Literal, get_args
@@ -180,19 +180,16 @@ def audit_releases(
     total = len(settings.strengths) * channels
     rows: list[AuditRow] = []
     for strength in settings.strengths:
-        audited = replace(plan, budget=Budget(delta=plan.budget.delta))
-        mine, count = settings, settings.rounds
+        mine = settings
         if strength == "bare":
-            audited = _with_noise(audited, lambda clip, *_: _BARE * clip)
-            count = min(count, _BARE_ROUNDS)
             mine = replace(
                 settings,
+                rounds=min(settings.rounds, _BARE_ROUNDS),
                 canaries=min(settings.canaries, _BARE_CANARIES),
                 canary_people=min(settings.canary_people, _COHORTS),
             )
-        rounds = audited_rounds(model.rounds, count, seed)
-        if strength == "test":
-            audited = at_test_strength(audited, settings, len(rounds))
+        rounds = audited_rounds(model.rounds, mine.rounds, seed)
+        audited = _with_noise(plan, strength, settings, len(rounds))
         run = _AuditRun(audited, strength, mine, rounds, total)
         seen = []
         for one in run.send(model, seed):
@@ -218,40 +215,32 @@ def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
     return tuple(sorted([*chosen, *drawn.tolist()]))
 
 
-def at_test_strength(
-    plan: PrivacyPlan, settings: AuditSettings, rounds: int
+def _with_noise(
+    plan: PrivacyPlan, strength: Strength, settings: AuditSettings, rounds: int
 ) -> PrivacyPlan:
-    """Return the plan with noise for which a ledger claims about ``test_epsilon``.
+    """Return the plan with the noise of a strength; counts leave once.
 
-    For each channel by itself, over ``rounds`` rounds; counts leave once.
+    That of ``test`` makes a ledger claim about ``test_epsilon`` for each channel over
+    all rounds.
     """
 
-    def sigma(clip: float, terms: Terms, once: bool) -> float:
-        reach = GaussianRelease(terms=terms, clip=clip, sigma=1.0).sensitivity
-        times = 1 if once else rounds
-        return sigma_for(settings.test_epsilon, plan.budget.delta, reach, times)
-
-    return _with_noise(plan, sigma)
-
-
-def _with_noise(
-    plan: PrivacyPlan, sigma: Callable[[float, Terms, bool], float]
-) -> PrivacyPlan:
-    """Replace the noise of all channels; ``sigma`` gets clip, terms, sent once."""
-
-    def made(
-        mechanism: GaussianMechanism | None, terms: Terms, once: bool = False
+    def changed(
+        mechanism: GaussianMechanism | None, terms: Terms, times: int
     ) -> GaussianMechanism | None:
-        if mechanism is None:
-            return None
-        noise = sigma(mechanism.clip, terms, once)
-        return GaussianMechanism(mechanism.clip, noise)
+        if mechanism is None or strength == "run":
+            return mechanism
+        clip, sigma = mechanism.clip, _BARE * mechanism.clip
+        if strength == "test":
+            reach = GaussianRelease(terms=terms, clip=clip, sigma=1.0).sensitivity
+            sigma = sigma_for(settings.test_epsilon, plan.budget.delta, reach, times)
+        return GaussianMechanism(clip, sigma)
 
     return replace(
         plan,
-        upload=made(plan.upload, plan.terms("upload/0", 0)),
-        gradient=made(plan.gradient, plan.gradient_terms(0)),
-        presence=made(plan.presence, plan.terms("counts", 0), once=True),
+        budget=Budget(delta=plan.budget.delta),
+        upload=changed(plan.upload, plan.terms("upload/0", 0), rounds),
+        gradient=changed(plan.gradient, plan.gradient_terms(0), rounds),
+        presence=changed(plan.presence, plan.terms("counts", 0), 1),
     )
 
 
