@@ -19,17 +19,6 @@ def counts(scores, truth, threshold):
     return made
 
 
-def auc(scores, truth):
-    """Every infected person against every healthy one."""
-    won, pairs = 0.0, 0
-    for mine, infected in zip(scores, truth, strict=True):
-        for theirs, other in zip(scores, truth, strict=True):
-            if infected and not other:
-                pairs += 1
-                won += 1.0 if mine > theirs else 0.5 if mine == theirs else 0.0
-    return won / pairs
-
-
 def precision_at_recall(scores, truth, wanted):
     """Lower the threshold until the recall is reached."""
     for threshold in thresholds(scores):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from epifalcon.errors import SettingsError
 from epifalcon.privacy import accounting
 from epifalcon.privacy.accounting import (
+    Uploads,
     epsilon_of,
     gaussian_mu,
     log_delta_of,
@@ -17,8 +18,9 @@ from epifalcon.privacy.accounting import (
     paper_epsilon,
     paper_sigma,
     reference_epsilon,
-    sigma_for,
 )
+from epifalcon.privacy.events import UNITS, GaussianRelease, Releases, Terms
+from epifalcon.privacy.ledger import Ledger
 from tests.oracles import gaussian_dp
 
 mus = st.floats(-6, 4).map(lambda power: 10.0**power)
@@ -116,27 +118,6 @@ def test_the_papers_formula_as_published():
     assert paper_epsilon(0.0, 1e-5, 0.1, 20) == math.inf
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: mu_for(1.0, 0.0),
-        lambda: mu_for(1.0, 1.0),
-        lambda: mu_for(-1.0),
-        lambda: epsilon_of(-1.0),
-        lambda: epsilon_of(math.nan),
-        lambda: epsilon_of(1.0, 2.0),
-        lambda: log_delta_of(-1.0, 1.0),
-        lambda: gaussian_mu(0.1, 0.1, -1),
-        lambda: sigma_for(8, 1e-6, 0.1, 0),
-        lambda: paper_sigma(0, 1e-6, 0.1, 1),
-        lambda: reference_epsilon(1.0, 1, method="guess"),
-    ],
-)
-def test_impossible_wishes_are_refused(wrong):
-    with pytest.raises(SettingsError):
-        wrong()
-
-
 def test_dp_accounting_agrees():
     pytest.importorskip("dp_accounting")
     exact = epsilon_of(gaussian_mu(0.1, 0.2, 500))
@@ -168,3 +149,42 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     monkeypatch.setattr(accounting, "import_module", gone)
     with pytest.raises(SettingsError, match="audit"):
         reference_epsilon(1.0, 1)
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace"])
+def test_the_cost_is_what_a_ledger_of_such_a_run_says(relation):
+    uploads = Uploads(
+        clip=0.3, rounds=7, layers=2, slots=30, slots_per_day=6, relation=relation
+    )
+    ledger = Ledger()
+    each = Releases(visit=1, day=6, person=30)
+    for number in range(7):
+        for layer in range(2):
+            names = {"channel": f"upload/{layer}", "relation": relation}
+            terms = Terms(**names, releases=each, round=number)
+            ledger.record(GaussianRelease(terms=terms, clip=0.3, sigma=0.9))
+    cost, spent = uploads.cost(0.9), ledger.spent().epsilon()
+    for unit in UNITS:
+        assert getattr(cost, unit) == pytest.approx(spent[unit], rel=1e-9)
+
+
+@quick
+@given(
+    epsilon=st.floats(0.05, 500),
+    unit=st.sampled_from(UNITS),
+    rounds=st.integers(1, 600),
+    slots=st.integers(1, 500),
+)
+def test_the_sigma_of_a_wish_keeps_it_and_no_more(epsilon, unit, rounds, slots):
+    uploads = Uploads(rounds=rounds, slots=slots)
+    sigma = uploads.sigma_for(epsilon, unit)
+    assert getattr(uploads.cost(sigma), unit) == pytest.approx(epsilon, rel=1e-7)
+    assert getattr(uploads.cost(0.99 * sigma), unit) > epsilon
+
+
+def test_dp_accounting_says_the_same():
+    uploads = Uploads(rounds=3, layers=1, slots=4)
+    found = uploads.checked(0.4, "person")
+    exact = uploads.cost(0.4).person
+    assert found["pld"] == pytest.approx(exact, rel=1e-3)
+    assert exact <= found["rdp"] == reference_epsilon(4.0, 12, method="rdp")

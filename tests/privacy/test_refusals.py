@@ -8,7 +8,16 @@ import pytest
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.releases import AuditSettings
 from epifalcon.evaluation.metrics import MetricSettings, evaluate
-from epifalcon.privacy.accounting import Uploads
+from epifalcon.privacy.accounting import (
+    Uploads,
+    epsilon_of,
+    gaussian_mu,
+    log_delta_of,
+    mu_for,
+    paper_sigma,
+    reference_epsilon,
+    sigma_for,
+)
 from epifalcon.privacy.events import ONE_VECTOR, GaussianRelease, Releases, Terms
 from epifalcon.privacy.gaussian import GaussianMechanism
 from epifalcon.privacy.ledger import Budget
@@ -56,8 +65,15 @@ TABLE = [
     ),
     (partial(GaussianMechanism, sigma=1.0), {"clip": [0.0, math.inf]}),
     (partial(GaussianMechanism, 1.0), {"sigma": [-1.0]}),
-    (partial(GaussianMechanism, sigma=1.0), {"clip": [0.0]}),
-    (partial(GaussianMechanism, 1.0), {"sigma": [-1.0]}),
+    (partial(mu_for, 1.0), {"delta": [0.0, 1.0]}),
+    (mu_for, {"epsilon": [-1.0]}),
+    (epsilon_of, {"mu": [-1.0, math.nan]}),
+    (partial(epsilon_of, 1.0), {"delta": [2.0]}),
+    (partial(log_delta_of, mu=1.0), {"epsilon": [-1.0]}),
+    (partial(gaussian_mu, 0.1, 0.1), {"releases": [-1]}),
+    (partial(sigma_for, 8, 1e-6, 0.1), {"releases": [0]}),
+    (partial(paper_sigma, delta=1e-6, clip=0.1, rounds=1), {"epsilon": [0]}),
+    (partial(reference_epsilon, 1.0, 1), {"method": ["guess"]}),
     (partial(Releases, day=1, person=1), {"visit": [0]}),
     (partial(Releases, visit=1, person=12), {"day": [13]}),
     (partial(Terms, releases=ONE_VECTOR), {"channel": [" "]}),

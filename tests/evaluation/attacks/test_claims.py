@@ -69,12 +69,6 @@ def test_what_is_refused():
         found.about_claims("evidence", np.zeros(3))
 
 
-def test_days_are_compared_only_where_windows_fit_into_them():
-    some = Candidates.of_pseudo(made(days=2), 8)
-    with pytest.raises(SettingsError, match="must divide the day"):
-        _ = some.windows_per_day
-
-
 @pytest.mark.parametrize("width", [1, 2])
 def test_keys_and_the_claims_of_the_first_people(width):
     found = Candidates.of_pseudo(made(4), width)

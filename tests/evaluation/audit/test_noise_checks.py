@@ -32,22 +32,16 @@ def test_noise_that_is_the_same_along_an_axis_is_found(axis):
     assert found.along == AXES[axis]
 
 
-def test_two_equal_vectors_anywhere_are_found():
+def test_vectors_that_are_equal_or_partly_shared_are_found():
     noise = fresh()
     noise[3, 7, 1] = noise[0, 41, 0]
     found = look_at_noise(noise, 0.3)
-    assert found.repeats == 2
-    assert found.repeated
-
-
-def test_noise_that_is_partly_shared_is_found():
+    assert (found.repeats, found.repeated) == (2, True)
     noise = fresh()
     # Not neighbours.
     noise[3] = 0.6 * noise[0] + 0.8 * noise[3]
     found = look_at_noise(noise, 0.3)
-    assert found.repeats == 0
-    assert found.repeated
-    assert found.along == "rounds"
+    assert (found.repeats, found.repeated, found.along) == (0, True, "rounds")
 
 
 def test_a_little_less_noise_than_claimed_is_found():
@@ -93,8 +87,5 @@ def test_the_worst_of_several_parts_is_told_with_their_names():
 def test_where_no_noise_is_claimed_nothing_is_looked_for():
     assert not look_at_noise(np.zeros(SHAPE), 0.0).repeated
     assert look_at_noise(np.zeros(SHAPE), 0.3).repeated
-
-
-def test_blanks_of_another_shape_are_refused():
     with pytest.raises(DataError, match="axes"):
         look_at_noise(np.zeros((3, 4)), 0.3)
