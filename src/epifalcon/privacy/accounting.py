@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Literal
 
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
@@ -163,7 +163,13 @@ def reference_epsilon(
     whole(1, releases=releases)
     one_of(("pld", "rdp"), method=method)
     _check_delta(delta)
-    dp = _dp_accounting()
+    try:
+        dp = import_module("dp_accounting")
+    except ImportError:
+        raise SettingsError(
+            "this check needs dp-accounting: install the extra 'audit' "
+            "(pip install 'epifalcon[audit]')"
+        ) from None
     event = dp.GaussianDpEvent(noise_multiplier)
     if sampling < 1:
         event = dp.PoissonSampledDpEvent(sampling, event)
@@ -281,7 +287,9 @@ def _log_delta(x: float, mu: float) -> float:
         return math.log(math.exp(float(log_ndtr(-x))) - second)
     if mu < 1e-4 * max(1.0, x):
         # The two ratios would cancel; the slope between them says the same.
-        return _log_phi(x) + math.log(mu) + _log_mills_fall(x + mu / 2)
+        x, far = x + mu / 2, x
+        fall = -2 * math.log(x) if x > 1e3 else math.log(1 - x * _mills(x))
+        return _log_phi(far) + math.log(mu) + fall
     return _log_phi(x) + math.log(_mills(x) - _mills(x + mu))
 
 
@@ -291,11 +299,6 @@ def _log_phi(x: float) -> float:
 
 def _mills(x: float) -> float:
     return _ROOT_HALF_PI * float(erfcx(x / math.sqrt(2)))
-
-
-def _log_mills_fall(x: float) -> float:
-    """Log of minus the slope of Mills' ratio, 1 - x h(x)."""
-    return -2 * math.log(x) if x > 1e3 else math.log(1 - x * _mills(x))
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
@@ -315,13 +318,3 @@ def _check_delta(delta: float, name: str = "delta") -> None:
 def _check_mu(mu: float) -> None:
     if mu != math.inf:
         non_negative(mu=mu)
-
-
-def _dp_accounting() -> Any:  # noqa: ANN401
-    try:
-        return import_module("dp_accounting")
-    except ImportError:
-        raise SettingsError(
-            "this check needs dp-accounting: install the extra 'audit' "
-            "(pip install 'epifalcon[audit]')"
-        ) from None

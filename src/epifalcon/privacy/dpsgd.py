@@ -73,8 +73,11 @@ def gradient_norms(layers: Sequence[LinearTape]) -> Tensor:
         raise DataError("layers must hold one layer or more")
     if len({len(layer.inputs) for layer in layers}) > 1:
         raise DataError("layers must all hold the same people")
-    squares = torch.stack([_squared_norms(layer) for layer in layers]).sum(dim=0)
-    return torch.sqrt(squares)
+    squares = [
+        (_squares(one.inputs) + (one.bias is not None)) * _squares(one.outputs)
+        for one in layers
+    ]
+    return torch.sqrt(torch.stack(squares).sum(dim=0))
 
 
 def clipped_sum(layers: Sequence[LinearTape], clip: float) -> ClippedSum:
@@ -119,11 +122,6 @@ def private_mean(
     return ReleasedGradient(value, mechanism.receipt(terms))
 
 
-def _squared_norms(layer: LinearTape) -> Tensor:
-    into, out = _squares(layer.inputs.detach()), _squares(layer.outputs.detach())
-    return (into + (layer.bias is not None)) * out
-
-
 def _squares(rows: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=-1, dtype=torch.float64)
+    norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, dtype=torch.float64)
     return norms * norms

@@ -214,7 +214,7 @@ class Ledger:
         ledger is then as it was. With a journal the entry is on the disk when
         this returns.
         """
-        fresh = [one for one in releases if not self._is_repeat(one)]
+        fresh = [one for one in releases if self._repeatable.get(_key(one)) != one]
         self._refuse_taken(fresh)
         self._refuse_past_budget(fresh)
         lines, head = [], self._head
@@ -319,9 +319,6 @@ class Ledger:
             )
         ledger._journal = journal
         return ledger
-
-    def _is_repeat(self, release: Release) -> bool:
-        return self._repeatable.get(_key(release)) == release
 
     def _refuse_taken(self, releases: Sequence[Release]) -> None:
         taken = set(self._taken)

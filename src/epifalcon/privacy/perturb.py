@@ -17,7 +17,6 @@ from torch import Tensor
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.privacy.clipping import clip_rows
-from epifalcon.privacy.events import Releases
 from epifalcon.privacy.gaussian import (
     GaussianMechanism,
     NoiseKey,
@@ -58,15 +57,6 @@ class Claims:
         if len(np.unique(self.people)) != len(self.people):
             raise DataError("people must not repeat")
 
-    def refuse_more_than(self, releases: Releases) -> None:
-        """Raise ``DataError`` where a person has more true places than are paid for."""
-        places = np.bincount(self.row[self.true], minlength=1)
-        if (most := int(places.max())) > releases.person:
-            raise DataError(
-                f"person {self.people[places.argmax()]} has {most} true places, "
-                f"but the receipt counts {releases.person} releases a person"
-            )
-
     def noise_rows(self) -> NoiseRows:
         """Whose noise each upload carries; a place claimed twice is refused."""
         return NoiseRows(self.people[self.row], self.place)
@@ -82,7 +72,12 @@ def perturb(
     """
     if len(rows) != len(claims.people):
         raise DataError(f"{len(rows)} rows must be {len(claims.people)}, one a person")
-    claims.refuse_more_than(key.terms.releases)
+    places, paid = np.bincount(claims.row[claims.true], minlength=1), key.terms.releases
+    if (most := int(places.max())) > paid.person:
+        raise DataError(
+            f"person {claims.people[places.argmax()]} has {most} true places, but the "
+            f"receipt counts {paid.person} releases a person"
+        )
     rows = rows.detach()
     if mechanism.clips_rows:
         rows = clip_rows(rows, mechanism.clip)

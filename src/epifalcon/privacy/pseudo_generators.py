@@ -96,7 +96,14 @@ class SampledTraces:
         progress: Progress = silent,
     ) -> PseudoTraces:
         """Make pseudo traces for everybody (see ``Generator``)."""
-        _require_match(traces, model)
+        for name, ours, theirs in (
+            ("regions", len(model.regions), len(traces.regions)),
+            ("slots per day", model.slots_per_day, traces.clock.slots_per_day),
+        ):
+            if ours != theirs:
+                raise DataError(
+                    f"the mobility model has {ours} {name}, the traces {theirs}"
+                )
         domains = np.zeros(len(traces.regions), np.int32)
         if self.by_domain:
             domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
@@ -153,18 +160,6 @@ def generate(
     """
     chosen = GENERATORS[settings.method]
     return chosen(traces, model, cases, settings, rng, progress)
-
-
-def _require_match(traces: Traces, model: MobilityModel) -> None:
-    pairs = {
-        "regions": (len(model.regions), len(traces.regions)),
-        "slots per day": (model.slots_per_day, traces.clock.slots_per_day),
-    }
-    for name, (of_model, of_traces) in pairs.items():
-        if of_model != of_traces:
-            raise DataError(
-                f"the mobility model has {of_model} {name}, the traces {of_traces}"
-            )
 
 
 def epidemic_domains(

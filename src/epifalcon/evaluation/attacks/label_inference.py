@@ -94,7 +94,13 @@ def from_gradients(notes: Notes) -> Diagnosis:
     else:
         usual = np.array([0.0, head.usual, -head.usual])
         by_sum = np.asarray(stats.norm.logpdf(head.along[:, None], usual))
-    by_energy = fit_mixture(*_energy(notes), sides=(1.0,))
+    # By how much squared gradients exceed their noise, in units of its spread.
+    rounds, terms = max(notes.rounds, 1), notes.terms
+    count = rounds * max(terms.parameters, 1)
+    unit = _gradient_noise(notes) ** 2 * np.sqrt(2 * count)
+    beyond = (notes.gradient_energy - count * terms.gradient_sigma**2) / unit
+    most = float(rounds * _largest_gradient(notes) ** 2 / unit)
+    by_energy = fit_mixture(beyond, most, sides=(1.0,))
     likely = np.column_stack([by_sum[:, 1:], by_sum[:, 0]])
     likely += np.column_stack([by_energy[:, 1], by_energy[:, 1], by_energy[:, 0]])
     return Diagnosis.of("gradients", likely)
@@ -298,19 +304,6 @@ def fit_mixture(values: Floats, most: float, sides: Sequence[float]) -> Floats:
         variance = np.full(len(signs), noise + np.clip(spread, 0.0, most * most / 4))
         variance[0] = noise
     return log_densities()
-
-
-def _energy(notes: Notes) -> tuple[Floats, float]:
-    """Return by how much squared gradients exceed their noise, in units of its spread.
-
-    And the farthest that they can.
-    """
-    rounds = max(notes.rounds, 1)
-    count = rounds * max(notes.terms.parameters, 1)
-    unit = _gradient_noise(notes) ** 2 * np.sqrt(2 * count)
-    beyond = notes.gradient_energy - count * notes.terms.gradient_sigma**2
-    most = rounds * _largest_gradient(notes) ** 2
-    return np.asarray(beyond / unit), float(most / unit)
 
 
 def _auc(score: Floats, truth: NDArray[np.bool_]) -> Interval:

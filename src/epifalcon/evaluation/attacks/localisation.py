@@ -56,11 +56,10 @@ class Profile:
     def require_match(self, candidates: Candidates) -> None:
         """Raise ``DataError`` unless both have the same regions and slots per day."""
         slots, regions = self.visits.shape
-        pairs = {
-            "regions": (regions, candidates.regions),
-            "slots per day": (slots, candidates.clock.slots_per_day),
-        }
-        for name, (ours, theirs) in pairs.items():
+        for name, ours, theirs in (
+            ("regions", regions, candidates.regions),
+            ("slots per day", slots, candidates.clock.slots_per_day),
+        ):
             if ours != theirs:
                 raise DataError(
                     f"the mobility model has {ours} {name}, the claims {theirs}"

@@ -47,27 +47,6 @@ class Guesses:
     correct: int
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Canaries called "in", of those that were in and of those that were out."""
-
-    inside: int
-    called_inside: int
-    outside: int
-    called_outside: int
-
-    @classmethod
-    def of(cls, called: Mask, included: Mask) -> "Rates":
-        """Count from what was called "in" and what was: (canaries,) each."""
-        inside = int(np.count_nonzero(included))
-        return cls(
-            inside,
-            int(np.count_nonzero(called & included)),
-            included.size - inside,
-            int(np.count_nonzero(called & ~included)),
-        )
-
-
 def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     """Bound the probability of that many right guesses under (epsilon, delta).
 
@@ -108,21 +87,24 @@ def one_run_epsilon(
     return max(0.0, float(brentq(excess, 0.0, _FAR, xtol=1e-12)) - 1e-9)
 
 
-def rates_mu(rates: Rates, confidence: float = CONFIDENCE) -> float:
+def rates_mu(called: Mask, included: Mask, confidence: float = CONFIDENCE) -> float:
     """Return a lower bound on mu of Gaussian privacy from both error rates.
 
-    Nasr et al. 2023, "Tight auditing of differentially private machine learning":
-    mu-Gaussian privacy needs Phi^-1(TPR) - Phi^-1(FPR) <= mu at every threshold. Both
-    rates are bounded by Clopper and Pearson. ``privacy.accounting.epsilon_of`` makes
-    an epsilon of it.
+    ``called`` and ``included`` (canaries,): called "in", and in. Nasr et al. 2023,
+    "Tight auditing of differentially private machine learning": mu-Gaussian privacy
+    needs Phi^-1(TPR) - Phi^-1(FPR) <= mu at every threshold. Both rates are bounded by
+    Clopper and Pearson. ``privacy.accounting.epsilon_of`` makes an epsilon of it.
     """
-    if not (rates.inside and rates.outside):
+    inside, outside = called[included], called[~included]
+    if not (len(inside) and len(outside)):
         return 0.0
-    hit = binomtest(rates.called_inside, rates.inside).proportion_ci(confidence).low
-    alarm = binomtest(rates.called_outside, rates.outside).proportion_ci(confidence)
-    if hit == 0 or alarm.high == 1:
+    hits, alarms = (
+        binomtest(int(np.count_nonzero(one)), len(one)).proportion_ci(confidence)
+        for one in (inside, outside)
+    )
+    if hits.low == 0 or alarms.high == 1:
         return 0.0
-    return max(0.0, float(ndtri(hit) - ndtri(alarm.high)))
+    return max(0.0, float(ndtri(hits.low) - ndtri(alarms.high)))
 
 
 def shared_confidence(confidence: float, tests: int) -> float:

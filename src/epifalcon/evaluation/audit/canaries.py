@@ -154,13 +154,17 @@ class CanaryVisits:
         strength = factors(included, self.plan.relation) * self._clip
         strength *= row_lengths(self.seed, "fast engine", self.visits)
         strength = np.append(strength, np.zeros(3 * BLANKS))
-        passage = Passage.of(self._lonely, None, self.plan)
+        # Everybody alone at a region, but the last 2 x ``BLANKS`` two by two.
+        alone = np.arange(self.visits + BLANKS, dtype=np.int32)
+        both = len(alone) + np.repeat(np.arange(BLANKS, dtype=np.int32), 2)
+        cohort = cohort_of(np.append(alone, both)[None])
+        passage = Passage.of(cohort, None, self.plan)
         rows = self._rows(len(strength))
 
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
             exchange = self._exchange(kind, layer, rows * (strength * sign)[:, None])
             exchange = Exchange(exchange.kind, layer, part.send(exchange.rows))
-            came = passage.carry(exchange, self._seeds.noise, kind, number)
+            came = passage.carry(exchange, RunSeeds(self.seed).noise, kind, number)
             canaries, rest = np.split(came.double().numpy(), [self.visits])
             # Two at a place receive the same mean of two uploads: one is enough.
             pair = rest[BLANKS::2] * math.sqrt(2)
@@ -236,11 +240,7 @@ class CanaryVisits:
 
     @property
     def _client(self) -> Client:
-        return Client(self._cohort, self.model, self.plan, self._seeds)
-
-    @cached_property
-    def _seeds(self) -> RunSeeds:
-        return RunSeeds(self.seed)
+        return Client(self._cohort, self.model, self.plan, RunSeeds(self.seed))
 
     @cached_property
     def _coins(self) -> Mask:
@@ -259,13 +259,6 @@ class CanaryVisits:
         there = np.pad(there, ((0, 0), (_BLANK_SLOTS, 0))).T
         true = np.where(there, 0, -1).astype(np.int32)
         return cohort_of(true, np.where(there, -1, 0).astype(np.int32))
-
-    @cached_property
-    def _lonely(self) -> Cohort:
-        """Everybody alone at a region, but the last 2 x ``BLANKS`` two by two."""
-        alone = np.arange(self.visits + BLANKS, dtype=np.int32)
-        both = len(alone) + np.repeat(np.arange(BLANKS, dtype=np.int32), 2)
-        return cohort_of(np.append(alone, both)[None])
 
     def _rows(self, people: int) -> Floats:
         """(people, width) of length 1."""

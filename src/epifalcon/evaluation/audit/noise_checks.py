@@ -65,10 +65,16 @@ def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseFound:
         raise DataError(f"blanks of {blank.ndim} axes must have {len(_AXES)}")
     if sigma == 0:
         return NOTHING_FOUND
-    strongest, along = max(_correlations(blank))
+    rounds = [_correlated(one, other) for one, other in combinations(blank, 2)]
+    found = [(max(rounds, default=0.0), _AXES[0])]
+    for axis, name in enumerate(_AXES[1:], start=1):
+        moved = np.moveaxis(blank, axis, 0)
+        found.append((_correlated(moved[:-1], moved[1:]), name))
+    strongest, along = max(found)
     seen, shortfall = _furthest_short(blank, sigma)
-    found = NoiseFound(_repeats(blank), strongest, along, seen, shortfall)
-    return worst([found], [part])
+    return worst(
+        [NoiseFound(_repeats(blank), strongest, along, seen, shortfall)], [part]
+    )
 
 
 def shared_noise(one: Floats, other: Floats) -> NoiseFound:
@@ -114,16 +120,6 @@ def _furthest_short(blank: Floats, sigma: float) -> tuple[float, float]:
         if (shortfall := (sigma - least) / error) > worst_shortfall:
             worst_seen, worst_shortfall = least, shortfall
     return worst_seen, worst_shortfall
-
-
-def _correlations(blank: Floats) -> list[tuple[float, str]]:
-    """Return the strongest correlation along each axis, in standard errors."""
-    rounds = [_correlated(one, other) for one, other in combinations(blank, 2)]
-    found = [(max(rounds, default=0.0), _AXES[0])]
-    for axis, name in enumerate(_AXES[1:], start=1):
-        moved = np.moveaxis(blank, axis, 0)
-        found.append((_correlated(moved[:-1], moved[1:]), name))
-    return found
 
 
 def _correlated(here: Floats, there: Floats) -> float:

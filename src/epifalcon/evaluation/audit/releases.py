@@ -24,7 +24,6 @@ from epifalcon.checks import one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
 from epifalcon.evaluation.audit.bounds import (
     CONFIDENCE,
-    Rates,
     guess_extremes,
     one_run_epsilon,
     rates_mu,
@@ -365,8 +364,7 @@ def audit_row(
     scored += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
     level = shared_confidence(settings.confidence, tests * len(scored))
     mu = max(
-        rates_mu(Rates.of(score > threshold, seen.included), level)
-        for score, threshold in scored
+        rates_mu(score > threshold, seen.included, level) for score, threshold in scored
     )
     guesses = guess_extremes(total, seen.included, settings.guess_share)
     level = shared_confidence(settings.confidence, tests)
