@@ -99,12 +99,11 @@ def private_mean(
     terms: Terms,
     generator: NormalSource,
 ) -> ReleasedGradient:
-    """The mean of noised gradients as the server forms it, g_u + N(0, sigma_f^2).
+    """Return the mean of noised gradients as the server forms it.
 
-    The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people)
-    times the scale, the same in distribution; where ``terms`` say that only
-    sums are seen, the sum has one noise. Everybody who uploads counts, also
-    with a zero gradient: a missing upload would tell who was not tested.
+    The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people) times the
+    scale; where ``terms`` say that only sums are seen, the sum has one noise. Everybody
+    counts, also with a zero gradient, or it would show who was not tested.
     """
     if clipped.people == 0:
         raise DataError("a mean needs one person or more")

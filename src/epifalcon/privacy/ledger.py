@@ -209,10 +209,9 @@ class Ledger:
     def record(self, *releases: Release) -> None:
         """Enter all of ``releases``, or none of them and raise.
 
-        Call it before the values leave. ``BudgetExceededError`` says that a
-        limit would be passed or that a (round, channel) was taken before; the
-        ledger is then as it was. With a journal the entry is on the disk when
-        this returns.
+        Call it before the values leave. ``BudgetExceededError`` if a limit would be
+        passed or a (round, channel) was recorded before. With a journal the entry is on
+        the disk when this returns.
         """
         fresh = [one for one in releases if self._repeatable.get(_key(one)) != one]
         self._refuse_taken(fresh)
@@ -261,13 +260,12 @@ class Ledger:
     ) -> "Ledger":
         """Read a ledger, every line checked; the budget is the one it was made with.
 
-        ``head`` is what the checkpoint kept: it must stand in the chain, or the
-        end was cut off. Entries after it were spent after the checkpoint and
-        stay spent. Those of round ``replay_from`` or later may each be recorded
-        once more, if equal, without being counted again: right only where the
-        resumed run draws the same noise for the same (round, channel), as keyed
-        noise does. The round says it, not the head: a checkpoint of a run that
-        was itself resumed may know of rounds that are still to be done again.
+        ``head`` is what the checkpoint stored: it must stand in the chain, or the end
+        was cut off. Entries after it stay spent. Those of round ``replay_from`` or
+        later may each be recorded once more, if equal, without being counted again:
+        right only where the resumed run draws the same noise for the same (round,
+        channel), as keyed noise does. The head cannot say it: a checkpoint of a resumed
+        run may know of rounds that are still to be repeated.
         """
         first, *others = text.split("\n")
         if not others or others.pop():
@@ -300,11 +298,10 @@ class Ledger:
         head: str | None = None,
         replay_from: int | None = None,
     ) -> "Ledger":
-        """The ledger kept in the file ``path``, made if missing.
+        """Open the ledger in the file ``path``, made if missing.
 
-        Every entry reaches the disk before ``record`` returns. A line left half
-        written by a crash is dropped: ``record`` had not returned, so nothing
-        had left. A ``budget`` other than the file's is refused.
+        A line left half written by a crash is dropped: ``record`` had not returned, so
+        nothing had left. A ``budget`` other than the file's is refused.
         """
         journal = Journal(path)
         text = journal.read()

@@ -66,8 +66,7 @@ Generator = Callable[
 ]
 """Interface of all generators; the third argument are the reported cases.
 
-Equal arguments and an equal state of the random generator give the same result, and
-more copies begin with the fewer ones. Pseudo traces must be drawn once and stored: two
+More copies begin with the fewer ones. Pseudo traces must be drawn once and stored: two
 draws for one person have only the true places in common.
 """
 
@@ -120,11 +119,7 @@ class SampledTraces:
         rng: np.random.Generator,
         progress: Progress = silent,
     ) -> PseudoTraces:
-        """Make pseudo traces within given domains.
-
-        One seed per copy is drawn from ``rng``, so that more copies begin with the
-        fewer ones.
-        """
+        """Make pseudo traces within given domains, with one seed per copy."""
         weight = model.visits if self.by_visits else np.ones(model.visits.shape)
         tables = make_tables(model, domains, weight)
         seeds = rng.integers(0, 2**63, size=copies, dtype=np.uint64)
@@ -153,10 +148,9 @@ def generate(
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> PseudoTraces:
-    """Make pseudo traces for everybody by the generator that ``settings`` names.
+    """Make everybody's pseudo traces (algorithm 2 of the paper, PseudoLocGenerate).
 
-    ``cases`` (regions, days) are reported cases; see ``Generator``. Algorithm 2 of
-    the paper, PseudoLocGenerate.
+    ``cases`` (regions, days) are reported cases; see ``Generator``.
     """
     chosen = GENERATORS[settings.method]
     return chosen(traces, model, cases, settings, rng, progress)

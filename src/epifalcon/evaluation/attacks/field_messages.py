@@ -1,13 +1,10 @@
-"""Who was tested, and how? An attack on what Falcon Field's people send, one by one.
+"""Label inference from what Falcon Field's people send, one by one.
 
-For a server to whom each person is a cohort of its own (``local``, and ``off`` with
-one person at each site). Places leave in the clear, so the server knows a person's
-trace; it told the person all that it heard; and the chain is public. So it works
-out what the person would send if untested, negative or positive, and compares with
-what came: the likelihood, which no other attack on these messages can beat where
-the trace is known and the time of the test is guessed right.
-
-Scores are judged apart (``label_inference.judge``).
+For a server to whom each person is a cohort of its own (``local``, and ``off`` with one
+person at each site). Places leave in the clear, and the server knows what the person
+received, so it computes what the person would send if untested, negative or positive,
+and compares with what came: the likelihood, which no other attack on these messages
+beats where the time of the test is guessed right.
 """
 
 from collections.abc import Sequence

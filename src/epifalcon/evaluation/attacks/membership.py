@@ -81,9 +81,7 @@ class Figures:
 class Inference:
     """What scores reveal of tests, every run in turn being the target.
 
-    Target runs share their shadow runs, so the intervals over them are somewhat
-    too narrow. Where there is nothing to learn, guesses of results lie a little
-    under .5: what was learnt from the others is then chance, and of the other sign.
+    Target runs share their shadow runs, so the intervals are somewhat too narrow.
     """
 
     membership: Figures
@@ -98,9 +96,8 @@ class Inference:
 def levelled(score: Probabilities) -> Floats:
     """Standardise the logits of each run by its median and spread: (..., people).
 
-    Runs that stopped at another round differ in level and scale of all scores, which
-    would hide what one test does to one person. Scores are clipped to 1e-6 from 0 and
-    1; a run whose scores are all equal becomes zeros.
+    Runs that stopped at another round differ in level and scale of all scores. A run
+    whose scores are all equal becomes zeros.
     """
     logits = logit(np.clip(score, _EDGE, 1 - _EDGE))
     centred = logits - np.median(logits, axis=-1, keepdims=True)

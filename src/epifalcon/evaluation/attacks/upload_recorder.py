@@ -1,9 +1,8 @@
 """Record what a curious server sees of a sample of people over many rounds.
 
-Raw uploads of 500 people over 500 rounds in the Larger city would be a hundred
-gigabytes. ``Notes`` holds the statistics that the attacks need, in memory that grows
-with the claims and not with the rounds. Nothing in it is known to devices alone: no
-true trace, no flag for a true place, no test result, no row before noise.
+``Notes`` holds the statistics that the attacks need, in memory that grows with the
+claims and not with the rounds. Nothing in it is known to devices alone: no true trace,
+no flag for a true place, no test result, no row before noise.
 
 The model behind the evidence: at all true places of a round a person sends the same
 row v, at pseudo places zeros, each with noise N(0, sigma^2) of its own. Given how
@@ -277,10 +276,7 @@ class Notes:
 
     @classmethod
     def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "Notes":
-        """Build notes from ``arrays`` and ``meta``.
-
-        ``CorruptFileError`` if they are not of notes as this version takes them.
-        """
+        """Build notes from ``arrays`` and ``meta``; ``CorruptFileError`` if odd."""
         named: dict[str, Any] = {"gradients": {}, "parameters": {}}
         for name, one in arrays.items():
             if name.startswith(_SUMS):
@@ -310,10 +306,7 @@ class Notes:
 
     @classmethod
     def load(cls, folder: Path) -> "Notes":
-        """Read what ``save`` wrote; arrays are memory maps.
-
-        Raises ``DataError`` where there are none or they are of another version.
-        """
+        """Read what ``save`` wrote; arrays are memory maps."""
         stored = store.read(folder, _KIND, schema=_SCHEMA)
         try:
             return cls.of(dict(stored.arrays), stored.meta)
@@ -501,8 +494,7 @@ class RoundUploads:
     def evidence_of_known(self, known: KnownRows, log_chance: Floats) -> Floats:
         """Return the log ratio where the row is one of the known ones, (claims,).
 
-        ``log_chance`` (statuses,) is that of each row before the round; the uploads of
-        the other windows update it.
+        ``log_chance`` (statuses,) is that of each row before the round.
         """
         fits = known.log_likelihood(self.rest, self.rest_certain, self.noise)
         chance = log_chance + fits

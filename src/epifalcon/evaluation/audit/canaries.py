@@ -78,19 +78,19 @@ class Seen:
 
 
 def coins(seed: int, name: str, shape: tuple[int, ...]) -> Mask:
-    """Fair coins, one stream for each name."""
+    """Draw fair coins, one stream for each name."""
     return Streams(seed).numpy(f"canary coins of {name}").random(shape) < 0.5
 
 
 def row_lengths(seed: int, name: str, count: int) -> Floats:
-    """How long canaries are, in clips: from hardly too long to far too long."""
+    """Draw lengths in clips, from hardly too long to far too long."""
     rng = Streams(seed).numpy(f"canary lengths of {name}")
     low, high = math.log(_SHORTEST), math.log(_LONGEST)
     return np.exp(rng.uniform(low, high, count))
 
 
 def factors(included: Mask, relation: Relation) -> Floats:
-    """What each canary's row is multiplied with: 1, or 0 or -1 if it is out."""
+    """Return the factor of each canary's row: 1, or 0 or -1 if it is out."""
     return np.where(included, 1.0, -1.0 if relation == "replace" else 0.0)
 
 
@@ -100,17 +100,13 @@ def middle(relation: Relation) -> float:
 
 
 def signs(rounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Each round's number, and the sign of all rows in it: 1 or -1 in turn."""
+    """Return each round's number and the sign of its rows, 1 or -1 in turn."""
     return tuple((number, 1 - 2 * (turn % 2)) for turn, number in enumerate(rounds))
 
 
 @dataclass(frozen=True, eq=False)
 class CanaryVisits:
-    """Made-up people whose visits are the canaries.
-
-    ``plan`` is what is audited, ``model`` tells width and precision of rows. All
-    draws come from ``seed``.
-    """
+    """Made-up people whose visits are the canaries."""
 
     plan: PrivacyPlan
     model: FalconSettings
@@ -289,12 +285,10 @@ def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
 class CanaryPeople:
     """Made-up people, each a cohort of its own, whose gradients are the canaries.
 
-    Their gradients are of every parameter that the model has, all maps alike long,
-    so that neither a clip of each map by itself nor noise that leaves one parameter
-    out would do. With ``together`` of 2 or more each stands in a cohort with others
-    whose gradient is zero, as in the fast engine, where all people are one cohort:
-    the sum must carry the noise of everybody in it. Region states, which widen the
-    input of the layers, are left out.
+    Gradients of all maps are alike long, so that neither a clip of each map by itself
+    nor noise that leaves one parameter out would do. With ``together`` of 2 or more
+    each stands in a cohort with others whose gradient is zero, as in the fast engine:
+    the sum must carry the noise of everybody in it.
     """
 
     plan: PrivacyPlan

@@ -167,10 +167,9 @@ def audit_releases(
     """Audit every noised channel of ``plan`` at each strength.
 
     A row for each channel, strength and way: each upload as the server sees it, and
-    the fast engine. Empty for mode ``off``, which claims nothing. Rounds are chosen
-    among ``model.rounds``. Counts of the fast engine, drawn as sums, and channels
-    without noise are not audited. With probability ``settings.confidence`` a plan
-    that keeps its claims passes; ``AuditRow.findings`` lists what does not.
+    the fast engine. Empty for mode ``off``, which claims nothing. Counts of the fast
+    engine and channels without noise are not audited. With probability
+    ``settings.confidence`` a plan that keeps its claims passes.
     """
     settings = AuditSettings() if settings is None else settings
     if plan.upload is None or plan.gradient is None:
