@@ -1,7 +1,4 @@
-"""The exception family: one root, one class per thing a caller can do about it.
-
-Each class carries the exit code that the command line ends with.
-"""
+"""The exceptions, each with the exit code of the command line."""
 
 
 class EpifalconError(Exception):

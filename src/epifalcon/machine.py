@@ -51,10 +51,7 @@ def rss_mb(pid: int | None) -> float:
 
 
 def peak_rss_mb() -> float:
-    """Return the peak memory of this process in MB.
-
-    Unlike ``ru_maxrss``, ``VmHWM`` does not include the peak of the parent process.
-    """
+    """Peak memory of this process in MB, without that of its parent (VmHWM)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/self/status").read_text(encoding="ascii")
         return int(text.partition("VmHWM:")[2].split()[0]) / 1024

@@ -4,10 +4,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called with the name of the work, the steps done and all its steps.
-
-    ``told`` is displayed beside the bar, such as the loss so far.
-    """
+    """Called with the name of the work, the steps done and all its steps."""
 
     def __call__(self, name: str, done: int, total: int, told: str = "") -> None: ...
 

@@ -249,10 +249,7 @@ def verify(folder: Path) -> dict[str, Any]:
 
 
 def seal(folder: Path, path: Path) -> None:
-    """Update the entry of ``path``, a journal that has grown, in the manifest.
-
-    A journal that is longer than the manifest says is allowed.
-    """
+    """Update the entry of ``path``, a journal that has grown, in the manifest."""
     manifest = read_manifest(folder)
     manifest["files"][path.relative_to(folder).as_posix()] = describe(path)
     manifest["manifest_sha256"] = _own_digest(manifest)

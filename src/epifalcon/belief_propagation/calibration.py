@@ -196,10 +196,7 @@ def covariance(
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Sums of held-out people's log losses under each model, and of their products.
-
-    Enough to select a model by mean gain and its standard error; sums over sites add.
-    """
+    """Sums of log losses under each model and of their products; sites' sums add."""
 
     people: int
     total: Floats

@@ -147,10 +147,7 @@ class Cohort:
         return count_people(self.traces.by_slot, len(self.traces.regions))
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
-        """Run everybody's chain and return the sums of the new messages.
-
-        Damped messages and risks are updated in place.
-        """
+        """Run everybody's chain, in place, and return the sums of the new messages."""
         edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
         by_slot, ends = (self.traces.slots, edges), self._part_ends
         found = [

@@ -77,10 +77,7 @@ def rates_for(
 def force_by_share(
     share: float, clock: Clock, pathogen: Pathogen, rule: OutbreakSettings
 ) -> float:
-    """Return kappa beta dt at the mean weight of infectious people.
-
-    ``share`` is the mean share of others among the people present.
-    """
+    """Return kappa beta dt from the mean share of others among the people present."""
     kappa = kappa_by_share(share, pathogen, rule)
     weight = rule.mean_infectious_days(pathogen) * pathogen.mu
     return kappa * pathogen.beta * clock.slot_days * weight
@@ -137,10 +134,7 @@ def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLik
 
 
 def _without_contradictions(known: Known, slots: int) -> Known:
-    """Drop negative tests after the first positive one, and repeated positives.
-
-    A positive test after the last slot shows an infection in the last slot or before.
-    """
+    """Drop negative tests after the first positive one, and repeated positives."""
     first = known.first_positive_slot[known.person]
     counts = np.where(known.positive, known.slot == first, known.slot < first)
     counts |= first < 0

@@ -57,10 +57,7 @@ class Transmission:
         return self.law != "one" and sweep >= self.settings.from_sweep
 
     def estimate(self, tally: Floats, factor: Factor) -> Factor:
-        """Estimate the factors from ``tally`` (2, days, 1 + regions).
-
-        ``tally`` holds expected infections and expected hazard under ``factor``.
-        """
+        """Estimate the factors from expected infections and hazard under ``factor``."""
         infections, hazard = tally[0, :, 1:], (tally[1] / factor.mean)[:, 1:]
         expected = factor.expected[:, 1:]
         if self.law == "scaled":

@@ -1,7 +1,4 @@
-"""Hidden: the truth about everybody who was not tested.
-
-Only evaluation may open it; an import contract keeps methods from this file.
-"""
+"""Hidden: the truth about untested people, which only evaluation may open."""
 
 import logging
 from dataclasses import dataclass

@@ -129,10 +129,7 @@ class Known:
         )
 
     def since(self, first_slot: int) -> "Known":
-        """Shift the tests to a clock that begins with ``first_slot``.
-
-        A test from before counts for the first slot: its result is known there.
-        """
+        """Shift tests to a later clock; those from before count for its first slot."""
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
         return replace(self, slot=slot)
 
@@ -214,10 +211,7 @@ def without(known: Known, people: PersonIds) -> Known:
 def blind_folds(
     known: Known, folds: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw (people,) the fold of each tested person, -1 for everybody else.
-
-    Results play no part, so nobody's own result moves its fold or another's.
-    """
+    """Draw (people,) folds of tested people whatever their results; -1 for others."""
     fold = np.full(known.people, -1, np.int64)
     dealt = rng.permutation(np.flatnonzero(known.tested))
     fold[dealt] = np.arange(len(dealt)) % folds

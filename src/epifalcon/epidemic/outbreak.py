@@ -96,10 +96,7 @@ class Outbreak:
         return self.infection_slot >= 0
 
     def state_at(self, slot: int) -> NDArray[np.int8]:
-        """Return each person's number in ``STATES`` at the end of ``slot``: (people,).
-
-        Infections of the slot are included. The SIR model has no exposed state.
-        """
+        """Return each person's number in ``STATES`` at the end of ``slot``."""
         slots = self.clock.slots
         if not -slots <= slot < slots:
             raise SettingsError(f"slot={slot} must lie between 0 and {slots - 1}")
@@ -135,10 +132,7 @@ class Outbreak:
         return np.bincount(days, minlength=self.clock.days)
 
     def secondary_cases(self) -> Counts:
-        """Count the people whom each person infected by the end: (people,).
-
-        Who is still infectious at the end would infect more.
-        """
+        """Count the people whom each person infected by the end: (people,)."""
         sources = self.source_person[self.source_person >= 0]
         return np.bincount(sources, minlength=self.people)
 

@@ -1,7 +1,4 @@
-"""Pathogens: how fast a disease spreads, incubates and ends.
-
-The two constants are the rows of the paper's table of transmission parameters.
-"""
+"""Pathogens; two of them have the rates of the paper's table."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -39,10 +36,7 @@ class Pathogen(Checked):
 
     @property
     def extinction_recall(self) -> float:
-        """Share of cases to be found for the disease to die out: r_m = 1 - 1/R0.
-
-        0 where the disease dies out by itself (R0 of 1 or less).
-        """
+        """Share of cases to be found for extinction: 1 - 1/R0, at least 0."""
         return 0.0 if self.r0 <= 1 else 1 - 1 / self.r0
 
 

@@ -64,10 +64,7 @@ def resolve_kappa(
 def kappa_by_share(
     share: float, pathogen: Pathogen, settings: OutbreakSettings
 ) -> float:
-    """Compute the factor on every hazard from the ``mean_share_of_others``.
-
-    In a city where nobody ever meets, "r0" is 1: no factor makes them meet.
-    """
+    """Compute the factor on every hazard; 1 in a city where nobody ever meets."""
     if not isinstance(settings.kappa, str):
         return settings.kappa
     if share == 0 or pathogen.beta == 0:

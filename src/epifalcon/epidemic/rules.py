@@ -87,10 +87,7 @@ class OutbreakSettings(Checked):
         return _seeds(_PAPER_SEEDS, pathogen)
 
     def mean_infectious_days(self, pathogen: Pathogen) -> float:
-        """Compute the expected infectious days, time without symptoms weighted.
-
-        1 / mu where ``asymptomatic_weight`` is 1.
-        """
+        """Compute the expected infectious days, time without symptoms weighted."""
         after_onset = self.onset_rate / (self.onset_rate + pathogen.mu)
         with_symptoms = self.symptomatic_share * after_onset
         weight = self.asymptomatic_weight

@@ -67,10 +67,7 @@ def replay(
     kappa: float | None = None,
     variation: Variation = EVEN,
 ) -> Outbreak:
-    """Compute the outbreak that follows from ``draws``, without further chance.
-
-    ``kappa`` is computed by ``resolve_kappa`` unless given.
-    """
+    """Compute the outbreak that follows from ``draws``, without further chance."""
     if len(draws) != traces.people:
         raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
     if kappa is None:

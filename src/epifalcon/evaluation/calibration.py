@@ -75,10 +75,7 @@ def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
 
 
 def fit_isotonic(risk: ArrayLike, infected: ArrayLike) -> Recalibration:
-    """Fit the non-decreasing function of least squares; both arrays (masked,).
-
-    scikit-learn's, which interpolates linearly between the ends of its steps.
-    """
+    """Fit scikit-learn's isotonic regression; both arrays (masked,)."""
     given, held = _masked(risk, infected)
     fitted = IsotonicRegression(out_of_bounds="clip").fit(given, _targets(held))
     return lambda new: np.asarray(fitted.predict(_checked(new)))

@@ -89,10 +89,7 @@ class Curve:
 
     @property
     def risk(self) -> Probabilities:
-        """The scores as probabilities; ``DataError`` if they are none.
-
-        A softmax in single precision may end a rounding error outside of [0, 1].
-        """
+        """The scores as probabilities; ``DataError`` if they are none."""
         high, low = float(self.score[0]), float(self.score[-1])
         if low < -_ROUNDING or high > 1 + _ROUNDING:
             wrong = low if low < -_ROUNDING else high
@@ -287,10 +284,7 @@ def evaluate(
 
 
 def auc(ranked: Curve) -> float:
-    """Return the chance that an infected person outranks a healthy one.
-
-    A tie counts one half; NaN unless there are people of both kinds.
-    """
+    """Return the chance that an infected person outranks a healthy one, ties half."""
     if not (ranked.infected and ranked.healthy):
         return math.nan
     # Whole numbers up to the one division: exact up to billions of people.
@@ -311,10 +305,7 @@ def dep(ranked: Curve, extinction_recall: float) -> float:
 
 
 def dep_best(ranked: Curve, extinction_recall: float) -> float:
-    """Return the largest precision over all thresholds with a recall of r_m or more.
-
-    Never below ``dep``, since calling more people can raise precision.
-    """
+    """Return the largest precision over all thresholds with a recall of r_m or more."""
     return float(ranked.precision[_reached(ranked, extinction_recall)].max())
 
 

@@ -116,10 +116,7 @@ def paired(
 
 
 def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Return Holm's adjustment for several comparisons; undefined ones stay None.
-
-    The chance of any false claim among all then stays below the level.
-    """
+    """Return Holm's adjustment for several comparisons; undefined ones stay None."""
     known = sorted((p, name) for name, p in p_values.items() if p is not None)
     adjusted: dict[str, float | None] = dict.fromkeys(p_values)
     largest = 0.0

@@ -347,10 +347,7 @@ class Measured:
 
     @classmethod
     def sound(cls, folder: Path) -> "Measured | None":
-        """Load the record; remove a damaged one, so that it is measured again.
-
-        So is one whose prediction has a damaged manifest: epsilons are read from there.
-        """
+        """Load the record; remove a damaged one, so that it is measured again."""
         try:
             found = cls.load(folder)
             if found is not None and (folder / PREDICTION).is_dir():

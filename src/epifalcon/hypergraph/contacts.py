@@ -105,10 +105,7 @@ class Contacts:
 
 @dataclass(frozen=True, eq=False)
 class Partners:
-    """Each person's strongest contacts, as edges from partner to person.
-
-    In the order of the persons, the strongest partner first.
-    """
+    """Each person's strongest contacts as edges to it, the strongest first."""
 
     edge_index: Tensor
     """(2, edges) int64: row 0 the partner (source), row 1 the person (target)."""
@@ -117,10 +114,7 @@ class Partners:
 
 
 def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
-    """The contacts of one day, or of all days together.
-
-    A slot in which a person was not observed counts for nothing.
-    """
+    """The contacts of one day, or of all days together."""
     if day is not None:
         some = traces.by_slot[traces.clock.slots_of_day(day)]
         traces = Traces(some, Clock(traces.clock.slot_hours, 1), traces.regions)

@@ -68,10 +68,7 @@ class EdgeList:
 
 
 def segment_softmax(score: Tensor, segment: Tensor, segments: int) -> Tensor:
-    """Return the softmax of ``score`` (n, ...) within each of the ``segments``.
-
-    ``segment`` (n,) is the number of the segment of each row.
-    """
+    """Return the softmax of ``score`` (n, ...) within each of the ``segments``."""
     shape = (segments, *score.shape[1:])
     places = segment.view(-1, *[1] * (score.ndim - 1)).expand_as(score)
     top = score.new_full(shape, -torch.inf)

@@ -196,10 +196,7 @@ class Incidence:
         return Incidence(len(chosen), self.regions, self.windows, key, rows)
 
     def places_in(self, keys: EdgeKeys) -> NDArray[np.int64]:
-        """Where each edge stands among the ascending ``keys``: (edges,).
-
-        Raises ``DataError`` if one of the edges is not among them.
-        """
+        """Where each edge stands among the ascending ``keys``: (edges,)."""
         place = np.searchsorted(keys, self.edge_key)
         missing = place == len(keys)
         missing[~missing] = keys[place[~missing]] != self.edge_key[~missing]
@@ -245,11 +242,7 @@ def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
 def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
-    """Return how many people each edge of ``inc`` has in any record: (edges,).
-
-    ``others`` are records of the same people, regions and windows; a person counts
-    once.
-    """
+    """Return how many people each edge has in ``inc`` or in ``others``: (edges,)."""
     union = inc.matrix
     for other in others:
         place = np.searchsorted(other.edge_key, inc.edge_key)
@@ -308,10 +301,7 @@ def count_ids(ids: Ids, length: int) -> Ids:
 
 @compiled
 def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
-    """Rows of ``index`` as columns: which rows hold each column, ascending.
-
-    ``start`` (rows + 1,) bounds the rows, ``turned`` (columns + 1,) the columns.
-    """
+    """Rows of ``index`` as columns: which rows hold each column, ascending."""
     place = turned.copy()
     row_of = np.empty(len(index), np.int32)
     for row in range(len(start) - 1):

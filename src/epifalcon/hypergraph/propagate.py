@@ -34,10 +34,7 @@ def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
 
 
 def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
-    """H e: the sum of the rows of a person's edges, (edges, width) to (people, width).
-
-    A person without edges gets zeros.
-    """
+    """H e: the sum of a person's edges, (edges, width) to (people, width)."""
     require_rows(edges, inc.edges, "edges")
     return linear(edges, *reversed(_products(inc)))
 
@@ -51,10 +48,7 @@ def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
 
 
 def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
-    """Dv^-1 H e: the mean of a person's edges, (edges, width) to (people, width).
-
-    A person without edges gets zeros.
-    """
+    """Dv^-1 H e: the mean of a person's edges, (edges, width) to (people, width)."""
     share = torch.from_numpy(inverse(inc.degree)).to(edges)
     return sum_to_people(edges, inc) * share[:, None]
 

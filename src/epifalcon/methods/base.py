@@ -174,10 +174,7 @@ class Method(ABC):
     def predict_proba(
         self, people: PersonIds | Sequence[int] | None = None
     ) -> Probabilities:
-        """Return the risk of ``people``, or of everybody.
-
-        For tested people too this is a risk, not their result.
-        """
+        """Return the risk of ``people``, or of everybody, tested people included."""
         risk = self.scores.risk
         if people is None:
             return risk.copy()

@@ -167,10 +167,7 @@ def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
 
 
 def case_until(known: Known, clock: Clock, days_after_test: float | None) -> Slots:
-    """Return the last slot in which each person counts as a known case, -1 for never.
-
-    Before the test too: whoever is tested positive was infectious before.
-    """
+    """Return the last slot in which each person counts as a case, -1 for never."""
     last = np.full(known.people, clock.slots - 1, np.int64)
     if days_after_test is not None:
         # Any positive test makes a case, and its end follows the first one.

@@ -110,10 +110,7 @@ class SparseGraph:
     """(mutual,) those opposites."""
 
     def powers(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return P x and (P^2 - diag P^2) x.
-
-        The diagonal of P^2 is the sum over j of P_ij P_ji; P^2 is never formed.
-        """
+        """Return P x and (P^2 - diag P^2) x, without forming P^2."""
         once = self.edges.product(self.value, x)
         to_and_fro = self.value[self.there] * self.value[self.back]
         target = self.edges.target[self.there]
@@ -188,10 +185,7 @@ class DynamicGraph(nn.Module):
 
 
 class EstimationGate(nn.Module):
-    """The share of diffusion in each row: the paper's estimation gate.
-
-    sigmoid(relu([day, person] W1) W2): one number per person and day, from embeddings.
-    """
+    """The share of diffusion in each row: sigmoid(relu([day, person] W1) W2)."""
 
     def __init__(self, of_day: int, of_person: int, width: int) -> None:
         super().__init__()

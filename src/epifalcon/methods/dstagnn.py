@@ -136,10 +136,7 @@ class DstagnnNetwork(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class AwareGraph:
-    """Who is similar: the paper's STAG and STRG, and the Chebyshev terms on them.
-
-    The edges go in both directions, and from each person to itself.
-    """
+    """Who is similar: the paper's STAG and STRG, and the Chebyshev terms on them."""
 
     edges: EdgeList
     similarity: Tensor

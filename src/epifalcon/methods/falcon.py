@@ -22,10 +22,7 @@ class Falcon(Method):
         require_possible(self._task(traces, known, context))
 
     def score(self, traces: Traces, known: Known) -> Scores:
-        """Train by rounds; the best look at the validation people is the outcome.
-
-        A finished training in ``context.folder`` is read instead.
-        """
+        """Train by rounds; the best look at the validation people is the outcome."""
         context = self.context
         if context.folder is not None and not context.folder.is_dir():
             context.folder.mkdir(parents=True)

@@ -163,10 +163,7 @@ class FedPreGnn(Method):
 
 
 def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
-    """Return the slots that each person spent at each item: (people, items).
-
-    Items are in ascending order; a gap is no visit.
-    """
+    """Return the slots that each person spent at each item: (people, items)."""
     windows = traces.clock.days if kind == "region-day" else 1
     slot, person = np.nonzero(traces.by_slot != UNKNOWN)
     region = traces.by_slot[slot, person].astype(np.int64)
@@ -263,10 +260,7 @@ class Layout:
 def log_odds(
     weights: Weights, embedding: Tensor, own: Tensor, graphs: LocalGraphs
 ) -> Tensor:
-    """Return each device's log odds, (devices,), with weights from ``Layout.views``.
-
-    ``embedding`` (devices, most, width) of the items, ``own`` (devices, width).
-    """
+    """Return each device's log odds, (devices,), with weights from ``Layout.views``."""
     most = embedding.shape[1]
     place, partner = graphs.partner_place, graphs.partner.to(embedding.dtype)
     # b . e_j + c . E_v, the softmax over the partners of each item, and their mean.
@@ -542,10 +536,7 @@ class Cover:
 
 
 def cover_of(mine: Ids, items: int, pseudo: int, rng: np.random.Generator) -> Cover:
-    """Return the visited items ``mine`` and ``pseudo`` others, all equally probable.
-
-    Fewer pseudo items if the city has no more.
-    """
+    """Return the visited items ``mine`` and ``pseudo`` others, all equally probable."""
     drawn = rng.choice(items, min(items, len(mine) + pseudo), replace=False)
     named = np.concatenate([mine, drawn[~np.isin(drawn, mine)][:pseudo]])
     order = np.argsort(named)
@@ -585,10 +576,7 @@ def release(
 
 
 def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
-    """Return normal rows (count, width) with mean and covariance of the true ones.
-
-    ``true`` (visited, width). Without any, all are 0.
-    """
+    """Return normal rows (count, width) with mean and covariance of the true ones."""
     if not len(true):
         return np.zeros((count, true.shape[1]), np.float32)
     mean = true.mean(axis=0)
@@ -618,10 +606,7 @@ def clip(value: Rows, bound: float, norm: Norm) -> Rows:
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
-    """Return the sum of what devices sent: all that the server makes of a round.
-
-    ``items`` (items, width) is the table of embeddings, for its shape.
-    """
+    """Return the sum of what devices sent: all that the server makes of a round."""
     model: Rows | float = 0.0
     row = np.zeros(items.shape, np.float32)
     for upload in uploads:

@@ -1,7 +1,4 @@
-"""GAT: graph attention on the strongest contacts.
-
-Velickovic et al., "Graph Attention Networks" (ICLR 2018), equations 3 to 6.
-"""
+"""GAT: graph attention on the strongest contacts (Velickovic et al., ICLR 2018)."""
 
 from dataclasses import dataclass
 from typing import ClassVar

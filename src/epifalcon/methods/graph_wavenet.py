@@ -88,10 +88,7 @@ def _cycles(reach: int, length: int) -> tuple[int, ...]:
 
 
 class WaveLayer(nn.Module):
-    """Gated convolution over days, diffusion over graphs, residual, batch norm.
-
-    Paper, equations 7 and 8. Batch norm runs over people x days.
-    """
+    """Gated convolution over days, diffusion, residual, batch norm (equations 7, 8)."""
 
     def __init__(
         self, dilation: int, walks: int, settings: GraphWaveNetSettings

@@ -338,10 +338,7 @@ class _NetworkLearner:
 
 
 class Flat(nn.Module):
-    """The first ``days`` of x concatenated: (people, days x channels).
-
-    A free embedding is the same on every day, so one day of it suffices.
-    """
+    """The first ``days`` of x concatenated: (people, days x channels)."""
 
     def __init__(self, channels: int, days: int) -> None:
         super().__init__()

@@ -186,10 +186,7 @@ def entry(name: str) -> Entry:
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Add a method of your own; commands then know it by its name.
-
-    Also a decorator. Built-in names are refused.
-    """
+    """Add a method of your own, also as a decorator; built-in names are refused."""
     name = getattr(method, "name", None)
     if not isinstance(name, str) or not name or not isinstance(method, type):
         raise SettingsError(f"{method!r} has no name: a method needs name and title")

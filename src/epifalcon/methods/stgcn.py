@@ -38,10 +38,7 @@ class StgcnSettings(NetworkSettings):
 
 
 def kernel_for(days: int, blocks: int, most: int) -> int:
-    """Return the kernel size of the blocks: ``most``, or what leaves one day.
-
-    A block has two convolutions, each of which removes kernel - 1 days.
-    """
+    """Return the kernel size of the blocks: ``most``, or what leaves one day."""
     return min(most, 1 + (days - 1) // (2 * blocks))
 
 
@@ -112,10 +109,7 @@ class ChebyshevConv(nn.Module):
 
 
 class StgcnBlock(nn.Module):
-    """Convolution over days, over contacts, over days; layer norm and dropout.
-
-    (people, days, inputs) to (people, days - 2 (kernel - 1), width).
-    """
+    """Convolution over days, over contacts, over days; layer norm and dropout."""
 
     def __init__(
         self, inputs: int, kernel: int, contacts: Contacts, settings: StgcnSettings

@@ -89,10 +89,7 @@ class Trained:
 
 @dataclass(frozen=True, eq=False)
 class Checkpointer:
-    """Stores a training in ``folder / TRAINING`` from time to time.
-
-    The caller removes it after storing the result, so that there is always one of both.
-    """
+    """Stores a training in ``folder / TRAINING`` from time to time."""
 
     folder: Path | None
     origin: store.Origin

@@ -150,10 +150,7 @@ def mobility_model(traces: Traces, epsilon: float = EPSILON) -> MobilityModel:
 def tally_mobility(
     traces: Traces, group: NDArray[np.int64] | None = None, progress: Progress = silent
 ) -> MobilityTally:
-    """Add up what all people, or those of a ``group``, contribute to the model.
-
-    Work and memory follow the number of observed points, in blocks of people.
-    """
+    """Add up what all people, or those of a ``group``, contribute to the model."""
     group = np.arange(traces.people) if group is None else group
     count, day = len(traces.regions), traces.clock.slots_per_day
     visits, observed = np.zeros((day, count)), np.zeros((day, 1))

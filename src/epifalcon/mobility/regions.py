@@ -95,10 +95,7 @@ class Regions:
         return cls(kind, arrays["centre_km"], names=names, **given)
 
     def distance_km(self, here: RegionIds, there: RegionIds) -> Floats:
-        """Kilometres between regions, element by element; shapes broadcast.
-
-        NaN where either place is unknown. Ids must be 0 or more.
-        """
+        """Kilometres between regions, elementwise; NaN where a place is unknown."""
         if self.lonlat is not None:
             return great_circle_km(self.lonlat[here], self.lonlat[there])
         east, north = self.centre_km[:, 0], self.centre_km[:, 1]

@@ -146,10 +146,7 @@ class Way:
 def initial_parameters(
     settings: FalconSettings, state_width: int, rng: np.random.Generator
 ) -> dict[str, Tensor]:
-    """Draw weights (outputs, inputs) and biases like ``torch.nn.Linear``.
-
-    The weights of a layer take [a || s].
-    """
+    """Draw weights (outputs, inputs) and biases like ``torch.nn.Linear``."""
     shapes = {
         f"layer{number}": (settings.width, settings.width + state_width)
         for number in range(settings.layers)
@@ -316,10 +313,7 @@ def _cell_gradient(gates: Tensor, gradient: Tensor) -> Tensor:
 def loss_and_gradient(
     logits: Tensor, target: NDArray[np.int8], weights: Tensor | None
 ) -> tuple[float, float, Tensor]:
-    """Return summed cross-entropy, sum of weights, and gradient, (people, 2).
-
-    People whose target is -1 do not count; their gradient is 0.
-    """
+    """Return summed loss, weight, and gradient (people, 2); a target of -1 counts 0."""
     known = np.flatnonzero(target >= 0)
     goal = target[known]
     weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
@@ -343,10 +337,7 @@ def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
 def kept(
     person: NDArray[np.int64], width: int, dropout: float, key: int
 ) -> NDArray[np.float32]:
-    """Return dropout factors, (people, width): 0, or 1 / (1 - dropout).
-
-    They depend on key, person and column alone, not on how people are split.
-    """
+    """Return dropout factors, (people, width), fixed by key, person and column."""
     if not 0 <= dropout < 1:
         raise DataError(f"dropout={dropout} must be at least 0 and less than 1")
     out = np.empty((len(person), width), np.float32)

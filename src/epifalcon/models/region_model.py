@@ -303,10 +303,7 @@ class DcrnnRegionModel:
         return record
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
-        """Return the encoder's states, (regions, days, width).
-
-        The state of a day depends on that day and earlier ones alone.
-        """
+        """Return the encoder's states, (regions, days, width)."""
         fitted = self._fitted_for(history)
         with torch.no_grad():
             states = fitted.network.encoder.states(
@@ -316,10 +313,7 @@ class DcrnnRegionModel:
         return rows
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Return cases (origins, regions, horizon) of the days after each origin.
-
-        No day after an origin is read.
-        """
+        """Return cases (origins, regions, horizon) from no day after each origin."""
         fitted, horizon = self._fitted_for(history), self.training.horizon
         for origin in origins:
             if not 0 <= origin < history.days:

@@ -74,10 +74,7 @@ def log_delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float = DELTA) -> float:
-    """The smallest epsilon that Gaussian releases of total ``mu`` keep at ``delta``.
-
-    0 for mu = 0 and infinite for mu = infinity.
-    """
+    """The smallest epsilon that Gaussian releases of total ``mu`` keep at ``delta``."""
     _check_mu(mu)
     _check_delta(delta)
     if math.isinf(mu):

@@ -40,10 +40,7 @@ def clip_rows(update: Tensor, bound: float) -> Tensor:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """L2 norm of each row, (rows, width) to (rows,), in double precision.
-
-    Raises ``DataError`` where a row holds NaN or infinity.
-    """
+    """L2 norm of each row, (rows, width) to (rows,), in double precision."""
     norms: Tensor = torch.linalg.vector_norm(rows.detach(), dim=-1, dtype=torch.float64)
     doubtful = (~torch.isfinite(norms)).nonzero().squeeze(1)
     if doubtful.numel():

@@ -164,10 +164,7 @@ class Guarantee:
         return _two_columns(caption, "of", "is", rows)
 
     def channel_rows(self) -> list[list[str]]:
-        """Return each channel with its protection and epsilons, and all together.
-
-        A channel without a bound has epsilons where a part of it was noised.
-        """
+        """Return each channel with its protection and epsilons, and all together."""
         channels, bare = self.spent["channels"], dict(self.unprotected)
         none = dict.fromkeys(UNITS)
         rows = [(one, "noise", channels[one]) for one in channels if one not in bare]

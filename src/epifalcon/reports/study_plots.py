@@ -148,10 +148,7 @@ def merge_equal(series: Mapping[str, Sequence[Point]]) -> dict[str, Sequence[Poi
 
 
 def lines(panels: Sequence[Panel]) -> Figure | None:
-    """Draw the panels, two per row, with one legend; None without any point.
-
-    "X, the paper's" has the colour and the mark of X.
-    """
+    """Draw the panels, two per row, with one legend; None without any point."""
     if not any(panel.series for panel in panels):
         return None
     columns = min(2, len(panels))
@@ -265,10 +262,7 @@ def epidemic_curve(
 
 
 def _clipped(interval: Plain, share: bool = True) -> tuple[float | None, float | None]:
-    """Return the ends of an interval, cut at 0 and, for a share, at 1.
-
-    A t interval of two or three seeds may exceed both.
-    """
+    """Return the ends of an interval, cut at 0 and, for a share, at 1."""
     low, high = interval["low"], interval["high"]
     if low is None or high is None:
         return None, None

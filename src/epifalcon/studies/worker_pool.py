@@ -220,10 +220,7 @@ def without_main() -> Iterator[None]:
 
 
 def _work(job: Job, output: str, reports: connection.Connection) -> NoReturn:
-    """Do ``job`` in this process, which ends with its parent.
-
-    SIGTERM ends it through every ``finally``; Ctrl-C is left to the parent.
-    """
+    """Do ``job`` in this process, which ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     handle = os.open(output, os.O_WRONLY | os.O_APPEND)

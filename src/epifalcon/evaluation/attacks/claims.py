@@ -279,10 +279,7 @@ def true_claims(candidates: Candidates, traces: Traces) -> Mask:
 
 
 def localisation_error(guess: Guess, candidates: Candidates, truth: Mask) -> Verdict:
-    """Evaluate a guess: ``truth`` (claims,) says which claims are true.
-
-    A guess is right if the region it names is a true one of the window.
-    """
+    """Evaluate a guess, right if it names a true region; ``truth`` is (claims,)."""
     if truth.shape != (candidates.claims,) or truth.dtype != np.bool_:
         raise DataError(
             f"truth is {truth.dtype} of shape {truth.shape}, expected bool of shape "

@@ -66,10 +66,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Judged:
-    """How well a diagnosis ranks people: .5 is chance, 1 is perfect.
-
-    Undefined where the sample lacks one of both kinds.
-    """
+    """How well a diagnosis ranks people: .5 is chance; undefined for one kind."""
 
     name: str
     positive: Interval
@@ -107,10 +104,7 @@ def from_gradients(notes: Notes) -> Diagnosis:
 
 
 def both(one: Diagnosis, other: Diagnosis) -> Diagnosis:
-    """Combine two attacks on different messages; each must have likelihoods.
-
-    Noise is drawn for each message by itself, so their log-likelihoods add up.
-    """
+    """Combine two attacks on different messages, whose log-likelihoods add up."""
     if one.likely is None or other.likely is None:
         raise DataError(f"{one.name} and {other.name} have no likelihoods to add")
     return Diagnosis.of(f"{one.name} and {other.name}", one.likely + other.likely)

@@ -155,10 +155,7 @@ def result_ratio(
 
 
 def judge(score: Floats, truth: Mask) -> Judged:
-    """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives.
-
-    People of equal score are called together; nothing is interpolated.
-    """
+    """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives."""
     ranked = curve(score, truth)
     need_both(ranked, "the people attacked")
     allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy

@@ -59,10 +59,7 @@ def energy(notes: Notes) -> Floats:
 
 
 def consistency(notes: Notes) -> Floats:
-    """Score by all rounds and the row that returns at every true place (EM).
-
-    See ``Notes.evidence``; it is a log-likelihood ratio.
-    """
+    """Score by all rounds and the row that returns at every true place (EM)."""
     return np.array(notes.evidence)
 
 

@@ -141,10 +141,7 @@ class CanaryVisits:
         return self._seen(f"{kind}/{layer}", "each upload", rounds, coin, facing, send)
 
     def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
-        """Return what the fast engine gives people who are alone at their place.
-
-        Blanks are alone or two at a place, which the engine draws apart.
-        """
+        """Return what the fast engine gives people who are alone at their place."""
         part = self.plan.way.returned if kind == "return" else self.plan.way.upload
         included = coins(self.seed, "fast engine", (self.visits,))
         strength = factors(included, self.plan.relation) * self._clip
@@ -264,10 +261,7 @@ class CanaryVisits:
 
 
 def cohort_of(true: RegionIds, pseudo: RegionIds | None = None) -> Cohort:
-    """People at regions, (slots of one day, people), nobody of whom is tested.
-
-    Slots that are not given are gaps.
-    """
+    """Untested people at regions, (slots of a day, people); other slots are gaps."""
     given = [true] if pseudo is None else [true, pseudo]
     count = 1 + max(0, *(int(one.max()) for one in given))
     regions = Regions(kind="area", centre_km=np.zeros((count, 2)))

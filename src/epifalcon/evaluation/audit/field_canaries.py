@@ -253,10 +253,7 @@ class _AuditRun:
         return FieldHome(home, task, self.heard.seed, key, traces.people)
 
     def _longest(self, channel: str, apart: Floats) -> float:
-        """The longest vector by which a canary moves a release, in clips.
-
-        Of what the promised unit may move: a person has so many of these.
-        """
+        """The longest vector by which a canary moves a release, in clips."""
         numbers = _rounds(channel, len(self.heard.told))
         lengths = np.linalg.norm(apart, axis=1).max(axis=1)
         allowed = [

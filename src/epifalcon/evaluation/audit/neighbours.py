@@ -65,10 +65,7 @@ class OtherPromises:
 def test_mu(
     releases: Iterable[GaussianRelease], model: FalconSettings, exchanged: bool
 ) -> float:
-    """The mu of another result, or of no test, for a person over all releases.
-
-    In a round a status is shown or asked for, never both; the dearer is counted.
-    """
+    """The mu of another result, or of no test, for a person over all releases."""
     always = 0.0
     by_round: dict[int, dict[_When, float]] = defaultdict(
         lambda: {"shown": 0.0, "asked": 0.0}

@@ -177,10 +177,7 @@ class CollabTransport:
     def ask(
         self, calls: Mapping[str, bytes], seconds: float
     ) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Send each site its own call; return answers and failures by site.
-
-        A site known to be gone fails at once; what it might still send is dropped.
-        """
+        """Send each site its own call; return answers and failures by site."""
         self._refuse_stopped()
         if unknown := calls.keys() - self._proxies.keys():
             raise SettingsError(f"no site is called {min(unknown)!r}")

@@ -228,10 +228,7 @@ class H3Regions(RegionRule):
 
 
 class PolygonRegions(RegionRule):
-    """Areas of a GeoJSON file, in the order of the file.
-
-    A point on a border, or in an overlap, belongs to the area that comes first.
-    """
+    """Areas of a GeoJSON file; where they overlap, the first in the file counts."""
 
     def __init__(self, path: Path, name_from: str | None, keep_unvisited: bool) -> None:
         self._shapely = _extra("shapely", "regions='polygons'")

@@ -320,10 +320,7 @@ def _to_utc(
 
 
 def natural_order(text: pl.Series) -> NDArray[np.int64]:
-    """Sort names: whole numbers by size, other names by their letters.
-
-    By size only if every name is a whole number without leading zeros.
-    """
+    """Sort names, by size if all are whole numbers without leading zeros."""
     if text.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
         text = text.cast(pl.Int64)
     return text.arg_sort().to_numpy().astype(np.int64)

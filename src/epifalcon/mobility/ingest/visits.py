@@ -313,10 +313,7 @@ class _Reading:
 
 
 def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
-    """Find when slots of the wall clock begin: ``utc``, and the ``slot`` from there.
-
-    Slots begin, and clocks change, only on a grid of quarters of an hour.
-    """
+    """Find when slots of the wall clock begin: ``utc``, and the ``slot`` from there."""
     step = gcd(slot_us, 900_000_000)
     utc = np.arange(first // step, last // step + 2) * step
     zoned = pl.Series([True]).new_from_index(0, len(utc))

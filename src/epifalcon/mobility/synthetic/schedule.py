@@ -419,10 +419,7 @@ def _stay(memory: Memory, place: int, minute: int) -> None:
 
 @inner
 def _record_day(memory: Memory, slot_minutes: int, slots: RegionIds) -> None:
-    """Write the region of most minutes into each of a day's ``slots``.
-
-    Of regions with equal minutes the one that was entered first is taken.
-    """
+    """Write the region of most minutes, of equals the first, into each of ``slots``."""
     stay = 0
     for slot in range(slots.size):
         begin, end = slot * slot_minutes, (slot + 1) * slot_minutes

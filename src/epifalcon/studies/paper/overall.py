@@ -40,10 +40,7 @@ _OMICRON: Mapping[Scale, tuple[Cell, ...]] = {
 
 
 def _cells(town: Cell) -> list[Cell]:
-    """Return all methods in one town, Falcon also with its noise, and with the leak.
-
-    The paper's figures for Falcon stand beside Falcon with noise.
-    """
+    """Return all methods in one town, Falcon also with its noise, and with the leak."""
     label, figures = f"{town.label}, the paper's noise", dict(town.published)
     falcon = {"falcon": figures.pop("falcon")} if figures else {}
     against = tuple(Against(one, town.label, one) for one in ("hgnn", "hbp"))

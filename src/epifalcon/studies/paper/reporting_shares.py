@@ -25,10 +25,7 @@ LABEL_SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 def _cells(
     scale: Scale, setting: str, symbol: str, shares: Sequence[float]
 ) -> list[Cell]:
-    """Return rivals and Falcon with its noise at each of ``shares`` of ``setting``.
-
-    Differences are to the first share, and to HGNN at each share.
-    """
+    """Return rivals and Falcon with its noise at each of ``shares`` of ``setting``."""
     first = f"{symbol} {shares[0]:g}"
     made = []
     for share in shares:
