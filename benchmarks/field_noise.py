@@ -150,12 +150,7 @@ class _World:
         if task.private:
             ledger = Ledger(budget_of(task, self.traces.clock))
         home, _ = run_in_process(
-            task,
-            self.traces,
-            self.labels.known,
-            seed=SEED,
-            noise=SEED,
-            ledger=ledger,
+            task, self.traces, self.labels.known, seed=SEED, noise=SEED, ledger=ledger
         )
         seconds = perf_counter() - began
         truth = self.labels.hidden.open("the AUC of a benchmark")

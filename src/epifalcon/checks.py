@@ -116,6 +116,7 @@ def _numbers(
 Positive = Annotated[float, positive]
 NonNegative = Annotated[float, non_negative]
 Share = Annotated[float, unit_interval]
+PositiveShare = Annotated[float, unit_interval, positive]
 Count = Annotated[int, partial(whole, 1)]
 CountOrZero = Annotated[int, partial(whole, 0)]
 

@@ -401,10 +401,7 @@ def _load_array(path: Path) -> NDArray[Any]:
 
 
 def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Convert strings to two arrays: UTF-8 bytes, and where each string ends.
-
-    A NumPy string array would pad every entry and lose trailing NULs.
-    """
+    """Convert strings to two arrays: UTF-8 bytes, and where each string ends."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in values]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     text = np.frombuffer(b"".join(encoded), dtype=np.uint8)

@@ -20,14 +20,7 @@ from tests.belief_propagation.graphs import (
     start_of,
     wrong_tests,
 )
-from tests.methods.encounters import (
-    known_of,
-    results,
-    rules,
-    scene_of,
-    trees,
-    world_of,
-)
+from tests.methods.encounters import known_of, results, rules, scene_of, trees, world_of
 from tests.methods.test_hbp import judged, world
 from tests.oracles.exact_inference import without_own_test
 from tests.scenes import Scene

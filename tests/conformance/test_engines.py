@@ -267,9 +267,7 @@ def test_noise_in_wide_windows_is_that_of_claims_counted_once(
 
 
 @pytest.mark.parametrize(
-    "wish",
-    [{"mode": "off"}, PAPER, {"mode": "local"}],
-    ids=lambda wish: wish["mode"],
+    "wish", [{"mode": "off"}, PAPER, {"mode": "local"}], ids=lambda wish: wish["mode"]
 )
 def test_a_run_resumes_bit_by_bit(wish):
     straight, first, second = (

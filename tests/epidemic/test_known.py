@@ -7,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.epidemic.hidden import Hidden, Truth
-from epifalcon.epidemic.known import (
-    Known,
-    blind_folds,
-    concerns,
-    hold_back,
-)
+from epifalcon.epidemic.known import Known, blind_folds, concerns, hold_back
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -51,15 +46,6 @@ def test_status_and_first_positive_against_the_list(tests):
     assert not any(array.flags.writeable for array in arrays)
     rows = zip(*arrays[:3], strict=True)
     assert [tuple(row) for row in rows] == sorted(tests)
-
-
-def test_saved_and_loaded(tmp_path):
-    known = known_of([(4, 1, True), (0, 3, False), (4, 0, False)])
-    known.save(tmp_path / "k", Origin())
-    again = Known.load(tmp_path / "k")
-    assert again.people == 6
-    for name in ("person", "positive", "slot", "status"):
-        np.testing.assert_array_equal(getattr(known, name), getattr(again, name))
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,7 @@ def test_people_average_the_log_odds_that_they_received():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30),
-)
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
 def test_the_area_under_the_curve_is_that_of_the_metrics(people):
     scores = np.array([score / 5 for score, _ in people])
     infected = np.array([result for _, result in people], np.bool_)

@@ -12,13 +12,7 @@ from epifalcon.federation.plan import Draw, RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.models.micro import kept
 from tests.federation.local_sites import LocalSites, sites_of
-from tests.federation.small_world import (
-    city,
-    plan_of,
-    settings_of,
-    statuses,
-    traces_of,
-)
+from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
 from tests.oracles.falcon_loop import Loop
 
 PEOPLE = 14
@@ -52,8 +46,7 @@ def masks(settings, seed, number):
 @pytest.mark.parametrize("window_slots", [1, 3])
 @pytest.mark.parametrize("states", [0, 2])
 @pytest.mark.parametrize(
-    ("path", "clips"),
-    [("local", False), ("exchanged", False), ("local", True)],
+    ("path", "clips"), [("local", False), ("exchanged", False), ("local", True)]
 )
 def test_rounds_are_those_of_the_algorithms_person_by_person(
     path, clips, states, window_slots

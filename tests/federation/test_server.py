@@ -6,11 +6,7 @@ import torch
 
 from epifalcon.errors import DataError
 from epifalcon.federation import server
-from epifalcon.federation.messages import (
-    GradientUpload,
-    LocationUpload,
-    PresenceUpload,
-)
+from epifalcon.federation.messages import GradientUpload, LocationUpload, PresenceUpload
 from epifalcon.federation.server import Model
 from tests.federation.small_world import settings_of
 

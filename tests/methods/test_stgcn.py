@@ -4,11 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.hypergraph.contacts import contacts_of
-from epifalcon.methods.stgcn import (
-    ChebyshevConv,
-    GatedConv,
-    kernel_for,
-)
+from epifalcon.methods.stgcn import ChebyshevConv, GatedConv, kernel_for
 from tests.oracles import pyg
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop

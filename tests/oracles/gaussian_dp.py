@@ -15,16 +15,3 @@ def log_delta(epsilon: float, mu: float) -> float:
 
 def _normal(x: mpmath.mpf) -> mpmath.mpf:
     return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
-
-
-def delta_by_integration(epsilon: float, mu: float) -> float:
-    """The hockey-stick integral of N(mu, 1) against N(0, 1), by quadrature."""
-    with mpmath.workdps(40):
-        start = mpmath.mpf(epsilon) / mu + mpmath.mpf(mu) / 2
-        grow = mpmath.exp(epsilon)
-
-        def excess(x: mpmath.mpf) -> mpmath.mpf:
-            return mpmath.npdf(x, mu, 1) - grow * mpmath.npdf(x, 0, 1)
-
-        steps = [start + step for step in (0, 1, 2, 4, 8, 16, 32)]
-        return float(mpmath.quad(excess, [*steps, mpmath.inf]))

@@ -224,21 +224,6 @@ def test_few_methods_have_colours_whatever_their_rank_and_others_are_grey():
     assert colours[falcon] == found[0]["falcon"][0]
 
 
-def test_every_falcon_of_a_study_has_a_line_of_its_own():
-    rows = [
-        method_row(f"falcon{': x' * bool(n)}{n or ''}", 0.6, n, cell=cell)
-        for n, cell in enumerate(("town", "town, noise", "town, noise, all cases"))
-    ]
-    for order in (rows, rows[::-1]):
-        drawn = method_lines(order, curves_of(order))
-        by_cell = {
-            one["cell"]: line.style["color"]
-            for one, line in zip(order, drawn, strict=True)
-        }
-        assert len(set(by_cell.values())) == 3
-        assert by_cell["town"] == plot_style.ORANGE
-
-
 def test_reliability_leaves_out_what_was_not_fitted():
     sums = np.array([[10.0, 30.0], [12.0, 25.0], [50.0, 50.0]])
     scalings = dict.fromkeys(("raw", "platt", "isotonic"), sums)

@@ -243,7 +243,7 @@ def test_what_the_trainer_reads(mode, wanted, found):
         ("hamlet", "privacy.epsilon=0", "privacy.epsilon=0"),
         ("hamlet", "privacy.delta=1", "privacy.delta=1.0 must be less than 1"),
         ("hamlet", "privacy.paper_delta=2", "privacy.paper_delta=2.0 must be less"),
-        ("hamlet", "privacy.upload_sigma=0.1", "by mode='paper' only, not 'off'"),
+        ("hamlet", "privacy.upload_sigma=0.1", "needs mode='paper', not 'off'"),
         ("hamlet", "region.folds=1", "region.folds=1"),
         ("hamlet", "region.network.width=3", "unknown setting 'region.network.width'"),
         ("hamlet", "stopping.patience=0", "stopping.patience=0"),

@@ -21,11 +21,7 @@ from epifalcon.federation.preparing import (
     divide,
     hypergraph,
 )
-from epifalcon.federation.training import (
-    Task,
-    best_model,
-    surrounding,
-)
+from epifalcon.federation.training import Task, best_model, surrounding
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent

@@ -33,8 +33,7 @@ Overrides = Annotated[
 ]
 FinishedRun = Annotated[Path, typer.Argument(help="Folder of a finished run.")]
 MethodOfRun = Annotated[
-    str | None,
-    option("One of the run's methods (default: its own).", "--method"),
+    str | None, option("One of the run's methods (default: its own).", "--method")
 ]
 Seed = Annotated[int, option("Equal seeds give equal results.", "--seed")]
 Json = Annotated[bool, option("Print figures as one JSON document.", "--json")]

@@ -76,10 +76,7 @@ class Infections:
 
     @property
     def shares(self) -> Floats:
-        """(1 + slots, people) shares of the risk: before the first slot, in each slot.
-
-        They add up to 1 for each person; all are 0 if there is no risk.
-        """
+        """(1 + slots, people) shares of the risk: before the first slot, in each."""
         parts = np.concatenate([self.before[None], self.in_slot])
         return np.asarray(parts / np.maximum(self.risk, _TINY))
 

@@ -72,9 +72,7 @@ class Transmission:
         mean = np.clip(prior * shape / (prior * by_region + weight), _LEAST, _MOST)
         typical = np.exp(digamma(shape)) / shape
         return _with_unobserved(
-            np.tile(mean, days),
-            np.tile(typical, days),
-            np.full(hazard.shape, prior),
+            np.tile(mean, days), np.tile(typical, days), np.full(hazard.shape, prior)
         )
 
     def _global(self, infections: Floats, hazard: Floats) -> float:

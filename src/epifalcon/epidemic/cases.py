@@ -101,14 +101,11 @@ def reported_cases(
 ) -> Cases:
     """Compute confirmed cases by region and day, from test results alone.
 
-    Each person with a positive test is one case, at the first such test. It is spread
-    over the slots in which the person was observed during the ``window_days`` days that
-    end with the test: evenly, or with weights that rise by ``growth``. A ``count`` adds
-    up, with ``unplaced``, to the number of people with a positive test. As
-    ``presence``, each person weighs as much as it has slots in its window. A ``share``
-    is that per 100 slots that all tested people spent there in their windows;
-    ``prior_people`` pulls it towards the city's share of that day, which is also that
-    of a region without tested visitors; days without tests are interpolated.
+    A person's first positive test is one case, spread over the slots in which the
+    person was observed in the ``window_days`` days before, with weights that rise by
+    ``growth``. A ``count`` adds up, with ``unplaced``, to the number of cases; as
+    ``presence`` a case weighs its number of slots. A ``share`` is that per 100 slots of
+    tested people there, pulled towards the city's share by ``prior_people``.
     """
     tally = tally_cases(known, traces, settings)
     return tally.told(traces.clock.slots_per_day, settings)

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from epifalcon.checks import same_length, unit_interval, whole
-from epifalcon.errors import DataError, SettingsError
+from epifalcon.checks import Checked, Count, PositiveShare, same_length, unit_interval
+from epifalcon.errors import DataError
 from epifalcon.logistic import LOG_LOSS_CLIP
 from epifalcon.settings import as_plain
 from epifalcon.types import Counts, Floats, Mask, Probabilities
@@ -162,19 +162,13 @@ def need_both(ranked: Curve, who: str = "those scored") -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricSettings:
+class MetricSettings(Checked):
     """What the metrics depend on besides the pathogen."""
 
-    budget: float = 0.05
+    budget: PositiveShare = 0.05
     """Share of the scored people for whom there are tests."""
-    bins: int = 15
+    bins: Count = 15
     """Bins of both calibration errors."""
-
-    def __post_init__(self) -> None:
-        unit_interval(budget=self.budget)
-        if self.budget == 0:
-            raise SettingsError("budget=0 must allow at least one test")
-        whole(1, bins=self.bins)
 
     def tests(self, people: int) -> int:
         """Tests for ``people``: the share rounded down, at least one."""

@@ -151,11 +151,7 @@ def write_reliability(
 
 
 def _group_sums(ranked: Curve) -> Floats:
-    """Return sum of risks, infected and people in equal groups: (3, groups).
-
-    Bins of equal width would not do: one can hold everybody, and then hides who among
-    them is infected.
-    """
+    """Return sum of risks, infected and people in equal groups: (3, groups)."""
     groups = max(1, min(_GROUPS, int(ranked.people) // _LEAST_IN_GROUP))
     sums = sums_by_bin(ranked, groups, "mass")
     return sums[:, sums[2] > 0]

@@ -276,7 +276,7 @@ class Client:
                 sent = sum_to_edges(rows, inc)
             return LocationUpload(number, channel, keys, sent, sender)
         claims = cohort.claims
-        sent = perturb(rows, claims, self.plan.upload, self._key(channel, number)).value
+        sent = perturb(rows, claims, self.plan.upload, self._key(channel, number))
         if each_upload:
             keys, sender = claims.place, cohort.people[claims.row]
         else:
@@ -315,7 +315,7 @@ class Client:
         terms = self.plan.gradient_terms(number)
         generator = self.seeds.gradient(terms, int(people[0]))
         clipped = clipped_sum(tapes, mechanism.clip)
-        mean = private_mean(clipped, mechanism, terms, generator).value
+        mean = private_mean(clipped, mechanism, terms, generator)
         sums = {name: value * len(people) for name, value in mean.items()}
         return GradientUpload(number, sums, len(people), None)
 

@@ -18,13 +18,7 @@ from torch import Tensor
 from epifalcon._numba import compiled, each_part
 from epifalcon.checks import whole
 from epifalcon.hypergraph.fused import MergedEdges
-from epifalcon.hypergraph.incidence import (
-    Ends,
-    Ids,
-    Incidence,
-    count_ids,
-    transpose,
-)
+from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, count_ids, transpose
 from epifalcon.hypergraph.propagate import (
     equal_parts,
     inverse,

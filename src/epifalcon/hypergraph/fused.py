@@ -6,16 +6,13 @@ readable reference with both halves.
 
 Three ideas make it fast:
 
-- *Merged edges.* People stay put, so a region often holds the same people slot
-  after slot. Edges with exactly the same members pass on the same mean, so one
-  group with the summed weight replaces them. Edges of one person return that
-  person's own row and become a diagonal.
+- *Merged edges.* People stay put, so many edges have exactly the same members. One
+  group with the summed weight replaces them; edges of one person become a diagonal.
 - *Fused halves.* Rows are summed in small tables that stay in the first-level
   cache, scaled, and added to the members' results at once.
-- *Stays.* Groups of a region follow each other in time, so most people of one are
-  in the next. A row is added to a running sum where a stay begins and subtracted
-  where it ends; on the way back a stay gets the difference of two running sums of
-  what the groups passed on. This halves the time of a pass.
+- *Stays.* Most people of a region's group are in its next one. A row is added to a
+  running sum where a stay begins and subtracted where it ends, and a stay gets back
+  the difference of two running sums. This halves the time of a pass.
 
 Fresh Gaussian noise on every edge merges as well: the noise of a group is one
 Gaussian with the summed variance, which has the same joint distribution for all
@@ -79,11 +76,7 @@ class MergedEdges:
 
     @classmethod
     def of(cls, inc: Incidence) -> "MergedEdges":
-        """Merge the edges of ``inc``.
-
-        Groups are ordered by region: those of one region share most members, whose
-        rows are then still in the cache.
-        """
+        """Merge the edges of ``inc``, by region: its groups share most members."""
         rows = inc.by_edge
         group = np.empty(inc.edges, np.int32)
         bits = max(int(inc.edges).bit_length() + 1, 4)
@@ -312,10 +305,7 @@ def _fill_up(rows: RowsOf) -> RowsOf:
 
 
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> RowsOf:
-    """Return zeros that begin at a cache line, as torch allocates them.
-
-    A vector that reaches into a second line takes twice as long.
-    """
+    """Return zeros that begin at a cache line; vectors across two lines are slow."""
     kind = torch.from_numpy(np.empty(0, dtype)).dtype
     return cast(RowsOf, torch.zeros(shape, dtype=kind).numpy())
 

@@ -126,10 +126,7 @@ class DurationDct(SoftDct):
 
 
 class SoftDctRatio(Method):
-    """The share of known cases among the tested people met, as a rising risk.
-
-    Over the root of ``positive_share``: risk rises less and less with exposure.
-    """
+    """The share of known cases among the tested people met, as a rising risk."""
 
     name = "soft-dct-ratio"
 

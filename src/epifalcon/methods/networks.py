@@ -28,12 +28,7 @@ from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, stron
 from epifalcon.hypergraph.edges import EdgeList
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.contact_tracing import daily_exposure
-from epifalcon.methods.training import (
-    Checkpointer,
-    LearningRates,
-    seeded,
-    train,
-)
+from epifalcon.methods.training import Checkpointer, LearningRates, seeded, train
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.tensor_files import tensors_under, threads
 from epifalcon.streams import Streams
@@ -116,10 +111,7 @@ class ContactGraphs:
         return self._partners[most]
 
     def neighbourhood(self, most: int, with_self: bool) -> Neighbourhood:
-        """Return the strongest contacts, and the person itself if wanted.
-
-        A person spends with itself the slots in which it was observed.
-        """
+        """Return the strongest contacts, and the person itself if wanted."""
         found = self.partners(most)
         edges, slots = found.edge_index, found.weight
         if with_self:

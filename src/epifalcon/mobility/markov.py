@@ -235,10 +235,7 @@ def distance_weight(point_km: Floats, spherical: bool, here: int, there: int) ->
 def add_distance_weights(
     point_km: Floats, spherical: bool, group: NDArray[np.int64], total: Floats
 ) -> None:
-    """Add the weights from each region to all regions of each group.
-
-    ``group`` (regions,) numbers the groups; ``total`` is (regions, groups).
-    """
+    """Add the weights from each region to all regions of each group."""
     for here in range(len(point_km)):
         for there in range(len(point_km)):
             weight = distance_weight(point_km, spherical, here, there)
@@ -247,10 +244,7 @@ def add_distance_weights(
 
 @compiled
 def find_move(there: RegionIds, low: int, past: int, to: int) -> int:
-    """Find the last cell from ``low`` to ``past`` whose region is at most ``to``.
-
-    ``low`` if there is none. ``there`` is that of ``Transitions``.
-    """
+    """Find the last cell from ``low`` to ``past`` whose region is at most ``to``."""
     size = past - low
     while size > 1:
         half = size // 2

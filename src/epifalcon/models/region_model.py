@@ -170,10 +170,7 @@ class Lesson:
 
     @cached_property
     def origins(self) -> tuple[int, ...]:
-        """Training days with a case on them or within the horizon, or all days.
-
-        From days before the first case only zero can be learnt.
-        """
+        """Training days with a case on them or within the horizon, or all days."""
         border, ahead = self.first_validation_day, self.settings.horizon
         busy = self.inputs[:border, :, 0].any(dim=1)
         days = range(border - 1)

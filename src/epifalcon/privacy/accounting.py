@@ -23,6 +23,7 @@ from typing import Literal
 from scipy.optimize import brentq
 from scipy.special import erfcx, erfinv, log_ndtr, ndtri
 
+from epifalcon import checks
 from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.events import (
@@ -192,7 +193,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uploads:
+class Uploads(checks.Checked):
     """What a person uploads at places, how often, and how strict the promise is.
 
     One noised row in each round, for each layer and slot: rounds x layers releases for
@@ -205,20 +206,18 @@ class Uploads:
     18.9
     """
 
-    clip: float = 0.1
-    rounds: int = 500
-    layers: int = 2
-    slots: int = 168
+    clip: checks.Positive = 0.1
+    rounds: checks.Count = 500
+    layers: checks.Count = 2
+    slots: checks.Count = 168
     """Of a person's whole trace."""
-    slots_per_day: int = 12
+    slots_per_day: checks.Count = 12
     delta: float = DELTA
     paper_delta: float = PAPER_DELTA
     relation: Relation = "zero-out"
 
     def __post_init__(self) -> None:
-        positive(clip=self.clip)
-        whole(1, rounds=self.rounds, layers=self.layers, slots=self.slots)
-        whole(1, slots_per_day=self.slots_per_day)
+        super().__post_init__()
         _check_delta(self.delta)
         _check_delta(self.paper_delta, "paper_delta")
         if self.relation == "add-remove":

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.privacy.clipping import clip_factors
-from epifalcon.privacy.events import GaussianRelease, Terms
+from epifalcon.privacy.events import Terms
 from epifalcon.privacy.gaussian import GaussianMechanism, NormalSource, normals
 
 
@@ -59,14 +59,6 @@ class ClippedSum:
         return len(self.norms)
 
 
-@dataclass(frozen=True, eq=False)
-class ReleasedGradient:
-    """The noised mean gradient by parameter name, and what it cost."""
-
-    value: dict[str, Tensor]
-    receipt: GaussianRelease
-
-
 def gradient_norms(layers: Sequence[LinearTape]) -> Tensor:
     """L2 norm of each person's gradient over all layers together, (people,)."""
     if not layers:
@@ -98,8 +90,8 @@ def private_mean(
     mechanism: GaussianMechanism,
     terms: Terms,
     generator: NormalSource,
-) -> ReleasedGradient:
-    """Return the mean of noised gradients as the server forms it.
+) -> dict[str, Tensor]:
+    """Return the mean of noised gradients, by parameter, as the server forms it.
 
     The noise of ``people`` uploads is drawn as one Gaussian of sqrt(people) times the
     scale; where ``terms`` say that only sums are seen, the sum has one noise. Everybody
@@ -118,7 +110,7 @@ def private_mean(
     for name, total in clipped.gradients.items():
         noise = scale * normals(total.shape, generator, total.dtype) if scale else 0.0
         value[name] = (total + noise) / clipped.people
-    return ReleasedGradient(value, mechanism.receipt(terms))
+    return value
 
 
 def _squares(rows: Tensor) -> Tensor:

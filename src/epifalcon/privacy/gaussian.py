@@ -35,14 +35,6 @@ _TO_UNIT = 2.0**-53
 _TURN = 2 * math.pi
 
 
-@dataclass(frozen=True, eq=False)
-class Released:
-    """A value made private and what it cost; the ledger sees the receipt first."""
-
-    value: Tensor
-    receipt: GaussianRelease
-
-
 @dataclass(frozen=True)
 class GaussianMechanism:
     """Clip and noise of one channel (C_l, sigma_l and C_f, sigma_f in the paper)."""

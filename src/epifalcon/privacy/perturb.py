@@ -17,13 +17,7 @@ from torch import Tensor
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.privacy.clipping import clip_rows
-from epifalcon.privacy.gaussian import (
-    GaussianMechanism,
-    NoiseKey,
-    NoiseRows,
-    Released,
-    add_keyed,
-)
+from epifalcon.privacy.gaussian import GaussianMechanism, NoiseKey, NoiseRows, add_keyed
 from epifalcon.types import Mask
 
 
@@ -64,7 +58,7 @@ class Claims:
 
 def perturb(
     rows: Tensor, claims: Claims, mechanism: GaussianMechanism, key: NoiseKey
-) -> Released:
+) -> Tensor:
     """One noised upload for each claim, (uploads, width); algorithm 2, upload.
 
     Every claim has noise of its own, fixed by seed, person, place, round and
@@ -88,4 +82,4 @@ def perturb(
         sent += add_keyed(zero, mechanism.sigma, claims.noise_rows(), key)
     else:
         sent = add_keyed(sent, mechanism.sigma, claims.noise_rows(), key)
-    return Released(sent, mechanism.receipt(key.terms))
+    return sent

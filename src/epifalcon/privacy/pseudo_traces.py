@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from epifalcon.checks import non_negative, one_of, positive, unit_interval, whole
+from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, PositiveShare
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, RegionIds
@@ -15,44 +15,37 @@ Method = Literal["plausible", "recurring", "uniform", "aggregate", "walk"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DomainSettings:
+class DomainSettings(Checked):
     """How regions are put together into epidemic domains."""
 
-    count: int = 5
+    count: Count = 5
     """Domains wished for; small ones are dissolved, so there may be fewer. More of
     them keep pseudo places closer to the true ones' cases, and make pseudo
     traces easier to tell: see docs/explanation-pseudo-traces.md."""
-    gamma: float = 1.0
+    gamma: NonNegative = 1.0
     """Weight of the place against the cases: 0 is cases alone."""
-    least_regions: int = 20
+    least_regions: Count = 20
     """A domain has at least so many regions, or is the only one. Whoever knows
     the domains cannot narrow a place further down than this by them."""
 
-    def __post_init__(self) -> None:
-        whole(1, count=self.count, least_regions=self.least_regions)
-        non_negative(gamma=self.gamma)
-
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoSettings:
+class PseudoSettings(Checked):
     """How many pseudo traces each person gets, and how they are made."""
 
     method: Method = "plausible"
     """The paper's walk on epidemic domains, the same with places that recur, or
     one of the paper's three rivals."""
-    pseudo_copies: int = 2
+    pseudo_copies: CountOrZero = 2
     """Pseudo traces a person: the paper's n_p. 0 makes none."""
-    people_share: float = 1.0
+    people_share: PositiveShare = 1.0
     """Share of the people, sampled at random, whose traces the mobility model is
     fitted on."""
     domains: DomainSettings = field(default_factory=DomainSettings)
     """The epidemic clustering; ``plausible`` and ``recurring`` read it."""
 
     def __post_init__(self) -> None:
-        one_of(get_args(Method), method=self.method)
-        whole(0, pseudo_copies=self.pseudo_copies)
-        unit_interval(people_share=self.people_share)
-        positive(people_share=self.people_share)
+        super().__post_init__()
         if self.domains.least_regions <= self.pseudo_copies:
             raise SettingsError(
                 f"domains.least_regions={self.domains.least_regions} must be greater "

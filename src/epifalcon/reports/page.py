@@ -42,10 +42,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Text:
-    """Sentences as paragraphs, as a list of findings, or in a box.
-
-    Text between backquotes is shown as code.
-    """
+    """Sentences as paragraphs, as a list of findings, or in a box."""
 
     sentences: Sequence[str]
     style: Literal["plain", "findings", "note"] = "plain"

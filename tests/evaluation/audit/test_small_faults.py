@@ -49,7 +49,7 @@ def test_a_parameter_with_less_noise_is_found_and_named(monkeypatch, name, share
     def less(clipped, mechanism, terms, generator):
         made = real(clipped, mechanism, terms, generator)
         mean = clipped.gradients[name] / clipped.people
-        made.value[name] = (made.value[name] + mean) / 2 if share else mean
+        made[name] = (made[name] + mean) / 2 if share else mean
         return made
 
     monkeypatch.setattr(client, "private_mean", less)

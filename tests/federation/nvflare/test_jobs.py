@@ -7,12 +7,7 @@ from types import SimpleNamespace
 import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
-from epifalcon.errors import (
-    DataError,
-    EpifalconError,
-    SettingsError,
-    TooFewSitesError,
-)
+from epifalcon.errors import DataError, EpifalconError, SettingsError, TooFewSitesError
 from epifalcon.federation.nvflare.components import KitStorage
 from epifalcon.federation.nvflare.jobs import (
     COMPLETED,

@@ -9,9 +9,7 @@ import pytest
 from cryptography import x509
 from nvflare.apis.fl_exception import UnsafeComponentError
 from nvflare.apis.workspace import Workspace
-from nvflare.app_common.widgets.component_path_authorizer import (
-    ComponentPathAuthorizer,
-)
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.fuel.sec.authz import Authorizer, AuthzContext, Person
 from nvflare.lighter.impl.cert import CertBuilder
 

@@ -65,10 +65,7 @@ BAD = {
     "another run": (with_heading(run="theirs"), ANY),
     "another round": (with_heading(round=77), ANY),
     "another phase": (with_heading(phase="hello again"), ANY),
-    "a refusal": (
-        with_values(error="it does not allow this: policy.rows"),
-        ANY,
-    ),
+    "a refusal": (with_values(error="it does not allow this: policy.rows"), ANY),
     "an odd refusal": (with_values(error=[{"a": 1}]), ANY),
     "no tensors": (lambda one: replace(one, tensors={}), TENSORS),
     "nan": (each(filled(torch.nan)), TENSORS),

@@ -244,10 +244,7 @@ class CanaryVisits:
 
     @cached_property
     def _cohort(self) -> Cohort:
-        """Everybody claims one region at every slot, truly or not.
-
-        Nobody is there in the blank slots; with opposite rows all are in the others.
-        """
+        """Everybody claims one region at every slot, truly or not."""
         there = self._coins | (self.plan.relation == "replace")
         there = np.pad(there, ((0, 0), (_BLANK_SLOTS, 0))).T
         true = np.where(there, 0, -1).astype(np.int32)

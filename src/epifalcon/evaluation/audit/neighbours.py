@@ -50,10 +50,7 @@ class OtherPromises:
         exchanged: bool,
         delta: float = DELTA,
     ) -> "OtherPromises":
-        """By all noised releases of a run; infinite where one has no noise.
-
-        ``exchanged`` tells whether gradient rows travelled.
-        """
+        """By all noised releases of a run; infinite where one has no noise."""
         noised = [one for one in releases if isinstance(one, GaussianRelease)]
         everything = math.sqrt(sum(map(_apart, noised)))
         return cls(

@@ -40,22 +40,9 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.belief_propagation.settings import ALIKE, LEAST_FOLDS, Law
 from epifalcon.belief_propagation.transmission import Factor, Transmission
 from epifalcon.epidemic.known import Known
-from epifalcon.federation.field.home import (
-    Counted,
-    FieldHome,
-    FieldRun,
-    HeldOut,
-)
-from epifalcon.federation.field.plan import (
-    FieldPlan,
-    opening_receipts,
-    sweep_receipts,
-)
-from epifalcon.federation.field.reading import (
-    DenoisingExchange,
-    PrivateCounts,
-    by_slot,
-)
+from epifalcon.federation.field.home import Counted, FieldHome, FieldRun, HeldOut
+from epifalcon.federation.field.plan import FieldPlan, opening_receipts, sweep_receipts
+from epifalcon.federation.field.reading import DenoisingExchange, PrivateCounts, by_slot
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.preparing import Household
 from epifalcon.mobility.clock import Clock

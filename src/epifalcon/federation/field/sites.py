@@ -37,12 +37,7 @@ from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
 from epifalcon.federation.field.course import Course, Found
-from epifalcon.federation.field.home import (
-    Counted,
-    FieldHome,
-    FieldRun,
-    HeldOut,
-)
+from epifalcon.federation.field.home import Counted, FieldHome, FieldRun, HeldOut
 from epifalcon.federation.field.plan import (
     INFECTIOUS,
     PRESENCE,

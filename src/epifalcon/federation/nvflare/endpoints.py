@@ -21,12 +21,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.collab import CollabCallError, collab
 from nvflare.collab.api.exceptions import RunAborted
 
-from epifalcon.errors import (
-    DataError,
-    EpifalconError,
-    SettingsError,
-    StoppedError,
-)
+from epifalcon.errors import DataError, EpifalconError, SettingsError, StoppedError
 from epifalcon.federation.nvflare import jobs
 from epifalcon.settings import build
 from epifalcon.types import Plain

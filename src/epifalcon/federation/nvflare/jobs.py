@@ -56,10 +56,7 @@ _OUTCOMES = "outcomes"
 _FIELD, _FALCON = "epifalcon.federation.field", "epifalcon.federation.sites"
 _METHODS = {
     "falcon": (f"{_FALCON}.coordinating:SitesRun", f"{_FALCON}.run:SiteRun"),
-    "falcon-field": (
-        f"{_FIELD}.sites:FieldSitesRun",
-        f"{_FIELD}.sites:FieldSiteRun",
-    ),
+    "falcon-field": (f"{_FIELD}.sites:FieldSitesRun", f"{_FIELD}.sites:FieldSiteRun"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _READY_SECONDS = 60.0

@@ -30,13 +30,7 @@ from epifalcon.federation.engine import EngineState, advance, pack_home, unpack_
 from epifalcon.federation.messages import Record
 from epifalcon.federation.plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.sites.files import (
-    Noted,
-    Trail,
-    Wanted,
-    digest,
-    person_cost,
-)
+from epifalcon.federation.sites.files import Noted, Trail, Wanted, digest, person_cost
 from epifalcon.federation.sites.session import (
     LEDGER,
     Admitted,

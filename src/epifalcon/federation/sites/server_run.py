@@ -115,11 +115,7 @@ class Switchboard:
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        run: str,
-        rules: SiteRules,
-        path: Path | None = None,
+        self, transport: Transport, run: str, rules: SiteRules, path: Path | None = None
     ) -> None:
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)

@@ -197,10 +197,7 @@ class CsvTable:
     def _quoted_rows(
         self, lines: pl.Series, last: bool
     ) -> tuple[dict[int, list[str] | None], set[int], int]:
-        """Parse the rows with quotes: {first line: fields, or None if broken}.
-
-        Also returns all lines that they occupy, and how many lines are complete.
-        """
+        """Parse the rows with quotes: {first line: fields, or None if broken}."""
         records: dict[int, list[str] | None] = {}
         inside: set[int] = set()
         begins: list[int] = lines.str.contains('"', literal=True).arg_true().to_list()
