@@ -12,7 +12,6 @@ and a picture.
 import csv
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -296,5 +295,4 @@ if __name__ == "__main__":
         # Numbers alone on stdout: the process that asked reads them.
         print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]))))
     else:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         write(Path(sys.argv[1]), rows_of(SIZES))

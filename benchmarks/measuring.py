@@ -1,7 +1,6 @@
 """How times and memory are taken: in turn, best of several, in a fresh process."""
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -25,9 +24,7 @@ class Times:
 def in_a_process_of_its_own(module: str, *words: str) -> Any:  # noqa: ANN401
     """What ``python -m benchmarks.<module> <words>`` prints as JSON.
 
-    There torch's idle threads sleep, as under the command line: otherwise they
-    spin for milliseconds after each operation, at the expense of whoever would
-    use the processor next. What the module tells on stderr is passed on.
+    What the module tells on stderr is passed on.
     """
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", *words],
@@ -35,7 +32,6 @@ def in_a_process_of_its_own(module: str, *words: str) -> Any:  # noqa: ANN401
         text=True,
         check=True,
         cwd=Path(__file__).resolve().parent.parent,
-        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE"},
     )
     return json.loads(done.stdout)
 

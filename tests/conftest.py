@@ -1,12 +1,9 @@
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-# Before torch is loaded: its idle threads would otherwise spin and take the cores
-# from the other test process.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+import epifalcon  # noqa: F401  before torch: it sets how torch's threads wait
 
 # What no cache holds yet is compiled in the process that needs it first. One process
 # begins with a file that needs most of it, the other with files that need nothing:

@@ -89,9 +89,6 @@ def _root(
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one line and an exit code."""
-    # Two pools of threads, numba's and torch's, take turns: one that spins while
-    # it waits takes the other's processors. To be said before torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     # A background job of a shell ignores interrupts: it goes on doing so.

@@ -317,15 +317,15 @@ def loss_and_gradient(
     known = np.flatnonzero(target >= 0)
     goal = target[known]
     weight = np.ones(len(goal)) if weights is None else weights.double().numpy()[goal]
-    against, infected = logits[known].double().numpy().T
+    against, infected = logits.numpy()[known].astype(np.float64).T
     # The caller refuses a loss that is no number.
     with np.errstate(invalid="ignore"):
         margin = infected - against
         loss = weight @ np.logaddexp(0, np.where(goal == 1, -margin, margin))
-    gradient = np.zeros(len(target))
-    gradient[known] = weight * (expit(margin) - goal)
-    both = torch.from_numpy(np.column_stack((-gradient, gradient)))
-    return float(loss), float(weight.sum()), both.to(logits)
+    gradient = torch.zeros_like(logits)
+    gradient.numpy()[known, 1] = weight * (expit(margin) - goal)
+    gradient[:, 0] = -gradient[:, 1]
+    return float(loss), float(weight.sum()), gradient
 
 
 def status_inputs(status: NDArray[np.int8], dtype: torch.dtype) -> Tensor:
