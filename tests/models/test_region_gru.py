@@ -87,3 +87,14 @@ def test_a_state_knows_its_region_and_three_days_alone(cases):
     moved[2, 4:7] = False
     assert not moved.any()
     assert not before[:, : WINDOW_DAYS - 1].any()
+
+
+def test_forecasts_see_no_day_after_their_origin(cases):
+    model, _ = fitted(cases)
+    found = model.forecast(history_of(cases), [4, 6])
+    assert (found >= 0).all()
+    later = cases.copy()
+    later[:, 5:] += 9
+    again = model.forecast(history_of(later), [4, 6])
+    np.testing.assert_array_equal(found[0], again[0])
+    assert (found[1] != again[1]).any()
