@@ -50,7 +50,7 @@ def run() -> dict[str, object]:
     domains = epidemic_domains(traces.regions, cases, settings.domains, rng)
     begin = time.perf_counter()
     for trace in traces.by_person[:_LOOP_PEOPLE]:
-        walk_person(trace, model, domains.of_region, settings.pseudo_copies, rng)
+        walk_person(trace, model, domains, settings.pseudo_copies, rng)
     peer = (time.perf_counter() - begin) * traces.people / _LOOP_PEOPLE
     return {
         "name": "pseudo-traces",

@@ -35,7 +35,8 @@ from benchmarks.measuring import (
 from benchmarks.rounds import PygModel, bare_engine, full_engine
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
-from epifalcon.federation import client, server
+from epifalcon.federation import server
+from epifalcon.federation.client import Client
 from epifalcon.federation.engine import VectorisedEngine
 from epifalcon.federation.plan import Clipped
 from epifalcon.hypergraph.fused import FusedOperator
@@ -50,10 +51,10 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
     ("propagation", FusedOperator, "apply"),
     ("clipping uploads", Clipped, "send"),
     ("clipping uploads", Clipped, "pull"),
-    ("gradients: clip and noise", client, "gradient_upload"),
-    ("dropout", client, "_dropout"),
+    ("gradients: clip and noise", Client, "gradient_upload"),
+    ("dropout", Client, "_dropout"),
     ("optimisers", server, "step"),
-    ("optimisers", client, "close_round"),
+    ("optimisers", Client, "close_round"),
     ("ledger", Ledger, "record"),
 )
 """Name of the part, where its function is, and the function."""

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -114,6 +115,11 @@ def test_no_file_can_run_code_when_it_is_read():
         if imported(node) & BARRED_MODULES or unsafe(node)
     ]
     assert not wrong
+
+
+def test_benchmarks_and_scripts_can_be_imported():
+    for path in set(PROGRAMS) - set(SOURCE):
+        runpy.run_path(str(path), run_name="imported")
 
 
 def test_one_word_for_one_thing():

@@ -268,20 +268,22 @@ def _propagate(sets: int, graph: _Graph) -> None:
     """Pass messages up and down the sets until nothing changes.
 
     Where the sets are a chain, as with claims that never return as a whole, the
-    first sweep is the forward-backward algorithm.
+    first sweep is the forward-backward algorithm, which is exact.
     """
+    chain = True
     for sweep in range(_SWEEPS):
         damping = 0.0 if sweep < _UNDAMPED_SWEEPS else 0.5
         change = 0.0
         for giver in range(sets):
             for taker in range(giver + 1, sets):
                 if graph.way[giver, taker] >= 0:
+                    chain = chain and taker == giver + 1
                     change = max(change, _send(giver, taker, damping, graph))
         for giver in range(sets - 1, -1, -1):
             for taker in range(giver - 1, -1, -1):
                 if graph.way[giver, taker] >= 0:
                     change = max(change, _send(giver, taker, damping, graph))
-        if change < _STEADY:
+        if chain or change < _STEADY:
             break
     for one in range(sets):
         weight = graph.belief[one, : graph.size[one]]
