@@ -24,6 +24,7 @@ Ids = NDArray[np.int32]
 Ends = NDArray[np.int64]
 EdgeKeys = NDArray[np.int64]
 _MOST_EDGES = 2**31 - 1
+_EDGES_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +244,7 @@ def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
     """Return how many people each edge has in ``inc`` or in ``others``: (edges,)."""
-    union = inc.matrix
+    parts, count = [], np.empty(inc.edges, np.int64)
     for other in others:
         place = np.searchsorted(other.edge_key, inc.edge_key)
         found = np.flatnonzero(place < other.edges)
@@ -253,8 +254,15 @@ def distinct_members(
             (np.ones(len(found), np.int8), (found, place[found])),
             (inc.edges, other.edges),
         )
-        union = union + chosen @ other.matrix
-    return np.diff(union.indptr).astype(np.int64)
+        parts.append((chosen, other.matrix))
+    own = inc.matrix
+    for first in range(0, inc.edges, _EDGES_AT_ONCE):
+        some = slice(first, first + _EDGES_AT_ONCE)
+        union = own[some]
+        for chosen, matrix in parts:
+            union = union + chosen[some] @ matrix
+        count[some] = np.diff(union.indptr)
+    return count
 
 
 @compiled
