@@ -108,6 +108,8 @@ def test_a_stopped_comparison_goes_on(tmp_path, quick, whole, number, code):
 def test_an_interrupt_before_anything_is_begun_leaves_nothing(tmp_path, quick):
     running = Comparing(tmp_path, quick, "--set", "city.people=400000", out="new/out")
     running.wait_for((tmp_path / "new" / ".out.lock").exists)
+    # The file is there a moment before it is locked.
+    time.sleep(0.3)
     running.stop(signal.SIGINT)
     assert running.wait() == 130
     assert running.said == "epifalcon: interrupted; nothing was written\n"
