@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from epifalcon.federation.settings import SiteRules
-from epifalcon.studies.rehearsing import Rehearsal, federated_experiment, rehearse
+from epifalcon.studies.federation_rehearsal import (
+    Rehearsal,
+    federated_experiment,
+    rehearse,
+)
 
 _ROUNDS = 12
 _SITES = (1, 2, 4, 8)

@@ -19,9 +19,9 @@ from benchmarks.million import AREAS, DAYS, PEOPLE, Teller
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.federation.field.course import run_in_process
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.federation.field.inference_schedule import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams

@@ -30,10 +30,10 @@ from benchmarks.million import DAYS, PEOPLE
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.epidemic.labels import Labels, LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
-from epifalcon.federation.field.course import run_in_process
-from epifalcon.federation.field.plan import budget_of
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.federation.field.inference_schedule import run_in_process
+from epifalcon.federation.field.privacy_plan import budget_of
 from epifalcon.federation.field.settings import (
     FieldPrivacySettings,
     FieldTask,

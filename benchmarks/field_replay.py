@@ -19,13 +19,13 @@ from epifalcon.belief_propagation.settings import (
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import Epidemic, make_city, run_epidemics
-from epifalcon.federation.field.course import run_in_process
+from epifalcon.federation.field.inference_schedule import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
-from epifalcon.federation.field.window import FieldWindow, NewDay
+from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Probabilities

@@ -30,7 +30,7 @@ FIRST_DAY = datetime(2020, 3, 1, tzinfo=UTC)
 _CHILD = """
 import json, resource, sys, time
 from pathlib import Path
-from epifalcon.mobility.ingest import ImportSettings, import_visits
+from epifalcon.mobility.io import ImportSettings, import_visits
 settings = ImportSettings(kind="pings")
 import_visits(Path(sys.argv[2]), settings)  # load and compile outside the clock
 start = time.perf_counter()

@@ -13,17 +13,17 @@ import numpy as np
 import torch
 
 from benchmarks.measuring import THREADS, best, in_a_process_of_its_own, peak_mb, timed
-from epifalcon.evaluation.attacks.claims import (
+from epifalcon.attacks.claims import (
     Candidates,
     localisation_error,
     name_best,
     true_claims,
 )
-from epifalcon.evaluation.attacks.localisation import Profile, forward_backward
-from epifalcon.evaluation.attacks.recurrence import recurrence
+from epifalcon.attacks.localisation import Profile, forward_backward
+from epifalcon.attacks.recurrence import recurrence
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
-from epifalcon.mobility.markov import mobility_model
+from epifalcon.mobility.mobility_model import mobility_model
 from epifalcon.privacy.pseudo_generators import generate
 from epifalcon.privacy.pseudo_traces import PseudoSettings
 from epifalcon.streams import Streams

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from epifalcon.epidemic.draws import Draws
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import named_rule
 from epifalcon.epidemic.seir import replay, simulate
+from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.settings import named_rule
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams
 from tests.oracles.seir_loop import Story, loop_with_draws, world_of

@@ -14,9 +14,9 @@ import numpy as np
 from epifalcon.epidemic.cases import reported_cases
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import named_rule
 from epifalcon.epidemic.seir import simulate
-from epifalcon.mobility.markov import mobility_model
+from epifalcon.epidemic.settings import named_rule
+from epifalcon.mobility.mobility_model import mobility_model
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_generators import epidemic_domains, generate

@@ -24,15 +24,15 @@ from scipy.stats import poisson
 from benchmarks.measuring import in_a_process_of_its_own
 from epifalcon.belief_propagation.settings import FieldSettings, Law
 from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
-from epifalcon.federation.field.course import Course, run_in_process
-from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.inference_schedule import Course, run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.field.site_people import FieldHome
 from epifalcon.types import Floats, Probabilities
 
 SEEDS = (200, 201, 202)

@@ -21,7 +21,7 @@ from benchmarks.measuring import THREADS, best, compared, in_a_process_of_its_ow
 from benchmarks.rounds import PygModel, bare_engine, require_same
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
-from epifalcon.hypergraph.fused import FusedOperator
+from epifalcon.hypergraph.fused_propagation import FusedOperator
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.settings import FalconSettings
 

@@ -38,8 +38,8 @@ from epifalcon.experiments.simulation import make_city
 from epifalcon.federation import server
 from epifalcon.federation.client import Client
 from epifalcon.federation.engine import VectorisedEngine
-from epifalcon.federation.plan import Clipped
-from epifalcon.hypergraph.fused import FusedOperator
+from epifalcon.federation.privacy_plan import Clipped
+from epifalcon.hypergraph.fused_propagation import FusedOperator
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine
-from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.traces import Traces

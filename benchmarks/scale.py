@@ -12,8 +12,8 @@ import sys
 import time
 
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
-from epifalcon.federation.preparing import Selection
+from epifalcon.federation.preparation import Selection
 from epifalcon.federation.training import Task, fit
 from epifalcon.mobility.traces import Traces
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer.main
 
-from epifalcon.app.main import app
+from epifalcon.cli.main import app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference-cli.md"
 

@@ -8,8 +8,8 @@ import epifalcon  # noqa: F401  before torch: it sets how torch's threads wait
 # What no cache holds yet is compiled in the process that needs it first. One process
 # begins with a file that needs most of it, the other with files that need nothing:
 # side by side they would compile the same.
-COMPILES = "tests/app/test_auditing.py"
-PLAIN = ("tests/test_", "tests/privacy/test_", "tests/mobility/ingest/")
+COMPILES = "tests/cli/test_audit.py"
+PLAIN = ("tests/test_", "tests/privacy/test_", "tests/mobility/io/")
 RUNS_EXAMPLES = "tests/test_docs.py"
 
 

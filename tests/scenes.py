@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.methods.base import Context
 from epifalcon.mobility.traces import Traces
 

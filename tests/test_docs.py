@@ -96,7 +96,7 @@ def test_every_make_target_named_exists(page):
 
 
 def commands():
-    return typer.main.get_command(importlib.import_module("epifalcon.app.main").app)
+    return typer.main.get_command(importlib.import_module("epifalcon.cli.main").app)
 
 
 def invocations(page: Path) -> Iterator[list[str]]:

@@ -66,7 +66,7 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_importing_the_command_line_loads_nothing_heavy():
-    heavy = loaded_by("import epifalcon.app.main")
+    heavy = loaded_by("import epifalcon.cli.main")
     assert heavy.isdisjoint({"torch", "numba", "matplotlib", "polars", "sklearn"})
 
 

@@ -5,15 +5,15 @@ from functools import partial
 import pytest
 
 from epifalcon.epidemic.cases import CaseSettings
-from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
-from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings
+from epifalcon.epidemic.settings import BeliefSettings, OutbreakSettings
+from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.methods.hbp import HbpSettings, MeanFieldSettings
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.ingest import ImportSettings, ReadSettings
-from epifalcon.mobility.reporting import ReportingSettings
+from epifalcon.mobility.io import ImportSettings, ReadSettings
+from epifalcon.mobility.subsample import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import DcrnnSettings, FalconSettings, TrainingSettings
 from epifalcon.settings import build

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from epifalcon.epidemic.labels import LabelSettings, draw_labels
     from epifalcon.epidemic.outbreak import Outbreak
     from epifalcon.epidemic.pathogen import OMICRON, SARS_COV_2, Pathogen
-    from epifalcon.epidemic.rules import OutbreakSettings
     from epifalcon.epidemic.seir import simulate
+    from epifalcon.epidemic.settings import OutbreakSettings
     from epifalcon.experiments.experiment import Experiment
     from epifalcon.experiments.run import run
     from epifalcon.mobility.clock import Clock
     from epifalcon.mobility.flows import Flows
-    from epifalcon.mobility.markov import MobilityModel
+    from epifalcon.mobility.mobility_model import MobilityModel
     from epifalcon.mobility.regions import Regions
     from epifalcon.mobility.statistics import measure
     from epifalcon.mobility.synthetic import CitySettings, build_city
@@ -36,10 +36,10 @@ _HOMES = {
     "Experiment": "experiments.experiment",
     "Flows": "mobility.flows",
     "LabelSettings": "epidemic.labels",
-    "MobilityModel": "mobility.markov",
+    "MobilityModel": "mobility.mobility_model",
     "OMICRON": "epidemic.pathogen",
     "Outbreak": "epidemic.outbreak",
-    "OutbreakSettings": "epidemic.rules",
+    "OutbreakSettings": "epidemic.settings",
     "Pathogen": "epidemic.pathogen",
     "Regions": "mobility.regions",
     "SARS_COV_2": "epidemic.pathogen",

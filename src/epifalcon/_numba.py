@@ -1,7 +1,7 @@
-"""Compile functions with numba, cache the machine code on disk, share out work.
+"""Compile functions with numba, cache machine code on disk, run work on threads.
 
-Numba's own cache compares the modification time of one file, so a cached function
-does not notice that a function it calls in another file has changed. Here the cache is
+Numba's own cache compares the modification time of one file, so it misses changes of
+functions that are called from another file. Here the cache is
 keyed by the contents of the file and of every project file that it imports.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Join equal operations on neighbouring values to vector instructions, as C compilers
-# do; the hypergraph product takes three quarters of the time with it.
+# Combine equal operations on adjacent values into vector instructions, as C compilers
+# do; this reduces the time of the hypergraph product by a quarter.
 numba.config.SLP_VECTORIZE = 1  # type: ignore[attr-defined]
 
 _WORTH_THREADS = 300_000
@@ -30,28 +30,23 @@ _IMPORT = re.compile(
 )
 
 
-@overload
-def njit(function: F) -> F: ...
-
-
-@overload
-def njit(**options: Any) -> Callable[[F], F]: ...  # noqa: ANN401
-
-
-def njit(function: Any = None, **options: Any) -> Any:
+def njit(**options: Any) -> Callable[[F], F]:  # noqa: ANN401
     """Compile a function at its first call, with options of ``numba.njit``."""
-    if function is None:
-        return lambda given: njit(given, **options)
-    dispatcher = numba.njit(cache=True, **options)(function)
-    path = Path(function.__code__.co_filename)
-    if path.exists():
-        stamp = _source_hash(path, function.__module__)
-        dispatcher._cache._cache_file._source_stamp = stamp
-    return dispatcher
+    options |= {"cache": True, "no_cfunc_wrapper": True}
+
+    def decorate(function: F) -> F:
+        dispatcher: Any = numba.njit(**options)(function)
+        path = Path(function.__code__.co_filename)
+        if path.exists():
+            stamp = _source_hash(path, function.__module__)
+            dispatcher._cache._cache_file._source_stamp = stamp
+        return cast(F, dispatcher)
+
+    return decorate
 
 
 def compiled(function: F) -> F:
-    """Compile a kernel that releases the interpreter's lock.
+    """Compile a kernel that releases the GIL.
 
     As in NumPy, ``x / 0`` is inf or nan; a check would prevent vectorisation.
     """
@@ -59,14 +54,15 @@ def compiled(function: F) -> F:
 
 
 def inner(function: F) -> F:
-    """Compile a function that only compiled code calls, without slow wrappers."""
-    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    """Compile a function that only kernels call: no wrappers, no separate cache."""
+    options: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(F, numba.njit(**options)(function))
 
 
 def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
     """Call ``work(part)`` for every part, on as many threads as numba may use.
 
-    Kernels release the interpreter's lock. Little work, by its ``steps``, stays on the
+    Kernels must release the GIL. Work of few ``steps`` in total runs on the
     calling thread. Numba's own threads are not used: they end the process when two
     callers use them at once, or after a fork.
     """
@@ -74,8 +70,8 @@ def each_part(work: Callable[[int], object], parts: int, steps: int) -> None:
         for part in range(parts):
             work(part)
         return
-    # The caller takes part: it does what no thread of the pool has begun. So it never
-    # waits for a busy pool, nor for itself if a part calls this function.
+    # The caller runs the parts that no pool thread has started. So it never waits for
+    # a busy pool, nor for itself if a part calls this function.
     futures = [_pool().submit(work, part) for part in range(parts)]
     for part, future in enumerate(futures):
         if future.cancel():
@@ -91,7 +87,7 @@ def _threads() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    """Return threads that stay: starting them takes as long as a short kernel runs."""
+    """Return a persistent pool: starting threads takes as long as a short kernel."""
     return ThreadPoolExecutor(_threads() - 1, "kernels")
 
 
@@ -103,17 +99,17 @@ def _source_hash(path: Path, module: str) -> str:
     package = module.partition(".")[0]
     root = path.parents[module.count(".") - (path.name == "__init__.py")]
     files = {path}
-    waiting = [path]
-    while waiting:
-        for found in _imported_files(waiting.pop(), root, package):
-            if found not in files:
-                files.add(found)
-                waiting.append(found)
-    whole = hashlib.sha256()
+    pending = [path]
+    while pending:
+        for imported in _imported_files(pending.pop(), root, package):
+            if imported not in files:
+                files.add(imported)
+                pending.append(imported)
+    digest = hashlib.sha256()
     for file in sorted(files):
-        whole.update(file.relative_to(root).as_posix().encode() + b"\0")
-        whole.update(_contents(file))
-    return whole.hexdigest()
+        digest.update(file.relative_to(root).as_posix().encode() + b"\0")
+        digest.update(_contents(file))
+    return digest.hexdigest()
 
 
 @cache

@@ -50,7 +50,7 @@ def within(low: float, high: float, **values: float) -> None:
 
 
 def whole(low: int, **values: int) -> None:
-    """Raise unless every value is a whole number of ``low`` or more, no bool."""
+    """Raise unless every value is a whole number (not a bool) of at least ``low``."""
     for name, value in values.items():
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
         if not (is_whole and value >= low):
@@ -69,7 +69,7 @@ def one_of(allowed: Collection[str], **values: str) -> None:
 
 
 def present(value: T | None, missing: str) -> T:
-    """Return the value; None raises ``DataError`` with what is missing."""
+    """Return the value; raise ``DataError(missing)`` if it is None."""
     if value is None:
         raise DataError(missing)
     return value
@@ -91,7 +91,7 @@ def shaped(shape: tuple[int, ...], **arrays: Any) -> None:  # noqa: ANN401
 
 
 def vectors(wanted: Mapping[str, type[np.generic]], **arrays: NDArray[Any]) -> None:
-    """Check length, one axis and ``wanted`` types; make the arrays read-only."""
+    """Check equal lengths, one axis and ``wanted`` dtypes; make arrays read-only."""
     same_length(**arrays)
     for name, array in arrays.items():
         if array.ndim != 1 or array.dtype != wanted[name]:
@@ -106,7 +106,7 @@ def _numbers(
     values: Mapping[str, float], is_good: Callable[[float], bool], expected: str
 ) -> None:
     for name, value in values.items():
-        # Text and None reach this where a settings class is called directly.
+        # Text and None occur if a settings class is called directly.
         number = isinstance(value, Real) and not isinstance(value, bool)
         finite = number and (isinstance(value, Integral) or math.isfinite(value))
         if not (finite and is_good(value)):
@@ -122,11 +122,10 @@ CountOrZero = Annotated[int, partial(whole, 0)]
 
 
 class Checked:
-    """Base of settings: checks every field by its declared type.
+    """Base class of settings: checks every field against its declared type.
 
-    A ``Literal`` must be one of its values, a bool a bool, ``Annotated`` pass its
-    checks, a tuple do so entry by entry, a union in one of its forms. Other types are
-    not checked.
+    Supports ``Literal`` values, bool, the checks in ``Annotated``, tuples (entry by
+    entry) and unions (at least one option must pass). Other types are not checked.
     """
 
     def __post_init__(self) -> None:
@@ -160,11 +159,11 @@ def _check(hint: Any, name: str, value: Any) -> None:  # noqa: ANN401
         for kind, item in zip(kinds, value, strict=False):
             _check(kind, name, item)
     elif origin in (typing.Union, UnionType):
-        refused = []
+        errors = []
         for option in inner:
             try:
                 return _check(option, name, value)
             except SettingsError as error:
-                refused.append(error)
-        raise refused[0]
+                errors.append(error)
+        raise errors[0]
     return None

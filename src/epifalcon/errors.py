@@ -1,44 +1,44 @@
-"""The exceptions, each with the exit code of the command line."""
+"""Exceptions, each with its command-line exit code."""
 
 
 class EpifalconError(Exception):
-    """Root of every error that epifalcon raises on purpose."""
+    """Base class of all errors that epifalcon raises on purpose."""
 
     exit_code = 1
 
 
 class SettingsError(EpifalconError, ValueError):
-    """A setting, argument or command word is unknown or impossible: change it."""
+    """A setting, argument or command is unknown or invalid: change it."""
 
     exit_code = 2
 
 
 class DataError(EpifalconError, ValueError):
-    """The data handed in is not what was expected: mend the file."""
+    """The input data is not what was expected: correct the file."""
 
     exit_code = 3
 
 
 class BudgetExceededError(EpifalconError):
-    """A release would cost more privacy than was granted: nothing was released."""
+    """A release would exceed the privacy budget; nothing was released."""
 
     exit_code = 4
 
 
 class CorruptFileError(EpifalconError):
-    """A file that epifalcon wrote has changed since, or is only partly there."""
+    """A file that epifalcon wrote has changed since, or is incomplete."""
 
     exit_code = 5
 
 
 class WriteError(EpifalconError, OSError):
-    """The output cannot be written there: choose another place."""
+    """The output cannot be written there: choose another path."""
 
     exit_code = 6
 
 
 class TooFewSitesError(EpifalconError):
-    """Sites were lost: the work so far is stored and can be resumed."""
+    """Too few sites remain: the work so far is stored and can be resumed."""
 
     exit_code = 7
 

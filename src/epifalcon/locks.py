@@ -1,7 +1,7 @@
 """File locks: one process at a time works on a folder or a file.
 
-Locks are those of the system (``flock``), which releases them when a process ends,
-however it ends.
+Uses ``flock``, so the system releases a lock when its process ends for any
+reason.
 """
 
 import contextlib
@@ -65,9 +65,9 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 def alone(folder: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock ``folder``, which need not exist yet, by a file beside it.
 
-    Another process that holds it is given ``patience`` seconds to finish.
-    Removes what a killed process left unfinished beside the folder, and at the end
-    the parents it created, if they are still empty.
+    If another process holds the lock, wait up to ``patience`` seconds. On entry,
+    remove scratch folders that a killed process left beside the folder; on exit, the
+    parents created here, if they are still empty.
     """
     folder = Path(os.path.realpath(folder))
     path = folder.parent / f".{folder.name}.lock"

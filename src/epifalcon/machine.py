@@ -1,4 +1,4 @@
-"""The machine that a process works on: its cores, its memory, and pages kept."""
+"""Resources of the machine: cores, memory, and reuse of freed pages."""
 
 import contextlib
 import ctypes
@@ -10,40 +10,40 @@ from pathlib import Path
 
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 _SPARED = 0.1
-"""Share of the free memory that is left to everybody else."""
+"""Share of the free memory left to other processes."""
 _V2 = Path("/sys/fs/cgroup")
 _V1 = Path("/sys/fs/cgroup/memory")
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Names of settings in glibc's ``malloc.h``."""
-_USUAL = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 1024}
-_KEPT = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
+_DEFAULTS = {_MMAP_MAX: 65_536, _TRIM_THRESHOLD: 128 * 1024}
+_REUSING = {_MMAP_MAX: 0, _TRIM_THRESHOLD: -1}
 _ROOM = 2.0
-"""Where freed memory is kept, holes between arrays took up to 1.4 times the peak."""
+"""Required free memory per peak; fragmentation took up to 1.4 times the peak."""
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def free_mb() -> float:
-    """Return the memory, of machine or container, that can still be taken, in MB."""
-    found = [_machine_mb()]
+    """Return 90 % of the free memory of the machine or container, in MB."""
+    limits = [_machine_mb()]
     for group, limit, used in (
         (_V2, "memory.max", "memory.current"),
         (_V1, "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
-        # A limit that is not there, or is the word "max", is none.
+        # A missing file or the word "max" means no limit.
         with contextlib.suppress(OSError, ValueError):
             room = int((group / limit).read_text()) - int((group / used).read_text())
-            found.append((room + _cached(group / "memory.stat")) / 2**20)
-    return max(0.0, min(found)) * (1 - _SPARED)
+            limits.append((room + _cached(group / "memory.stat")) / 2**20)
+    return max(0.0, min(limits)) * (1 - _SPARED)
 
 
 def rss_mb(pid: int | None) -> float:
-    """Return the memory in MB that a process holds now; 0 if unknown."""
+    """Return the resident memory of a process in MB; 0 if unknown."""
     with contextlib.suppress(OSError, IndexError, ValueError):
         text = Path(f"/proc/{pid}/statm").read_text(encoding="ascii")
         return int(text.split()[1]) * _PAGE_MB
@@ -51,7 +51,7 @@ def rss_mb(pid: int | None) -> float:
 
 
 def peak_rss_mb() -> float:
-    """Peak memory of this process in MB, without that of its parent (VmHWM)."""
+    """Return the peak memory of this process in MB, excluding its parent (VmHWM)."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/self/status").read_text(encoding="ascii")
         return int(text.partition("VmHWM:")[2].split()[0]) / 1024
@@ -61,26 +61,26 @@ def peak_rss_mb() -> float:
 
 @contextlib.contextmanager
 def pages_reused() -> Iterator[Callable[[], None]]:
-    """Yield a function to call after a first step: later steps reuse its memory.
+    """Yield a function to call after a first step, so later steps reuse its memory.
 
-    Clearing and mapping fresh pages takes half of the processor time of a network over
-    forty days. After the call, freed memory stays with the process until the end, if at
-    least twice the peak of memory is still free. Without glibc nothing happens.
+    Clearing and mapping new pages takes half of the processor time of a network over
+    forty days. After the call, the process retains freed memory until the context ends,
+    if more than twice its peak is still free. Without glibc it has no effect.
     """
     library = _glibc()
-    kept = False
+    reusing = False
 
-    def keep() -> None:
-        nonlocal kept
-        if not kept and library is not None and free_mb() > _ROOM * peak_rss_mb():
-            _set_options(library, _KEPT)
-            kept = True
+    def reuse() -> None:
+        nonlocal reusing
+        if not reusing and library is not None and free_mb() > _ROOM * peak_rss_mb():
+            _set_options(library, _REUSING)
+            reusing = True
 
     try:
-        yield keep
+        yield reuse
     finally:
-        if kept and library is not None:
-            _set_options(library, _USUAL)
+        if reusing and library is not None:
+            _set_options(library, _DEFAULTS)
             library.malloc_trim(0)
 
 
@@ -100,12 +100,12 @@ def _machine_mb() -> float:
     with contextlib.suppress(OSError, ValueError, IndexError):
         text = Path("/proc/meminfo").read_text(encoding="ascii")
         return int(text.partition("MemAvailable:")[2].split()[0]) / 1024
-    # Elsewhere half of all memory is taken to be free.
+    # On other systems, assume that half of all memory is free.
     return os.sysconf("SC_PHYS_PAGES") * _PAGE_MB / 2
 
 
 def _cached(stat: Path) -> int:
-    """Bytes of files that a container holds in memory, and would give back."""
+    """Return the reclaimable file cache of a container in bytes."""
     for line in stat.read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(" ")
         if name in {"inactive_file", "total_inactive_file"}:

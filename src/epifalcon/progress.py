@@ -1,13 +1,13 @@
-"""Progress of long work, without knowing who displays it."""
+"""Progress callback of long computations, independent of the display."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called with the name of the work, the steps done and all its steps."""
+    """Callback with the name of the task, the steps done and the total steps."""
 
     def __call__(self, name: str, done: int, total: int, told: str = "") -> None: ...
 
 
 def silent(name: str, done: int, total: int, told: str = "") -> None:
-    """Display nothing."""
+    """Ignore progress."""

@@ -1,7 +1,7 @@
 """Convert plain mappings (TOML, JSON, command line) to frozen dataclasses and back.
 
-An unknown key is refused with the nearest valid name, a value of the wrong kind with
-the kind that was expected, and the checks of a class are reported under the key's
+The error for an unknown key names the nearest valid key, and that for a value of the
+wrong type the expected type. Failed checks of a class are reported with the key's
 full path.
 """
 
@@ -22,31 +22,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
-    # Only for annotations: types.py loads NumPy, which --help need not wait for.
+    # Only for annotations: types.py imports NumPy, which would delay --help.
     from epifalcon.types import Plain
 
 T = TypeVar("T")
 _SHORT_NUMBER = re.compile(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?")
-"""``.1`` and ``1.``, which TOML does not know but people write."""
+"""``.1`` and ``1.``, which are not valid TOML but common input."""
 
 
 def build(cls: type[T], values: "Plain", where: str = "") -> T:
-    """Make the dataclass ``cls`` from a mapping at the dotted path ``where``."""
+    """Build the dataclass ``cls`` from a mapping at the dotted path ``where``."""
     hints = typing.get_type_hints(cls)
-    fields = {one.name: one for one in dataclasses.fields(cls) if one.init}  # type: ignore[arg-type]
-    made: dict[str, Any] = {}
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    arguments: dict[str, Any] = {}
     for key, value in values.items():
         path = f"{where}.{key}" if where else key
         if key not in fields:
             raise SettingsError(unknown_name("setting", path, fields, where))
-        made[key] = convert(hints[key], value, path)
+        arguments[key] = convert(hints[key], value, path)
     none = dataclasses.MISSING
     needed = (f.name for f in fields.values() if f.default is f.default_factory is none)
-    if missing := [name for name in needed if name not in made]:
+    if missing := [name for name in needed if name not in arguments]:
         section = f"[{where}] " if where else ""
         raise SettingsError(f"{section}needs {', '.join(missing)}")
     try:
-        return cls(**made)
+        return cls(**arguments)
     except SettingsError as error:
         prefix = f"{where}." if where else ""
         raise SettingsError(f"{prefix}{error}") from None
@@ -62,7 +62,7 @@ def unknown_name(
     if near:
         return f"unknown {what} {name!r}: did you mean {prefix + near[0]!r}?"
     # Quotes separate labels that contain a comma.
-    listed = [repr(one) if "," in one else one for one in known]
+    listed = [repr(label) if "," in label else label for label in known]
     return f"unknown {what} {name!r}: expected one of {', '.join(listed)}"
 
 
@@ -79,7 +79,7 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
     """Copy nested ``values`` with one ``key.path=value`` set.
 
     The value is read as TOML (``3``, ``.5``, ``true``, ``"text"``, ``[1, 2]``);
-    what is not TOML is taken as text, so quotes may be left out.
+    anything else is taken as text, so quotes may be omitted.
     """
     key, equals, text = assignment.partition("=")
     path = key.strip().split(".")
@@ -98,20 +98,20 @@ def override(values: "Plain", assignment: str) -> dict[str, Any]:
 def first_difference(
     one: "Plain", other: "Plain", where: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """Find the first key path at which two settings differ, with both values."""
+    """Return the first key path at which two settings differ, with both values."""
     for key in {**one, **other}:
         path = f"{where}.{key}" if where else key
         mine, theirs = one.get(key), other.get(key)
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-            if (found := first_difference(mine, theirs, path)) is not None:
-                return found
+            if (difference := first_difference(mine, theirs, path)) is not None:
+                return difference
         elif mine != theirs:
             return path, mine, theirs
     return None
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file, or raise ``SettingsError`` naming file and place."""
+    """Read a TOML file; raise ``SettingsError`` with the file and position."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -123,7 +123,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def json_text(values: "Plain", indent: int | None = None) -> str:
-    """Convert the mapping to JSON; numbers that are not finite become null."""
+    """Convert the mapping to JSON; NaN and infinite numbers become null."""
     return json.dumps(
         _leaves(values, _null_unless_finite),
         indent=indent,
@@ -134,7 +134,7 @@ def json_text(values: "Plain", indent: int | None = None) -> str:
 
 
 def fingerprint(values: "Plain") -> str:
-    """Compute the SHA-256 of the mapping, whatever the order of its keys."""
+    """Compute the SHA-256 of the mapping, independent of key order."""
     text = json.dumps(
         _leaves(values, _one_form),
         sort_keys=True,
@@ -150,7 +150,7 @@ def _toml_value(text: str) -> Any:  # noqa: ANN401
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
-        # ValueError alone: a number of thousands of digits is no TOMLDecodeError.
+        # ValueError: a number with thousands of digits does not raise TOMLDecodeError.
         return text
     return read["value"] if len(read) == 1 else text
 
@@ -188,20 +188,20 @@ def convert(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
 
 
 def _convert_union(options: tuple[Any, ...], value: Any, path: str) -> Any:  # noqa: ANN401
-    # TOML and the command line have no null, so the word stands for it.
+    # TOML and the command line have no null, so "none" is accepted instead.
     if value in (None, "none") and type(None) in options:
         return None
-    refused = []
+    errors = []
     for option in options:
         if option is type(None):
             continue
         try:
             return convert(option, value, path)
         except SettingsError as error:
-            refused.append(str(error))
-    first, *others = refused
-    wanted = [other.partition(" must be ")[2] for other in others]
-    raise SettingsError(" or ".join([first, *filter(None, wanted)]))
+            errors.append(str(error))
+    first, *others = errors
+    expected = [other.partition(" must be ")[2] for other in others]
+    raise SettingsError(" or ".join([first, *filter(None, expected)]))
 
 
 def _convert_tuple(hint: Any, value: Any, path: str) -> tuple[Any, ...]:  # noqa: ANN401
@@ -237,7 +237,7 @@ def _convert_scalar(hint: Any, value: Any, path: str) -> Any:  # noqa: ANN401
 
 
 def _native(value: object) -> Any:  # noqa: ANN401
-    """Convert a NumPy scalar to Python's."""
+    """Convert a NumPy scalar to a Python scalar."""
     item = getattr(value, "item", None)
     if item is None:
         raise TypeError(f"{value!r} is not something that JSON can hold")
@@ -245,7 +245,7 @@ def _native(value: object) -> Any:  # noqa: ANN401
 
 
 def _leaves(value: Any, change: Callable[[Any], Any]) -> Any:  # noqa: ANN401
-    """Apply ``change`` to everything in nested mappings and lists."""
+    """Apply ``change`` to every leaf of nested mappings and lists."""
     if isinstance(value, Mapping):
         return {key: _leaves(inner, change) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -258,7 +258,7 @@ def _null_unless_finite(value: Any) -> Any:  # noqa: ANN401
 
 
 def _one_form(value: Any) -> Any:  # noqa: ANN401
-    """Convert equal numbers to one form, so that 2 and 2.0 have one fingerprint."""
+    """Convert integral floats to int, so that 2 and 2.0 have one fingerprint."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

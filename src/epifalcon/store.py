@@ -1,8 +1,8 @@
-"""Records of arrays on disk: plain ``.npy`` files beside one JSON manifest.
+"""Records of arrays on disk: ``.npy`` files and one JSON manifest.
 
 ``manifest.json`` holds the kind and schema of the record, the settings, seed and
-versions that made it, and the SHA-256 and size of every file. Directories appear
-whole or not at all: they are written under another name, flushed, then renamed.
+versions that produced it, and the SHA-256 and size of every file. Directories are
+created atomically: written under another name, flushed, then renamed.
 """
 
 import contextlib
@@ -34,13 +34,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _VERSIONED = ("epifalcon", "numpy", "scipy", "numba", "polars", "torch")
 _GROWS = "grows"
 _JOURNAL = ".jsonl"
-"""Ending of files that are only appended to; they verify their lines themselves."""
+"""Suffix of append-only files, whose lines are verified by their readers."""
 _SCRATCH = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<what>partial|old)")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What made a record: the settings, the seed and the versions used."""
+    """Provenance of a record: settings, seed and versions."""
 
     settings: Plain = field(default_factory=dict)
     seed: int | None = None
@@ -48,12 +48,12 @@ class Origin:
 
     @classmethod
     def now(cls, settings: Plain, seed: int | None) -> "Origin":
-        """Return the origin of something made by the running program."""
+        """Return the origin of a record made by the running program."""
         return cls(settings=settings, seed=seed, versions=dict(installed_versions()))
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal settings and seed, whatever the versions."""
+        """Return the hash of settings and seed, independent of versions."""
         return fingerprint({"settings": self.settings, "seed": self.seed})
 
 
@@ -81,23 +81,23 @@ class _Entries(dict[str, Any]):
 @cache
 def installed_versions() -> Mapping[str, str]:
     """Return the versions of Python, epifalcon and its numerical libraries."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in _VERSIONED:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 @contextlib.contextmanager
 def new_directory(
     path: Path, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
 ) -> Iterator[Path]:
-    """Yield a scratch folder that becomes ``path`` if the block succeeds.
+    """Yield a scratch folder that is renamed to ``path`` if the block succeeds.
 
-    On any error the scratch folder and any parents made for it are removed, and
-    ``path`` is as it was. An existing ``path`` is refused, unless it is empty, or
-    ``overwrite`` is given, it holds a manifest of ours and no file besides those
-    listed there, and none of ``inputs``, which the block reads, lies in it.
+    On any error the scratch folder and the parents created for it are removed, and
+    ``path`` is unchanged. Raises ``WriteError`` if ``path`` exists, unless it is empty,
+    or ``overwrite`` is set, it holds an epifalcon manifest and only files listed there,
+    and it contains none of ``inputs``, which the block reads.
     """
     path = Path(os.path.realpath(path))
     scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
@@ -119,19 +119,19 @@ def new_directory(
 
 
 def clear_scratch(folder: Path, name: str | None = None) -> None:
-    """Remove what killed ``new_directory`` calls left in ``folder``.
+    """Remove what killed ``new_directory`` calls entry in ``folder``.
 
-    Only of the directory ``name``, if given. A directory whose replacement did not
-    arrive is put back. Nobody else may be writing there.
+    With ``name``, only for that directory. A directory that was moved but not yet
+    replaced is restored. No other process may be writing there.
     """
-    for left in sorted(folder.iterdir()):
-        made = _SCRATCH.fullmatch(left.name)
-        if made is None or name not in (None, made["name"]):
+    for entry in sorted(folder.iterdir()):
+        match = _SCRATCH.fullmatch(entry.name)
+        if match is None or name not in (None, match["name"]):
             continue
-        if made["what"] == "old" and not (folder / made["name"]).exists():
-            left.rename(folder / made["name"])
+        if match["what"] == "old" and not (folder / match["name"]).exists():
+            entry.rename(folder / match["name"])
         else:
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(entry, ignore_errors=True)
 
 
 def write(
@@ -143,7 +143,7 @@ def write(
     origin: Origin,
     schema: int = 1,
 ) -> None:
-    """Write one record into ``folder`` (made if missing), manifest last."""
+    """Write one record into ``folder`` (created if missing), manifest last."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in arrays.items():
         try:
@@ -161,10 +161,10 @@ def write(
 def write_manifest(
     folder: Path, kind: str, *, meta: Plain, origin: Origin, schema: int = 1
 ) -> None:
-    """Write ``manifest.json`` over every file in ``folder``.
+    """Write ``manifest.json``, which lists every file in ``folder``.
 
-    A folder with files added later is not overwritten, unless their names begin
-    with one of those listed in ``meta["grows"]``.
+    A folder with files added later is not overwritten, unless their names start
+    with one of the prefixes in ``meta["grows"]``.
     """
     files = {
         entry.relative_to(folder).as_posix(): describe(entry)
@@ -196,10 +196,10 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def read(folder: Path, kind: str, *, schema: int = 1) -> Stored:
-    """Read the record of ``kind`` in ``folder``, every byte checked.
+    """Read the record of ``kind`` in ``folder`` and verify every file.
 
-    Raises ``DataError`` when there is no such record, and ``CorruptFileError``
-    when a file is missing or differs from what the manifest says.
+    Raises ``DataError`` if there is no such record, and ``CorruptFileError``
+    if a file is missing or does not match the manifest.
     """
     manifest = read_manifest(folder)
     if manifest["kind"] != kind:
@@ -242,14 +242,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Check every file of ``folder`` against its manifest, and return that."""
+    """Check every file of ``folder`` against its manifest; return the manifest."""
     manifest = read_manifest(folder)
     _verify(folder, manifest["files"])
     return manifest
 
 
 def seal(folder: Path, path: Path) -> None:
-    """Update the entry of ``path``, a journal that has grown, in the manifest."""
+    """Update the manifest entry of ``path``, a journal that has grown."""
     manifest = read_manifest(folder)
     manifest["files"][path.relative_to(folder).as_posix()] = describe(path)
     manifest["manifest_sha256"] = _own_digest(manifest)
@@ -267,12 +267,12 @@ def describe(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def writing(*paths: Path) -> Iterator[None]:
-    """Turn an ``OSError`` about the output ``paths`` into ``WriteError``."""
+    """Convert an ``OSError`` about the output ``paths`` to ``WriteError``."""
     path = paths[0]
     try:
         yield
     except OSError as error:
-        # A full disk names no file; otherwise the file is, holds or lies in the output.
+        # A full disk names no file; otherwise the file must relate to the output.
         ours = error.errno in _FULL
         if isinstance(error.filename, str | os.PathLike):
             place = Path(error.filename)
@@ -285,29 +285,29 @@ def writing(*paths: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parents_of(path: Path) -> Iterator[None]:
-    """Make the missing parents of ``path``; at the end remove them if still empty."""
-    made: list[Path] = []
+    """Create missing parents of ``path``; on exit remove them if still empty."""
+    created: list[Path] = []
     try:
         with writing(path):
-            for place in reversed([one for one in path.parents if not one.exists()]):
+            for place in reversed([p for p in path.parents if not p.exists()]):
                 with contextlib.suppress(FileExistsError):
                     place.mkdir()
-                    made.append(place)
+                    created.append(place)
         yield
     finally:
-        for place in reversed(made):
+        for place in reversed(created):
             with contextlib.suppress(OSError):
                 place.rmdir()
 
 
 def _own_digest(manifest: Plain) -> str:
-    """Hash a manifest without its own hash."""
+    """Compute the hash of a manifest without its own hash entry."""
     rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
     return fingerprint(rest)
 
 
 def refuse_occupied(path: Path, overwrite: bool) -> None:
-    """Raise ``WriteError`` where ``new_directory`` would refuse ``path``."""
+    """Raise ``WriteError`` if ``new_directory`` may not write to ``path``."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not path.is_dir():
@@ -320,21 +320,21 @@ def refuse_occupied(path: Path, overwrite: bool) -> None:
         ) from None
     listed = {MANIFEST, *manifest["files"]}
     grows = tuple(manifest["meta"].get(_GROWS, ()))
-    there = (entry for entry in path.rglob("*") if not entry.is_dir())
-    found = sorted(entry.relative_to(path).as_posix() for entry in there)
-    strange = [
-        name for name in found if name not in listed and not name.startswith(grows)
+    files = (entry for entry in path.rglob("*") if not entry.is_dir())
+    names = sorted(entry.relative_to(path).as_posix() for entry in files)
+    unlisted = [
+        name for name in names if name not in listed and not name.startswith(grows)
     ]
-    if strange:
+    if unlisted:
         raise WriteError(
-            f"{path}: holds {strange[0]!r}, which is no part of it: move it away first"
+            f"{path}: holds {unlisted[0]!r}, which is no part of it: move it away first"
         )
     if not overwrite:
         raise WriteError(f"{path}: exists; choose another folder or add --overwrite")
 
 
 def occupant(folder: Path, kind: str) -> dict[str, Any] | None:
-    """Return the manifest of the ``kind`` in ``folder``; None if nothing is there."""
+    """Return the manifest of the ``kind`` in ``folder``; None if missing or empty."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / MANIFEST).is_file():
@@ -401,7 +401,7 @@ def _load_array(path: Path) -> NDArray[Any]:
 
 
 def pack_strings(name: str, values: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Convert strings to two arrays: UTF-8 bytes, and where each string ends."""
+    """Convert strings to two arrays: UTF-8 bytes and end offsets."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in values]
     ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
     text = np.frombuffer(b"".join(encoded), dtype=np.uint8)

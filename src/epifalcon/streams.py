@@ -1,7 +1,7 @@
 """Named random streams from one seed.
 
-One stream per purpose: a new draw in one part of the program leaves the draws
-of all other parts as they were.
+One stream per purpose: a new draw in one part of the program does not change
+the draws of other parts.
 
 >>> Streams(7).numpy("seir").random() == Streams(7).numpy("seir").random()
 True
@@ -32,11 +32,11 @@ class Streams:
             )
 
     def numpy(self, name: str) -> np.random.Generator:
-        """The generator of the stream called ``name``, at its beginning."""
+        """Return the generator of the stream ``name``, at its start."""
         return np.random.default_rng(np.random.SeedSequence(self._entropy(name)))
 
     def seed_for(self, name: str) -> int:
-        """A 63-bit seed for generators that are not NumPy's."""
+        """Return a 63-bit seed for generators other than NumPy's."""
         sequence = np.random.SeedSequence(self._entropy(name))
         return int(sequence.generate_state(1, np.uint64)[0] >> 1)
 

@@ -1,4 +1,4 @@
-"""Array aliases that carry meaning; the axes stand in each user's docstring."""
+"""Array aliases; axes are given in the docstring where an alias is used."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ RegionIds = NDArray[np.int32]
 """Region of a person at a slot; -1 is "not observed"."""
 
 PersonIds = NDArray[np.int32]
-"""Position of a person in the city; -1 is "nobody"."""
+"""Index of a person in the city; -1 is "no person"."""
 
 Slots = NDArray[np.int32]
 """Index of a slot; -1 is "never"."""
@@ -21,7 +21,7 @@ Probabilities = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 UNKNOWN = -1
-"""The region of a slot in which a person was not observed."""
+"""Region of a slot in which a person was not observed."""
 
 Plain = Mapping[str, Any]
-"""What JSON and TOML can hold: str, int, float, bool, None, lists and mappings."""
+"""Values of JSON and TOML: str, int, float, bool, None, lists and mappings."""

@@ -12,7 +12,7 @@ from epifalcon.belief_propagation.inference import (
 from epifalcon.belief_propagation.seir_chain import rates_for
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import force_of
 

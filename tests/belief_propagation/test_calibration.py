@@ -19,8 +19,8 @@ from epifalcon.belief_propagation.calibration import (
     perturbed,
 )
 from epifalcon.belief_propagation.settings import ALIKE
-from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import OMICRON
+from epifalcon.epidemic.test_results import TestErrors
 
 RIGHT = TestErrors()
 WRONG = TestErrors(false_positive=0.05, false_negative=0.2)

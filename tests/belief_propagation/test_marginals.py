@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epifalcon.belief_propagation.inference import Cohort
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
 from epifalcon.belief_propagation.settings import FieldSettings
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.store import Origin
 from tests.belief_propagation.graphs import (
     UNDAMPED,

@@ -8,7 +8,7 @@ from scipy import stats
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
-from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock

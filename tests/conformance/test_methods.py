@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import run_methods
 from epifalcon.methods.base import Context
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod
+from epifalcon.methods.graph_networks import ContactGraphs, NetworkMethod
 from epifalcon.methods.registry import entry, method_class, names
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.epidemic.cases import Cases, CaseSettings, all_cases, reported_cases
-from epifalcon.epidemic.known import Known
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError, SettingsError
 from tests.epidemic.worlds import FAST, mixing_city, traces_of
 from tests.oracles.cities import cities

@@ -9,8 +9,8 @@ from scipy import stats
 from epifalcon.epidemic.cases import reported_cases
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.outbreak import ASYMPTOMATIC, EXPOSED, SYMPTOMATIC
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import SettingsError
 from tests.epidemic.worlds import FAST, mixing_city
 

@@ -14,8 +14,8 @@ from epifalcon.epidemic.outbreak import (
     SYMPTOMATIC,
     Outbreak,
 )
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.store import Origin
 from tests.epidemic.worlds import FAST, mixing_city, rules

@@ -13,8 +13,8 @@ from epifalcon.epidemic.reproduction_number import (
     resolve_kappa,
     slot_hazard,
 )
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError
 from tests.epidemic.worlds import mixing_city, traces_of
 from tests.oracles.cities import cities

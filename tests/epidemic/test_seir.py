@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from epifalcon.epidemic.draws import EVEN, Draws, Variation
 from epifalcon.epidemic.outbreak import EXPOSED
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import replay, simulate
+from epifalcon.epidemic.sellke import EVEN, Draws, Variation
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces

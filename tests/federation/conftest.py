@@ -14,7 +14,7 @@ def one_thread():
 @pytest.fixture
 def folder(tmp_path):
     """The folders of three sites, with their data and policy."""
-    from tests.federation.sites.test_coordinating import lay_out
+    from tests.federation.falcon.test_server_run import lay_out
 
     lay_out(tmp_path)
     return tmp_path

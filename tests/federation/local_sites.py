@@ -7,12 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from epifalcon.federation import preparing
+from epifalcon.federation import preparation
 from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.engine import EngineState, pack_home
+from epifalcon.federation.falcon.server_run import SitesEngine
+from epifalcon.federation.falcon.site_run import FalconOrder, SiteRounds
 from epifalcon.federation.messages import Packet, unpack
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
-from epifalcon.federation.preparing import (
+from epifalcon.federation.network.site_calls import Switchboard
+from epifalcon.federation.network.site_session import Answering
+from epifalcon.federation.preparation import (
     Household,
     Selection,
     StateMoments,
@@ -23,11 +26,8 @@ from epifalcon.federation.preparing import (
     hypergraph,
     raw_state,
 )
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import PredictionSettings, SiteRules
-from epifalcon.federation.sites.coordinating import SitesEngine
-from epifalcon.federation.sites.run import FalconOrder, SiteRounds
-from epifalcon.federation.sites.server_run import Switchboard
-from epifalcon.federation.sites.session import Answering
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Probabilities
@@ -182,11 +182,11 @@ def cohorts_of_sites(
     """Do what server and sites do before the rounds, without messages."""
     clock, regions = homes[0].traces.clock, homes[0].traces.regions
     both = [(home, divide(home, settings, seed)) for home in homes]
-    first, *others = (preparing.count_tally(*one, settings) for one in both)
+    first, *others = (preparation.count_tally(*one, settings) for one in both)
     tally = sum(others, first)
     around = Surrounding.of(tally, regions)
     if settings.uses_region_model:
-        states = preparing.fit_region_states(tally, clock, settings, seed).states
+        states = preparation.fit_region_states(tally, clock, settings, seed).states
         moments = [
             StateMoments.of(
                 raw_state(home, part, hypergraph(home.traces, settings), states)

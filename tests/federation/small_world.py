@@ -5,7 +5,7 @@ import torch
 
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine
-from epifalcon.federation.plan import PrivacyPlan, releases_of
+from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock

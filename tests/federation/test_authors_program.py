@@ -9,10 +9,10 @@ import torch
 from epifalcon.errors import SettingsError
 from epifalcon.federation.client import Client
 from epifalcon.federation.engine import Passage, train
-from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.falcon.site_run import require_federable
+from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
-from epifalcon.federation.sites.run import require_federable
-from epifalcon.models.micro import Exchange
+from epifalcon.models.person_model import Exchange
 from epifalcon.models.settings import DcrnnSettings, RegionSettings
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 

@@ -8,7 +8,7 @@ import torch
 
 from epifalcon.errors import DataError
 from epifalcon.federation.client import Client
-from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.privacy_plan import RunSeeds
 from tests.federation.small_world import city, plan_of, settings_of
 
 

@@ -8,9 +8,9 @@ import torch
 
 from epifalcon.federation.engine import train
 from epifalcon.federation.messages import Heading, Packet, pack, unpack
-from epifalcon.federation.plan import Draw, RunSeeds
+from epifalcon.federation.privacy_plan import Draw, RunSeeds
 from epifalcon.federation.settings import SiteRules
-from epifalcon.models.micro import kept
+from epifalcon.models.person_model import kept
 from tests.federation.local_sites import LocalSites, sites_of
 from tests.federation.small_world import city, plan_of, settings_of, statuses, traces_of
 from tests.oracles.falcon_loop import Loop

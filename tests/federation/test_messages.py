@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
 from epifalcon.federation import messages
-from epifalcon.federation.field import sites as field_messages
-from epifalcon.federation.field.home import FieldRun, HeldOut
+from epifalcon.federation.falcon.server_run import Gathered
+from epifalcon.federation.field import site_runs as field_messages
+from epifalcon.federation.field.site_people import FieldRun, HeldOut
 from epifalcon.federation.messages import Heading, Packet, pack, unpack
-from epifalcon.federation.preparing import StateMoments
-from epifalcon.federation.sites.coordinating import Gathered
+from epifalcon.federation.preparation import StateMoments
 from epifalcon.mobility.clock import Clock
 from epifalcon.settings import plain
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from epifalcon import store
+from epifalcon.attacks.upload_recorder import UploadRecorder
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
@@ -14,7 +15,6 @@ from epifalcon.errors import (
     SettingsError,
     WriteError,
 )
-from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder
 from epifalcon.federation import checkpoints, training
 from epifalcon.federation.settings import StoppingSettings, ViewSettings
 from epifalcon.privacy.ledger import Budget, Ledger
@@ -310,7 +310,7 @@ def test_a_loss_that_is_no_number_keeps_the_last_good_state(tmp_path):
 
 def test_a_budget_too_small_stops_before_anything_leaves(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "epifalcon.federation.plan._budget", lambda _: Budget(person=0.5)
+        "epifalcon.federation.privacy_plan._budget", lambda _: Budget(person=0.5)
     )
     task = town.task(MODES["local"])
     with pytest.raises(BudgetExceededError, match="nothing was released"):

@@ -11,8 +11,8 @@ from torch import nn
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.federation.client import Client
 from epifalcon.federation.engine import Passage, VectorisedEngine, train
-from epifalcon.federation.plan import RunSeeds
-from epifalcon.models.micro import Exchange, status_inputs
+from epifalcon.federation.privacy_plan import RunSeeds
+from epifalcon.models.person_model import Exchange, status_inputs
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
 from tests.oracles.dense_hypergraph import dense, dense_layer, inverse
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from epifalcon.app.main import main
+from epifalcon.cli.main import main
 
 SCORES = Path(__file__).with_name("scores.json")
 KEYS = Path(__file__).with_name("json_keys.json")

@@ -15,8 +15,8 @@ from epifalcon.epidemic.cases import reported_cases
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.mobility.flows import count_flows
-from epifalcon.mobility.reporting import ReportingSettings, report
 from epifalcon.mobility.statistics import measure
+from epifalcon.mobility.subsample import ReportingSettings, report
 from epifalcon.streams import Streams
 
 GOLDEN = Path(__file__).with_name("hamlet.json")

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from epifalcon.belief_propagation.seir_chain import force_by_share, rates_for
-from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import mean_share_of_others
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import Known
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.methods.base import Context, Method, NoSettings
 from tests.studies import town

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.methods.contact_tracing import (

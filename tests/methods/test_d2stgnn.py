@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from epifalcon.hypergraph.edges import EdgeList
+from epifalcon.hypergraph.edge_attention import EdgeList
 from epifalcon.methods.d2stgnn import (
     D2stgnnSettings,
     DecoupledLayer,
@@ -16,7 +16,7 @@ from epifalcon.methods.d2stgnn import (
     SparseGraph,
     positions,
 )
-from epifalcon.methods.networks import ContactGraphs
+from epifalcon.methods.graph_networks import ContactGraphs
 from tests.oracles.cities import cities
 from tests.oracles.dense_graphs import dynamic, matrix, off_diagonal
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon.methods.dcrnn import DcrnnNetwork, DcrnnOfPeopleSettings
-from epifalcon.methods.networks import ContactGraphs
+from epifalcon.methods.graph_networks import ContactGraphs
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 

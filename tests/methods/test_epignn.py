@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.methods.epignn import Epignn, days_in_state
 from epifalcon.mobility.clock import Clock
 from tests.methods import tiny

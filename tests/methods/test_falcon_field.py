@@ -6,9 +6,9 @@ from scipy.special import expit
 
 from epifalcon.belief_propagation import calibration
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.errors import SettingsError
-from epifalcon.federation.field import course
+from epifalcon.federation.field import inference_schedule
 from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
 from epifalcon.methods import falcon_field
 from epifalcon.methods.falcon_field import (
@@ -112,7 +112,7 @@ def test_a_private_run_knows_contacts_from_noised_counts_only(monkeypatch):
     """Neither the true crowd nor the true share of others reaches the model."""
     privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
     before = fitted(town.known(), privacy=privacy).predict_proba()
-    monkeypatch.setattr(course.Course, "_share_of_others", lambda _: 0.99)
+    monkeypatch.setattr(inference_schedule.Course, "_share_of_others", lambda _: 0.99)
     after = fitted(town.known(), privacy=privacy).predict_proba()
     np.testing.assert_array_equal(before, after)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epifalcon.methods.gat import GraphAttention
 from epifalcon.methods.gcn import GraphConvolution
-from epifalcon.methods.networks import ContactGraphs
+from epifalcon.methods.graph_networks import ContactGraphs
 from epifalcon.methods.unimp import GraphTransformer, Results
 from tests.oracles import pyg
 from tests.oracles.cities import cities

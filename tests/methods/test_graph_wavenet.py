@@ -2,13 +2,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epifalcon.methods.graph_networks import ContactGraphs
 from epifalcon.methods.graph_wavenet import (
     GraphWaveNet,
     GraphWaveNetSettings,
     LowRankAdaptive,
     dilations,
 )
-from epifalcon.methods.networks import ContactGraphs
 from tests.oracles.cities import cities
 from tests.oracles.contacts_loop import contacts_by_loop
 

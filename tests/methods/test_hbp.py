@@ -3,11 +3,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.draws import Variation
 from epifalcon.epidemic.labels import LabelSettings, draw_labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.sellke import Variation
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment
@@ -22,7 +22,7 @@ from epifalcon.methods.hbp import (
     share_infected,
 )
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.reporting import keep_last_days
+from epifalcon.mobility.subsample import keep_last_days
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import FIERCE, known_of, scene_of, world_of
 from tests.oracles.cities import random_traces

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.rules import OutbreakSettings
 from epifalcon.epidemic.seir import simulate
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment
@@ -13,7 +13,7 @@ from epifalcon.methods.base import Context
 from epifalcon.methods.hbp import Hbp
 from epifalcon.methods.oracle import Oracle
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.reporting import keep_last_days
+from epifalcon.mobility.subsample import keep_last_days
 from tests.methods.encounters import FIERCE, known_of
 from tests.oracles.cities import random_traces
 

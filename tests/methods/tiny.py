@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.methods.base import Context
-from epifalcon.methods.networks import NetworkMethod, NetworkSettings
+from epifalcon.methods.graph_networks import NetworkMethod, NetworkSettings
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces

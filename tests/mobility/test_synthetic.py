@@ -192,7 +192,7 @@ def destinations(centre, attraction, kernel):
     return gravity.destinations(centre, (other, attraction), (COMMUTE, kernel))
 
 
-@njit
+@njit()
 def tally(to, here, count, state):
     hits = np.zeros(to.radius.size, np.int64)
     for _ in range(count):

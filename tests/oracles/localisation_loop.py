@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import special
 
-from epifalcon.evaluation.attacks.claims import Candidates
-from epifalcon.mobility.markov import MobilityModel
+from epifalcon.attacks.claims import Candidates
+from epifalcon.mobility.mobility_model import MobilityModel
 from tests.oracles.markov_loop import transition
 
 Claims = Sequence[Sequence[int]]

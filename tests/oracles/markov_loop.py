@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from epifalcon.mobility.markov import MobilityModel
+from epifalcon.mobility.mobility_model import MobilityModel
 from epifalcon.mobility.traces import Traces
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from epifalcon.mobility.markov import MobilityModel
+from epifalcon.mobility.mobility_model import MobilityModel
 from tests.oracles.markov_loop import transition
 
 

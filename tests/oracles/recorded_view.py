@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
-from epifalcon.federation.view import Crowd, Seen
+from epifalcon.federation.server_view import Crowd, Seen
 
 
 @dataclass(eq=False)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from epifalcon.epidemic.draws import Draws
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.mobility.traces import Traces
 
 NEVER = -1

@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 
-from epifalcon.evaluation.attacks.claims import Candidates
-from epifalcon.mobility.markov import MobilityModel
+from epifalcon.attacks.claims import Candidates
+from epifalcon.mobility.mobility_model import MobilityModel
 from tests.oracles.markov_loop import transition
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 
 from epifalcon.mobility.clock import Clock
-from epifalcon.mobility.markov import MobilityModel, mobility_model
+from epifalcon.mobility.mobility_model import MobilityModel, mobility_model
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.pseudo_traces import DomainSettings, PseudoSettings
 from tests.oracles.cities import random_traces

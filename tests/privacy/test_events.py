@@ -44,7 +44,7 @@ def test_a_receipt_survives_plain_values_whatever_numbers_made_it():
         "privacy.events",
         "privacy.accounting",
         "evaluation.metrics",
-        "evaluation.audit.bounds",
+        "attacks.audit.bounds",
         "logistic",
     ],
 )

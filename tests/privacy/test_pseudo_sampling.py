@@ -230,7 +230,7 @@ def test_rivals_draw_from_all_free_regions(method):
     assert fit(world, pseudo, partial(RIVALS[method], world.model)) > 1e-3
 
 
-@njit
+@njit()
 def draws(tables, slot, domain, taken, seed, made):
     state = np.zeros(1, np.uint64)
     for number in range(len(made)):

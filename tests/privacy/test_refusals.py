@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from epifalcon.attacks.audit.releases import AuditSettings
 from epifalcon.errors import SettingsError
-from epifalcon.evaluation.audit.releases import AuditSettings
 from epifalcon.evaluation.metrics import MetricSettings, evaluate
 from epifalcon.privacy.accounting import (
     Uploads,

@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.evaluation.audit.noise_checks import NoiseFound
-from epifalcon.evaluation.audit.releases import AuditRow
+from epifalcon.attacks.audit.neighbouring import OtherPromises
+from epifalcon.attacks.audit.noise_checks import NoiseFound
+from epifalcon.attacks.audit.releases import AuditRow
 from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
 
 SPENT = {

@@ -8,7 +8,7 @@ import pytest
 
 from epifalcon.experiments.experiment import Experiment, layer_names, preset_names
 from epifalcon.experiments.run_methods import Outcome, context_of
-from epifalcon.federation.preparing import Selection
+from epifalcon.federation.preparation import Selection
 from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import fit
 from epifalcon.settings import as_plain

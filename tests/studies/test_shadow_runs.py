@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from epifalcon.attacks.membership import infer
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.evaluation.attacks.membership import infer
 from epifalcon.methods.base import Method
 from epifalcon.studies import shadow_runs
 from epifalcon.studies.shadow_runs import run_shadows

@@ -6,9 +6,9 @@ import pytest
 
 from epifalcon.errors import SettingsError
 from epifalcon.studies import study as studies
+from epifalcon.studies.catalogue import find_study
 from epifalcon.studies.scheduler import _runs as runs_of
 from epifalcon.studies.study import Asked, Cell, plan_study
-from epifalcon.studies.study_list import find_study
 from tests.studies.study_results import tiny_study
 
 WORK = Path("work")

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
-from epifalcon.studies import study_list
+from epifalcon.studies import catalogue
+from epifalcon.studies.catalogue import find_study
 from epifalcon.studies.study import Drawn
-from epifalcon.studies.study_list import find_study
 from epifalcon.studies.study_report import (
     finished_studies,
     keep_study,
@@ -47,8 +47,8 @@ def kept(ran, tmp_path):
 
 @pytest.fixture
 def known(monkeypatch, ran):
-    studies = {**study_list._STUDIES, "tiny": ran.planned.study}
-    monkeypatch.setattr(study_list, "_STUDIES", studies)
+    studies = {**catalogue._STUDIES, "tiny": ran.planned.study}
+    monkeypatch.setattr(catalogue, "_STUDIES", studies)
 
 
 def test_every_file_is_there_and_the_page_as_stored(kept, ran, stored_page):

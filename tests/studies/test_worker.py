@@ -22,13 +22,13 @@ from epifalcon.experiments.run_folder import (
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.federation.training import public_mobility
 from epifalcon.progress import silent
-from epifalcon.studies import auditing, worker
-from epifalcon.studies.auditing import Learnt, Places
+from epifalcon.studies import privacy_audit, worker
 from epifalcon.studies.paper.noise import ATTACKS
 from epifalcon.studies.paper.pseudo_tradeoff import PLACES
+from epifalcon.studies.privacy_audit import Learnt, Places
 from epifalcon.studies.worker import measure_method, training_of
+from tests.experiments.finished_runs import make_run
 from tests.studies import town
-from tests.studies.finished_runs import make_run
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_attacks_are_told_by_their_names(monkeypatch):
     attacks[2].error = None
     attacks.append(SimpleNamespace(name="result", error=0.0, random=0.5))
     monkeypatch.setattr(worker, "read_notes", lambda _place: None)
-    monkeypatch.setattr(auditing, "attacks_on", lambda *_words: attacks)
+    monkeypatch.setattr(privacy_audit, "attacks_on", lambda *_words: attacks)
     found = worker.audit_errors(SimpleNamespace(place=None), silent)
     expected = {one.name: one.error for one in attacks}
     assert found == {**expected, "strongest": 0.1, "random": 0.9}
@@ -179,8 +179,8 @@ def test_attackers_have_the_public_mobility_model_of_the_run(
         return Places(**parts)
 
     learnt = Learnt(passes=())
-    monkeypatch.setattr(auditing, "Places", spy)
-    monkeypatch.setattr(auditing, "learn_attacks", lambda *_words: learnt)
+    monkeypatch.setattr(privacy_audit, "Places", spy)
+    monkeypatch.setattr(privacy_audit, "learn_attacks", lambda *_words: learnt)
     run = FinishedRun.open(begun.folder)
     worker.ANALYSES[kind](run, silent)
     public = public_mobility(run.traces, run.settings.pseudo, run.seed)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from epifalcon.epidemic.cases import all_cases
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.run_folder import Begun
 from epifalcon.experiments.simulation import make_city, prepare, run_epidemics

@@ -5,8 +5,8 @@ Log odds are moved by one increasing line,
     logit(q) = logit(p) + offset + (slope - 1) (logit(p) - middle)
 
 where ``middle`` is the mean of the held-out people. Slope and offset are those of
-highest posterior; both have a Gaussian prior around "no change", so few people change
-little. Results are read through the test accuracy, so q is the probability of
+highest posterior; both have a Gaussian prior around the identity, so few people have
+little effect. The likelihood includes test errors, so q is the probability of
 infection, not of a positive result.
 """
 
@@ -22,8 +22,8 @@ from scipy.stats import norm
 
 from epifalcon.belief_propagation.settings import Law
 from epifalcon.checks import same_length
-from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
+from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.logistic import log_losses
 from epifalcon.types import Floats, Mask, Probabilities
 
@@ -149,10 +149,10 @@ def fit_scaling(
     middle = float(log_odds(risk).mean())
 
     def posterior(line: Floats) -> tuple[float, Floats]:
-        found = _Posterior.at(line, risk, positive, errors, middle)
-        return found.loss, found.gradient
+        value = _Posterior.at(line, risk, positive, errors, middle)
+        return value.loss, value.gradient
 
-    found = minimize(
+    result = minimize(
         posterior,
         np.array([1.0, 0.0]),
         jac=True,
@@ -160,7 +160,7 @@ def fit_scaling(
         bounds=[(_LEAST_SLOPE, None), (None, None)],
         options={"ftol": 1e-15, "gtol": 1e-8},
     )
-    return PlattScaling(float(found.x[0]), float(found.x[1]), middle)
+    return PlattScaling(float(result.x[0]), float(result.x[1]), middle)
 
 
 def choose_scaling(
@@ -173,11 +173,11 @@ def choose_scaling(
     if len(risk) < ENOUGH_PEOPLE:
         return IDENTITY
     fitted, part = risk.copy(), np.arange(len(risk)) % _PARTS
-    for one in range(_PARTS):
-        out = part == one
+    for number in range(_PARTS):
+        out = part == number
         fitted[out] = fit_scaling(risk[~out], positive[~out], errors)(risk[out])
     before, after = (
-        risk_losses(chance_of_positive(one, errors), positive) for one in (risk, fitted)
+        risk_losses(chance_of_positive(p, errors), positive) for p in (risk, fitted)
     )
     losses = Losses.of(np.stack([before, after], axis=1))
     return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY
@@ -186,12 +186,12 @@ def choose_scaling(
 def covariance(
     line: PlattScaling, risk: Probabilities, positive: Mask, errors: TestErrors
 ) -> Floats:
-    """(2, 2) covariance of slope and offset; that of the prior with few people."""
+    """Return the (2, 2) covariance of slope and offset; the prior's if few people."""
     if len(risk) < LEAST_PEOPLE:
         return np.diag(_PRIOR_SD**2)
     at = np.array([line.slope, line.offset])
-    found = _Posterior.at(at, risk, positive, errors, line.middle)
-    return np.asarray(np.linalg.inv(found.information))
+    posterior = _Posterior.at(at, risk, positive, errors, line.middle)
+    return np.asarray(np.linalg.inv(posterior.information))
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +217,10 @@ class Losses:
         )
 
     def best(self, models: Sequence[Law], alike: Collection[Law] = ()) -> Law:
-        """Select the model of least loss; ``models`` stand from simple to rich.
+        """Select the model of least loss; ``models`` are sorted from simple to rich.
 
-        A richer one must win over the best simpler one by more than one standard
-        error; those of ``alike`` are equally rich.
+        A richer model must improve on the best simpler one by more than one standard
+        error; models in ``alike`` are equally rich.
         """
         best = 0
         for number in range(1, len(models)):
@@ -297,7 +297,7 @@ def interval(
 
 
 def line_from(figures: Mapping[str, float]) -> PlattScaling:
-    """Return the line that a run's log names; the identity if it names none."""
+    """Return the line stored in a run's log; the identity if there is none."""
     if "slope" not in figures:
         return IDENTITY
     return PlattScaling(figures["slope"], figures["offset"], figures["middle"])

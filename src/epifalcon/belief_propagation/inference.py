@@ -32,8 +32,8 @@ from epifalcon.belief_propagation.seir_chain import (
 )
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.belief_propagation.transmission import Factor, Transmission
-from epifalcon.epidemic.known import Known, TestErrors
-from epifalcon.epidemic.rules import Chance
+from epifalcon.epidemic.settings import Chance
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities, RegionIds
@@ -147,7 +147,7 @@ class Cohort:
         """Run everybody's chain, in place, and return the sums of the new messages."""
         edges, days = 1 + len(self.traces.regions), int(received.day[-1]) + 1
         by_slot, ends = (self.traces.slots, edges), self._part_ends
-        found = [
+        result = [
             Sums(
                 np.zeros(by_slot),
                 np.zeros(by_slot),
@@ -160,11 +160,11 @@ class Cohort:
         def work(part: int) -> None:
             (first, last), rates = ends[part : part + 2], self.rates
             forward_backward(
-                first, last, self.state, received, rates, options, found[part]
+                first, last, self.state, received, rates, options, result[part]
             )
 
-        each_part(work, len(found), _COST * self.traces.by_slot.size)
-        return add_sums(found)
+        each_part(work, len(result), _COST * self.traces.by_slot.size)
+        return add_sums(result)
 
     def end(self, received: EdgeMessages) -> None:
         """Compute risks from the last messages; own messages stay as they are."""
@@ -172,10 +172,10 @@ class Cohort:
 
     def current_risk(self, received: EdgeMessages) -> Now:
         """Compute the risk of being infected after the last slot."""
-        aside = self.state_probabilities(received, with_tests=False)
+        without = self.state_probabilities(received, with_tests=False)
         tested = self.state_probabilities(received, with_tests=True)
         return Now(
-            np.clip(aside[:, 1] + aside[:, 2], 0.0, 1.0),
+            np.clip(without[:, 1] + without[:, 2], 0.0, 1.0),
             np.clip(tested[:, 1] + tested[:, 2], 0.0, 1.0),
             np.clip(1 - tested[:, 0], 0.0, 1.0),
         )
@@ -183,16 +183,16 @@ class Cohort:
     def state_probabilities(
         self, received: EdgeMessages, *, with_tests: bool
     ) -> Floats:
-        """(people, 4) probability of S, E, I, R after the slots of ``received``."""
+        """Return P(S, E, I, R) after the slots of ``received``: (people, 4)."""
         return self._marginals(received, with_tests, np.empty((0, 0)))
 
     def infections(
         self, received: EdgeMessages, *, with_tests: bool = False
     ) -> Infections:
         """Compute when people were infected, if at all."""
-        found = np.empty((2 + self.traces.slots, self.traces.people))
-        self._marginals(received, with_tests, found)
-        return Infections(found[1:-1], found[0], found[-1])
+        result = np.empty((2 + self.traces.slots, self.traces.people))
+        self._marginals(received, with_tests, result)
+        return Infections(result[1:-1], result[0], result[-1])
 
     def _marginals(
         self, received: EdgeMessages, with_tests: bool, slots: Floats
@@ -210,7 +210,7 @@ class Cohort:
 
     @property
     def _part_ends(self) -> list[int]:
-        """Where parts of the people begin and end, whatever the number of threads."""
+        """Boundaries of the parts of people; independent of the number of threads."""
         people = self.traces.people
         parts = min(max(people // _PART, 1), _MOST_PARTS)
         return [people * part // parts for part in range(parts + 1)]
@@ -223,15 +223,15 @@ def count_people(by_slot: RegionIds, regions: int) -> Floats:
 
 
 def initial_prior(people: int, rates: Rates) -> Floats:
-    """(people, 4) probability of S, E, I, R when an outbreak begins."""
-    found = np.zeros((people, 4))
-    found[:, 0] = 1 - rates.seeded
-    found[:, 1 if rates.exposed_seeds else 2] = rates.seeded
-    return found
+    """Return P(S, E, I, R) at the start of an outbreak: (people, 4)."""
+    result = np.zeros((people, 4))
+    result[:, 0] = 1 - rates.seeded
+    result[:, 1 if rates.exposed_seeds else 2] = rates.seeded
+    return result
 
 
 def add_sums(parts: list[Sums]) -> Sums:
-    """Add sums of several cohorts in place; returns the first with the total."""
+    """Add the sums of several cohorts into the first, in place, and return it."""
     first, *others = parts
     for part in others:
         for total, more in zip(first, part, strict=True):
@@ -308,7 +308,7 @@ class Exchange(Protocol):
         ...
 
     def end(self, received: EdgeMessages) -> None:
-        """Send the last messages of a run; people keep their risks."""
+        """Send the last messages of a run, from which risks are computed."""
         ...
 
 
@@ -333,7 +333,7 @@ class InitialHazard:
         return cls(-np.diff(np.log1p(-infected)), share / first)
 
     def damping_profile(self, exponent: float) -> Floats:
-        """(slots,) step size relative to the last slot: growth(t to T)^-exponent."""
+        """Return relative step sizes (slots,), growth(t to T)^-exponent."""
         slots = len(self.hazard)
         to_go = 1 - np.arange(slots) / slots
         return np.asarray(np.exp(-exponent * math.log(self.growth) * to_go))
@@ -370,11 +370,11 @@ def infer(
     report: Callable[[], None] = lambda: None,
     factor: Factor | None = None,
 ) -> InferenceState:
-    """Run so many sweeps from ``start``, estimating transmission between them.
+    """Run ``sweeps`` sweeps from ``start``, estimating transmission between them.
 
-    The factors are estimated from sums that a sweep brings anyway, and used from the
-    next sweep on. ``factor`` is known transmission to begin with. The last messages
-    (``FactorGraph.messages`` of the result) are left to the caller.
+    Factors are estimated from the sums of a sweep and used from the next sweep on.
+    ``factor`` is the initial transmission factor, if known. The caller must send the
+    last messages (``FactorGraph.messages`` of the result).
     """
     if isinstance(start, InitialHazard):
         nothing = np.zeros_like(graph.present)
@@ -423,7 +423,7 @@ def _sweep(
         transmission.estimate(new.tally, state.factor) if tally else state.factor,
         state.profile,
         step,
-        # The first change is from nothing, and shows no oscillation.
+        # The first change starts from zero messages and cannot show oscillation.
         direction if state.sweep else None,
         state.sweep + 1,
     )

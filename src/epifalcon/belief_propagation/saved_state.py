@@ -1,7 +1,7 @@
-"""What a finished run stores: final edge sums and the people's own messages.
+"""Stored results of a finished run: final edge sums and people's own messages.
 
-With them anybody's risk can be computed again without any exchange: people of the
-run with their own messages, new people with their trace alone.
+They allow risks to be computed without another exchange: for people of the run from
+their own messages, for new people from their traces alone.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from epifalcon import store
 from epifalcon.belief_propagation.inference import Cohort, EdgeSums, FactorGraph
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Rates, Singles
 from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
@@ -36,7 +36,7 @@ class Messages:
 
     def of(self, person: int) -> "Messages":
         """Return those of one person, in memory."""
-        return self.each(lambda one: one[:, person : person + 1].copy())
+        return self.each(lambda array: array[:, person : person + 1].copy())
 
     def each(self, change: Callable[[Singles], Singles]) -> "Messages":
         """Apply ``change`` to both arrays."""
@@ -57,7 +57,7 @@ class Messages:
 
 @dataclass(frozen=True, eq=False)
 class PublishedField:
-    """The final sums of a run and the model they belong to; nothing of a person."""
+    """The final sums of a run and their model, without data of single people."""
 
     graph: FactorGraph
     sums: EdgeSums
@@ -74,7 +74,7 @@ class PublishedField:
         """Return the edge messages for a person who is part of no sum.
 
         The newcomer is one person more at every edge and has no message of its own
-        in the sums. With noise nobody is distinguishable, and nothing changes.
+        in the sums. If own messages are not in the sums (noise), nothing changes.
         """
         if not self.graph.own_in_sums:
             return self.messages()
@@ -89,7 +89,7 @@ class PublishedField:
         cohort = Cohort.of(traces, known, self.rates, self.errors)
         if messages is None:
             return cohort
-        # A sweep updates them in place: what was read from disk is copied.
+        # A sweep updates them in place, so memory-mapped arrays are copied.
         state = cohort.state._replace(
             infectious=np.require(messages.infectious, requirements="W"),
             evidence=np.require(messages.evidence, requirements="W"),
@@ -102,7 +102,7 @@ class PublishedField:
         by_slot: Callable[[Floats], Floats],
         by_day: Callable[[Floats], Floats],
     ) -> "PublishedField":
-        """Return the same on other slots, the tables changed by the two functions."""
+        """Return a copy on other slots; the functions convert slot and day tables."""
         graph = replace(self.graph, clock=clock, present=by_slot(self.graph.present))
         sums, factor = self.sums.each(by_slot), self.factor.each(by_day)
         return replace(self, graph=graph, sums=sums, factor=factor)
@@ -131,8 +131,8 @@ class PublishedField:
     @classmethod
     def load(cls, folder: Path) -> "PublishedField":
         """Read what ``save`` wrote."""
-        kept = store.read(folder, KIND)
-        meta, arrays = kept.meta, kept.arrays
+        record = store.read(folder, KIND)
+        meta, arrays = record.meta, record.arrays
         try:
             clock = build(Clock, meta["clock"], "clock")
             factor = Factor(*np.array(arrays["factor"]))

@@ -6,12 +6,12 @@ hyperedge (region and slot) that the person visited:
 
 - the infection probability 1 - (1 - d m)^k, where k others are infectious with mean
   probability m and d is the probability that one infects the person;
-- the evidence (1 + d c)^k, by which the observed fate of the others becomes more
-  likely if the person was infectious; c is their mean evidence message.
+- the evidence (1 + d c)^k, by which the later observations of the others become
+  more likely if the person was infectious; c is their mean evidence message.
 
 One sweep produces the two messages for each visited edge: the probability of having
 been infectious, and c = (L1 - L0) / L, where L1 and L0 are the likelihood of everything
-that the person knows if the edge does or does not infect it. A message to an edge
+observed about the person if the edge does or does not infect it. A message to an edge
 excludes what was received from that edge.
 """
 
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import kappa_by_share
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, RegionIds, Slots
 
@@ -38,8 +38,8 @@ MOST_LOG = 30.0
 """Largest hazard and log evidence of one slot."""
 MOST_CHANCE = 1 - 1e-6
 _LEAST_FACTOR = -1 + 1e-6
-# In every slot, so that a positive person whom nobody could infect has a slot.
-_LEAST_CAUGHT = 1e-8
+# In every slot, so that a positive test is possible without infectious contacts.
+_LEAST_CHANCE = 1e-8
 _TINY = 1e-300
 _SMALL = 0.1
 _LOW, _HIGH = 1e-30, 1e30
@@ -106,8 +106,8 @@ class ResultLikelihood(NamedTuple):
 def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLikelihood:
     """Compute the likelihood of all tests.
 
-    A test shows whether the person was infected in its slot or before. Where tests
-    are never wrong but contradict each other, the first positive one stands.
+    A test shows whether the person was infected in its slot or before. If tests have
+    no errors but contradict each other, the first positive one is used.
     """
     if errors.none:
         known = _without_contradictions(known, slots)
@@ -120,7 +120,7 @@ def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLik
     start = np.searchsorted(known.person, np.arange(known.people + 1)).astype(np.int64)
     begin, end = start[:-1], start[1:]
     seed, never = ill[end] - ill[begin], well[end] - well[begin]
-    # Infected after a test and before the next: well in those until then.
+    # Infected between a test and the next: tests up to then were taken while well.
     value = well[1:] - well[begin][known.person] + ill[end][known.person] - ill[1:]
     scale = np.maximum(seed, never)
     np.maximum.at(scale, known.person, value)
@@ -138,7 +138,7 @@ def _without_contradictions(known: Known, slots: int) -> Known:
     first = known.first_positive_slot[known.person]
     counts = np.where(known.positive, known.slot == first, known.slot < first)
     counts |= first < 0
-    # A negative test after the end leaves the last slot to the positive one.
+    # Clip slots so that negative tests precede the positive one in the last slot.
     latest = np.minimum(first, slots - 1) - ~known.positive
     slot = np.where(first < 0, known.slot, np.minimum(known.slot, latest))
     counts &= slot >= 0
@@ -189,7 +189,7 @@ class EdgeMessages(NamedTuple):
 
 
 class SweepOptions(NamedTuple):
-    """Damping of a sweep, and which sums are wanted besides messages."""
+    """Damping of a sweep, and which additional sums to compute."""
 
     infectious_step: float
     """Weight of the new message in the damped one."""
@@ -227,27 +227,27 @@ def forward_backward(
     options: SweepOptions,
     sums: Sums,
 ) -> None:
-    """Take people ``first`` to ``last`` through one sweep.
+    """Run one sweep for people ``first`` to ``last``.
 
     Adds to ``sums`` and updates messages and risk in ``state``. The recursions are
     loops of their own, without divisions; everything else is computed for all slots
     at once, which the compiler turns into vector instructions.
     """
     slots = state.regions.shape[0]
-    caught, heard, others, fit = np.empty((4, slots))
+    chance, factor, others, fit = np.empty((4, slots))
     before, after = np.empty((2, 4, slots))
     sent, news, well, hit, exposed = np.empty((5, slots))
     counts_susceptible, counts_tally = sums.susceptible.size > 0, sums.tally.size > 0
     for person in range(first, last):
-        _receive(person, state, received, caught, heard, others)
+        _receive(person, state, received, chance, factor, others)
         _likelihood_by_slot(person, state.tests, fit)
         prior, seed = state.prior[person], state.tests.seed[person]
-        _forward(prior, seed, caught, heard, fit, rates, before)
+        _forward(prior, seed, chance, factor, fit, rates, before)
         risk = _backward(
             state.prior_without_tests[person],
             state.tests.never[person],
-            caught,
-            heard,
+            chance,
+            factor,
             fit,
             rates,
             after,
@@ -263,14 +263,14 @@ def forward_backward(
             sent[slot] = min(ill / whole, 1.0)
             well[slot] = healthy / whole
             gain = susceptible * (infected - after[0, slot])
-            whole += _LEAST_CAUGHT * susceptible * infected + others[slot] * gain
+            whole += _LEAST_CHANCE * susceptible * infected + others[slot] * gain
             evidence = (1 - others[slot]) * gain / whole
             news[slot] = min(max(evidence, -1.0), options.bound)
-            new = susceptible * caught[slot] * infected
-            missed = healthy * (1 - caught[slot])
-            part = 1 / (new + missed + ill * heard[slot] + rest + _TINY)
+            new = susceptible * chance[slot] * infected
+            missed = healthy * (1 - chance[slot])
+            part = 1 / (new + missed + ill * factor[slot] + rest + _TINY)
             hit[slot] = new * part
-            # Whoever the slot infected was exposed to half of it, very nearly.
+            # A person infected in the slot was exposed for about half of it.
             exposed[slot] = (missed + 0.5 * new) * part
         for slot in range(slots):
             edge = state.regions[slot, person] + 1
@@ -286,7 +286,7 @@ def forward_backward(
             state.evidence[slot, person] = held
         if counts_tally and state.tested[person] > 0:
             for slot in range(slots):
-                exposed[slot] *= -np.log1p(-caught[slot])
+                exposed[slot] *= -np.log1p(-chance[slot])
             _add_tally(person, state, received, hit, exposed, sums.tally)
 
 
@@ -295,21 +295,21 @@ def _receive(
     person: int,
     state: PersonState,
     received: EdgeMessages,
-    caught: Floats,
-    heard: Floats,
+    chance: Floats,
+    factor: Floats,
     others: Floats,
 ) -> None:
     """Compute infection probability and evidence of each slot for one person.
 
-    k others with the mean message m make 1 - (1 - d m)^k and (1 + d m)^k: exact for
-    one other person, and for several who are alike. ``others`` is the infection
-    probability by all but one of the others there.
+    k others with mean message m give 1 - (1 - d m)^k and (1 + d m)^k, which is exact
+    for one other person and for several with equal messages. ``others`` is the
+    infection probability by all but one of the others there.
     """
-    slots = len(caught)
+    slots = len(chance)
     if received.hazard.size > 0:
         for slot in range(slots):
-            caught[slot] = others[slot] = 1 - np.exp(-received.hazard[slot])
-            heard[slot] = 1.0
+            chance[slot] = others[slot] = 1 - np.exp(-received.hazard[slot])
+            factor[slot] = 1.0
         return
     hazard, evidence, count, rare = np.empty((4, slots))
     for slot in range(slots):
@@ -317,28 +317,28 @@ def _receive(
         count[slot] = edge[OTHERS]
         own = received.own * state.infectious[slot, person]
         hazard[slot] = edge[CHANCE] * max(edge[INFECTIOUS] - own, 0.0)
-        caught[slot] = edge[CHANCE]
+        chance[slot] = edge[CHANCE]
         own = received.own * state.evidence[slot, person]
         evidence[slot] = edge[CHANCE] * (edge[EVIDENCE] - own)
     for slot in range(slots):
         some = max(count[slot], 1.0)
         share = 1 / some
-        x = -min(hazard[slot] * share, caught[slot])
+        x = -min(hazard[slot] * share, chance[slot])
         y = max(evidence[slot] * share, _LEAST_FACTOR)
         rare[slot] = max(abs(some * x), abs(some * y))
         hazard[slot], evidence[slot] = x, y
         infected = -_binomial_series(x, some)
-        infected = min(max(infected, _LEAST_CAUGHT), MOST_CHANCE)
-        caught[slot] = infected
-        heard[slot] = 1 + _binomial_series(y, some)
+        infected = min(max(infected, _LEAST_CHANCE), MOST_CHANCE)
+        chance[slot] = infected
+        factor[slot] = 1 + _binomial_series(y, some)
         others[slot] = max(count[slot] - 1, 0.0) * share * infected
     for slot in range(slots):
         if rare[slot] > _SMALL:
             some = max(count[slot], 1.0)
             infected = 1 - _power(hazard[slot], some)
-            infected = min(max(infected, _LEAST_CAUGHT), MOST_CHANCE)
-            caught[slot] = infected
-            heard[slot] = _power(evidence[slot], some)
+            infected = min(max(infected, _LEAST_CHANCE), MOST_CHANCE)
+            chance[slot] = infected
+            factor[slot] = _power(evidence[slot], some)
             others[slot] = max(count[slot] - 1, 0.0) / some * infected
 
 
@@ -374,25 +374,25 @@ def _likelihood_by_slot(person: int, tests: ResultLikelihood, fit: Floats) -> No
 def _forward(
     prior: Floats,
     seed: float,
-    caught: Floats,
-    heard: Floats,
+    chance: Floats,
+    factor: Floats,
     fit: Floats,
     rates: Rates,
     before: Floats,
 ) -> tuple[float, float, float, float]:
-    """Write the chances of S, E, I, R before each slot; return those after the last.
+    """Write unnormalised S, E, I, R before each slot; return those after the last.
 
     ``before`` (4, slots). Own tests count through ``seed`` and ``fit``; only ratios of
     the four numbers matter.
     """
     s, e, i, r = prior[0], prior[1] * seed, prior[2] * seed, prior[3] * seed
-    for slot in range(len(caught)):
+    for slot in range(len(chance)):
         before[0, slot], before[1, slot] = s, e
         before[2, slot], before[3, slot] = i, r
-        latent = e + s * caught[slot] * fit[slot]
-        ill = i * heard[slot]
+        latent = e + s * chance[slot] * fit[slot]
+        ill = i * factor[slot]
         ends, healed = latent * rates.leave_exposed, ill * rates.recover
-        s -= s * caught[slot]
+        s -= s * chance[slot]
         e, i, r = latent - ends, ill - healed + ends, r + healed
         total = s + e + i + r
         # Only ratios matter; evidence must not overflow.
@@ -406,8 +406,8 @@ def _forward(
 def _backward(
     start: Floats,
     fits_never: float,
-    caught: Floats,
-    heard: Floats,
+    chance: Floats,
+    factor: Floats,
     fit: Floats,
     rates: Rates,
     after: Floats,
@@ -422,7 +422,7 @@ def _backward(
     # tests excluded, "later_tests" with them.
     later_tests, never, later = 0.0, 1.0, 0.0
     e, i, r = 1.0, 1.0, 1.0
-    slots = len(caught)
+    slots = len(chance)
     for back in range(1, slots + 1):
         # Unsigned: numba then leaves out the test for negative indices.
         slot = np.uint64(slots - back)
@@ -430,10 +430,10 @@ def _backward(
         i += rates.recover * (r - i)
         after[0, slot] = later_tests + never * fits_never
         after[1, slot], after[2, slot], after[3, slot] = e, i, r
-        later_tests += caught[slot] * (e * fit[slot] - later_tests)
-        later += caught[slot] * (e - later)
-        never -= caught[slot] * never
-        i *= heard[slot]
+        later_tests += chance[slot] * (e * fit[slot] - later_tests)
+        later += chance[slot] * (e - later)
+        never -= chance[slot] * never
+        i *= factor[slot]
         total = e + i + r + never + later
         if not _LOW < total < _HIGH:
             scale = 1 / total
@@ -455,7 +455,7 @@ def _add_tally(
 ) -> None:
     """Add a tested person's expected infections and hazard by day and region.
 
-    The infection is shared out among regions by their geometric mean factors,
+    The infection is divided among regions by their geometric mean factors,
     hazards by the arithmetic ones: E[log b] and E[b] of variational inference.
     """
     whole, counted = 1.0, state.tested[person]
@@ -484,19 +484,19 @@ def marginals(
 
     ``states`` (people, 4) gets the probability of S, E, I, R after the slots of
     ``received``. ``slots`` (2 + slots, people) gets that of an infection before the
-    first slot, in each slot, and never; of size 0 it is left out.
+    first slot, in each slot, and never; not computed if it has size 0.
     """
     count = len(received.day)
-    caught, heard, others, fit = np.ones((4, count))
+    chance, factor, others, fit = np.ones((4, count))
     before, after = np.empty((2, 4, count))
     for person in range(first, last):
-        _receive(person, state, received, caught, heard, others)
+        _receive(person, state, received, chance, factor, others)
         prior, seed, never = state.prior_without_tests[person], 1.0, 1.0
         if with_tests:
             _likelihood_by_slot(person, state.tests, fit)
             prior, seed = state.prior[person], state.tests.seed[person]
             never = state.tests.never[person]
-        s, e, i, r = _forward(prior, seed, caught, heard, fit, rates, before)
+        s, e, i, r = _forward(prior, seed, chance, factor, fit, rates, before)
         s *= never
         whole = s + e + i + r
         out = states[person]
@@ -505,12 +505,12 @@ def marginals(
             out[0], out[1], out[2], out[3] = s / whole, e / whole, i / whole, r / whole
         if slots.size == 0:
             continue
-        _backward(prior, never, caught, heard, fit, rates, after)
+        _backward(prior, never, chance, factor, fit, rates, after)
         for slot in range(count):
-            new = before[0, slot] * caught[slot] * after[1, slot] * fit[slot]
-            missed = before[0, slot] * (1 - caught[slot]) * after[0, slot]
+            new = before[0, slot] * chance[slot] * after[1, slot] * fit[slot]
+            missed = before[0, slot] * (1 - chance[slot]) * after[0, slot]
             earlier = before[1, slot] * after[1, slot]
-            earlier += before[2, slot] * after[2, slot] * heard[slot]
+            earlier += before[2, slot] * after[2, slot] * factor[slot]
             earlier += before[3, slot] * after[3, slot]
             whole = new + missed + earlier + _TINY
             slots[1 + slot, person] = new / whole

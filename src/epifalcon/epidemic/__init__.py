@@ -1,1 +1,1 @@
-"""Who was infected, when and where, and who was tested."""
+"""Outbreak simulation, test results and ground truth."""

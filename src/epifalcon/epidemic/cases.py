@@ -1,4 +1,4 @@
-"""Cases per region and day: from test results only, or, asked for by name, all.
+"""Cases per region and day, from test results or (if requested) from the full truth.
 
 The paper's X(t) is "the new cases of each region observed at time t", estimated
 "from the confirmed cases observed in each region".
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.checks import Checked, Count, NonNegative, Positive
-from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Mask, RegionIds
@@ -23,36 +23,36 @@ CaseMeasure = Literal["count", "share", "presence"]
 
 @dataclass(frozen=True, kw_only=True)
 class CaseSettings(Checked):
-    """How test results become numbers of regions and days."""
+    """Settings for computing cases per region and day from test results."""
 
     measure: CaseMeasure = "share"
-    """``count``: cases. ``share``: of 100 tested visitors, how many are cases;
-    negative results count too, and a full region is no hotter for being full.
-    ``presence``: slots that cases spent there, as in the authors' program."""
+    """``count``: number of cases. ``share``: cases per 100 tested visitors, which
+    uses negative results too and does not grow with the size of the crowd.
+    ``presence``: slots that cases spent in the region, as in the authors' program."""
     window_days: Count = 14
-    """A result speaks of where the person was in so many days, the last of them
-    the day of the test."""
+    """Number of days over which a result is spread over the visited regions, up to
+    and including the day of the test."""
     growth: NonNegative = 0.0
-    """By how much new infections are thought to grow, e^growth a day: earlier
-    slots of the window weigh that much less. 0 lets all weigh alike."""
+    """Assumed growth rate of new infections per day: a slot d days before the end of
+    the window has the weight e^(-growth d). With 0, all slots weigh the same."""
     prior_people: Positive = 0.5
-    """``share`` only: how many tested visitors with the city's share of the day
-    are added to those of each region and day."""
+    """``share`` only: number of pseudo-visitors with the city's share of that day
+    that are added to each region and day."""
 
 
 COUNTS = CaseSettings(measure="count")
-"""Plain counts, each case spread evenly over its window."""
+"""Plain counts, with each case spread evenly over its window."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cases(Checked):
-    """How many cases each region had on each day, and where the number is from."""
+    """Number of cases per region and day, and the source of the numbers."""
 
     by_region_and_day: Floats
     """(regions, days), read-only."""
     source: CaseSource
     unplaced: int = 0
-    """Cases of people who were not observed anywhere in the days that count."""
+    """Number of cases of people who were not observed anywhere in their window."""
     measure: CaseMeasure = "count"
 
     def __post_init__(self) -> None:
@@ -65,15 +65,15 @@ class Cases(Checked):
 
 @dataclass(frozen=True, eq=False)
 class CaseTally:
-    """What adds up over people, and over the sites that hold them."""
+    """Sums over people, which can be added across sites."""
 
     cases: Floats
-    """(regions, days) what the cases spread."""
+    """(regions, days) weight of the cases."""
     visits: Floats
-    """(regions, days) slots that tested people spent there; 0 for counts."""
+    """(regions, days) slots spent by tested people; all 0 except for ``share``."""
     unplaced: int
     tested: int
-    """How many people were tested."""
+    """Number of tested people."""
 
     def __add__(self, other: "CaseTally") -> "CaseTally":
         return CaseTally(
@@ -86,7 +86,7 @@ class CaseTally:
     def told(
         self, slots_per_day: int, settings: CaseSettings, everybody: int | None = None
     ) -> Cases:
-        """Compute the cases; counts are scaled up to ``everybody``, if given."""
+        """Compute the cases; counts are scaled up to ``everybody`` people, if given."""
         if settings.measure == "share":
             prior = settings.prior_people * slots_per_day
             counts = _per_hundred(self.cases, self.visits, prior)
@@ -101,11 +101,11 @@ def reported_cases(
 ) -> Cases:
     """Compute confirmed cases by region and day, from test results alone.
 
-    A person's first positive test is one case, spread over the slots in which the
-    person was observed in the ``window_days`` days before, with weights that rise by
-    ``growth``. A ``count`` adds up, with ``unplaced``, to the number of cases; as
-    ``presence`` a case weighs its number of slots. A ``share`` is that per 100 slots of
-    tested people there, pulled towards the city's share by ``prior_people``.
+    A person's first positive test is one case. It is spread over the slots of its
+    window in which the person was observed, with weights that rise by ``growth``. With
+    ``count`` the total plus ``unplaced`` is the number of cases; with ``presence`` a
+    case weighs its number of slots. ``share`` is presence per 100 slots of tested
+    people in the region, shrunk towards the city's share by ``prior_people``.
     """
     tally = tally_cases(known, traces, settings)
     return tally.told(traces.clock.slots_per_day, settings)
@@ -114,11 +114,11 @@ def reported_cases(
 def tally_cases(
     known: Known, traces: Traces, settings: CaseSettings = COUNTS
 ) -> CaseTally:
-    """Compute what these people add to ``reported_cases``."""
+    """Compute the sums for ``reported_cases`` over the people of ``traces``."""
     known.require_people_of(traces)
     positive, tested = np.flatnonzero(known.status == 1), np.flatnonzero(known.tested)
     last = np.full(known.people, -1, np.int32)
-    # In order of slot, so the last test stays.
+    # Tests are sorted by slot, so the last test of a person wins.
     last[known.person] = known.slot
     last[positive] = known.first_positive_slot[positive]
     days = settings.window_days
@@ -139,32 +139,32 @@ def tally_cases(
 def all_cases(
     outbreak: Outbreak, traces: Traces, measure: CaseMeasure = "count"
 ) -> Cases:
-    """Return the infectious people of each region and day, hidden people included.
+    """Return the infectious people per region and day, untested people included.
 
-    As ``presence``, the slots that they spent there, as in the authors' program; as a
-    ``count``, their mean number; as a ``share``, how many of 100 people present were
-    infectious. This input holds the labels that a method is evaluated on, so results
-    made with it may only stand beside the paper's table, marked by ``Cases.source``.
+    ``presence``: the slots that they spent in the region, as in the authors' program;
+    ``count``: their mean number; ``share``: infectious people per 100 people present.
+    This input contains the held-out labels. Use results based on it only to compare
+    with the paper's table; ``Cases.source`` marks them.
     """
-    found = outbreak.infectious_by_region_and_day(traces).astype(np.float64)
+    cases = outbreak.infectious_by_region_and_day(traces).astype(np.float64)
     if measure == "count":
-        found /= traces.clock.slots_per_day
+        cases /= traces.clock.slots_per_day
     elif measure == "share":
         everybody = np.arange(traces.people)
         last = np.full(traces.people, traces.slots - 1)
         visits, _ = _spread(traces, everybody, last, traces.clock.days)
-        found *= 100 / np.maximum(visits, 1)
-    return Cases(found, "all", measure=measure)
+        cases *= 100 / np.maximum(visits, 1)
+    return Cases(cases, "all", measure=measure)
 
 
 def _per_hundred(cases: Floats, visits: Floats, prior: float) -> Floats:
-    """Compute cases per 100 visits, with ``prior`` visits at the city's daily share."""
+    """Compute cases per 100 visits plus ``prior`` visits at the city's daily share."""
     everywhere, days = visits.sum(axis=0), np.arange(visits.shape[1])
     known = np.flatnonzero(everywhere)
     if not len(known):
         return np.zeros(visits.shape)
-    # Days without tests: 0 would mean "no case at all", and the step to the first
-    # day with tests would look like an outbreak.
+    # Interpolate days without tests: 0 would mean "no cases", and the step to the
+    # first day with tests would resemble an outbreak.
     city = np.interp(days, known, cases.sum(axis=0)[known] / everywhere[known])
     return np.asarray(100 * (cases + prior * city) / (visits + prior))
 
@@ -180,14 +180,14 @@ def _spread(
 ) -> tuple[Floats, int]:
     """Spread each person over the regions and days of its window: (regions, days).
 
-    The window ends with the slot ``last`` (people,). A person weighs as much as it
-    has observed slots in its window, or 1 unless ``by_visit``. Also returns how many
-    people were observed nowhere.
+    The window ends with the slot ``last`` (people,). The weight of a person is its
+    number of observed slots in the window if ``by_visit``, else 1. Also returns the
+    number of people who were not observed in their window.
     """
     clock = traces.clock
     first = (last // clock.slots_per_day - (window_days - 1)) * clock.slots_per_day
     ago = np.arange(traces.slots - 1, -1, -1) / clock.slots_per_day
-    # A floor above 0: a person seen only long ago must still have a place.
+    # Bounded above 0, so that a person observed only long ago still has a weight.
     curve = np.exp(np.maximum(-growth * ago, -600.0))
 
     def present(slot: int) -> tuple[Mask, RegionIds]:

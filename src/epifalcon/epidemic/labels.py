@@ -1,7 +1,7 @@
-"""Labels: who is tested and what the test says; the rest is hidden.
+"""Labels: test results of a random sample of people; the rest is held out.
 
-The paper assumes that a share lambda of the population, drawn at random here,
-learns its infection status, and asks for the status of everybody else.
+In the paper, the infection status of a share lambda of the population is known
+(drawn at random here), and the status of all other people is to be predicted.
 """
 
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from epifalcon.checks import Checked, Share
-from epifalcon.epidemic.hidden import Hidden, Truth
-from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.ground_truth import Hidden, Truth
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask, Slots
@@ -22,22 +22,22 @@ Target = Literal["ever", "current"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSettings(Checked):
-    """Who is tested, when, and how well."""
+    """Settings for drawing test results: who is tested, when, and test accuracy."""
 
     label_share: Share = 0.4
     """Share of the population that is tested: the paper's lambda."""
     target: Target = "ever"
-    """Infected at any time until the test, or exposed or infectious at the test."""
+    """``ever``: infected before the test. ``current``: exposed or infectious at it."""
     false_positive: float = 0.0
-    """Chance that the test of a person who is not infected is positive."""
+    """Probability that a person who is not infected tests positive."""
     false_negative: float = 0.0
-    """Chance that the test of an infected person is negative."""
+    """Probability that an infected person tests negative."""
     test_days: tuple[int, int] | None = None
-    """First and last day of testing, any slot alike; default: the last slot."""
+    """First and last day of testing, slots uniform; default: all in the last slot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Refuses impossible chances.
+        # Validates the probabilities.
         _ = self.test_errors
         if self.test_days is not None:
             first, last = self.test_days
@@ -48,7 +48,7 @@ class LabelSettings(Checked):
 
     @property
     def test_errors(self) -> TestErrors:
-        """How often tests are wrong, which methods may use."""
+        """Error probabilities of the tests, which methods may use."""
         return TestErrors(
             false_positive=self.false_positive, false_negative=self.false_negative
         )
@@ -56,7 +56,7 @@ class LabelSettings(Checked):
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What methods may see, and what only evaluation may open."""
+    """Test results for methods, and held-out ground truth for evaluation only."""
 
     known: Known
     hidden: Hidden
@@ -67,19 +67,21 @@ def draw_labels(
 ) -> Labels:
     """Test ``round(label_share * people)`` people, chosen at random.
 
-    The hidden truth is the target in the last slot. Every person has draws of its
-    own: a larger ``label_share`` adds people and changes nobody, and no hidden
-    person's state can influence a known result.
+    The ground truth is the target in the last slot. The draws are made per person: a
+    larger ``label_share`` only adds people, and the state of an untested person does
+    not influence any test result.
     """
     people = outbreak.people
     queue = rng.permutation(people)
     slot = _test_slots(outbreak.clock, settings, rng.random(people))
-    luck = rng.random(people)
+    error_draw = rng.random(people)
     tested = np.sort(queue[: round(settings.label_share * people)]).astype(np.int32)
     hidden = np.setdiff1d(np.arange(people, dtype=np.int32), tested)
     infected = _infected(outbreak, settings.target, slot)
     positive = np.where(
-        infected, luck >= settings.false_negative, luck < settings.false_positive
+        infected,
+        error_draw >= settings.false_negative,
+        error_draw < settings.false_positive,
     )
     last = np.full(people, outbreak.clock.slots - 1, np.int32)
     truth = _infected(outbreak, settings.target, last)
@@ -102,7 +104,7 @@ def _test_slots(clock: Clock, settings: LabelSettings, choice: Floats) -> Slots:
 
 
 def _infected(outbreak: Outbreak, target: Target, slot: Slots) -> Mask:
-    """Select the people who are the target at the end of their own ``slot``."""
+    """Return a mask of the people who match ``target`` at the end of their ``slot``."""
     infected = (outbreak.infection_slot >= 0) & (outbreak.infection_slot <= slot)
     if target == "ever":
         return infected

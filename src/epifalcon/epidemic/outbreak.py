@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.checks import same_length, vectors
-from epifalcon.epidemic.draws import EVEN, Variation
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.sellke import EVEN, Variation
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces

@@ -18,9 +18,9 @@ import numpy as np
 
 from epifalcon._numba import njit
 from epifalcon.checks import at_least
-from epifalcon.epidemic.draws import draw_factors, draw_infectiousness, whole_slots
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import ContactLaw, OutbreakSettings
+from epifalcon.epidemic.sellke import draw_factors, draw_infectiousness, whole_slots
+from epifalcon.epidemic.settings import ContactLaw, OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Counts, Floats, RegionIds
@@ -77,7 +77,7 @@ def kappa_by_share(
     return pathogen.r0 / reached
 
 
-@njit
+@njit()
 def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
     """Count observed pairs, occupied (region, slot) pairs, and people alone."""
     crowd = np.empty(regions, np.int64)
@@ -95,7 +95,7 @@ def _presence(by_slot: RegionIds, regions: int) -> tuple[int, int, int]:
     return observed, occupied, alone
 
 
-@njit
+@njit()
 def slot_hazard(dose: float, linear: bool) -> float:
     """Compute the hazard of a slot from ``dose`` = kappa beta dt W / N.
 
@@ -182,7 +182,7 @@ def _visits(later: Counts, duration: float, silent_for: float) -> Floats:
     return np.stack([without, whole - without])
 
 
-@njit
+@njit()
 def expected_cases(
     by_slot: RegionIds,
     index_person: int,

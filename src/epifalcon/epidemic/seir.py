@@ -1,26 +1,26 @@
-"""The simulator: a disease carried from person to person by being in one place.
+"""The SEIR simulator: transmission between people in the same region and slot.
 
-Time goes by slots of dt days. The order within slot t, written down once:
+Time advances in slots of dt days. The order of steps within slot t:
 
-1. *Clocks.* Whose latent time is over becomes infectious, whose infectious time
-   is over recovers, whose onset has come shows symptoms. Recovery goes first:
-   who would get symptoms in the slot of recovery gets none.
-2. *Places.* In every region r: N people observed there, W the infectious among
-   them, those without symptoms weighted; where people differ, each counts as
-   its own infectiousness.
-3. *Exposure.* Every susceptible person in r gathers the hazard
-   kappa beta dt f W / N (law ``I/N``) or kappa beta dt f W / S, S the susceptible
-   present (law ``I/S``), f the region's factor, 1 unless regions differ. Who is
-   not observed gathers nothing, but the clocks of step 1 run on.
-4. *Infection.* Whose gathered hazard has reached the own resistance is infected
-   in slot t: exposed from t, infectious in t + 1 at the earliest, so that people
-   infected in one slot do not infect each other in it. The source is one of the
-   infectious present in r in slot t, chosen in proportion to weight: the draw
-   falls on a line on which first those with, then those without symptoms stand,
-   in order of person, each as long as its weight.
+1. *Transitions.* People whose latent time is over become infectious, people whose
+   infectious time is over recover, people whose onset is due develop symptoms.
+   Recovery comes first: with onset in the slot of recovery there are no symptoms.
+2. *Occupancy.* In every region r, count the N people observed there and the total
+   infectiousness W of the infectious among them. Each counts as its infectiousness
+   (1 by default), times ``asymptomatic_weight`` while without symptoms.
+3. *Exposure.* Every susceptible person in r accumulates the hazard
+   kappa beta dt f W / N (law ``I/N``) or kappa beta dt f W / S, where S is the number
+   of susceptible people present (law ``I/S``) and f the region's factor (1 by
+   default). Unobserved people accumulate nothing, but step 1 still applies to them.
+4. *Infection.* A person whose accumulated hazard has reached its resistance is
+   infected in slot t: exposed from t, infectious in t + 1 at the earliest, so that
+   people infected in one slot do not infect each other in it. The source is one of
+   the infectious people in r in slot t, drawn in proportion to infectiousness by
+   inverting the cumulative sum: first people with symptoms, then people without,
+   each in order of person.
 
 With ``chance="linear"`` step 3 adds -log(1 - p) with p = kappa beta dt f W / N
-(infinite for p of 1 or more), which makes the chance of the slot exactly p.
+(infinite for p >= 1), so that the probability of infection in the slot is exactly p.
 """
 
 import math
@@ -29,11 +29,11 @@ from typing import NamedTuple
 import numpy as np
 
 from epifalcon._numba import njit
-from epifalcon.epidemic.draws import EVEN, Draws, SlotCounts, Variation
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import resolve_kappa, slot_hazard
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.sellke import EVEN, Draws, SlotCounts, Variation
+from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.streams import Streams
@@ -46,10 +46,10 @@ def simulate(
     settings: OutbreakSettings,
     rng: np.random.Generator,
 ) -> Outbreak:
-    """Run a disease through the city: the paper's simulator settings.
+    """Simulate an outbreak on ``traces``.
 
-    Equal traces, settings and generator state give the same outbreak, bit by
-    bit. Cost is linear in people times slots.
+    Equal traces, settings and generator state give the same outbreak, bit for
+    bit. The cost is linear in people times slots.
     """
     draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
     variation = EVEN
@@ -67,7 +67,7 @@ def replay(
     kappa: float | None = None,
     variation: Variation = EVEN,
 ) -> Outbreak:
-    """Compute the outbreak that follows from ``draws``, without further chance."""
+    """Compute the outbreak that ``draws`` determine, without further randomness."""
     if len(draws) != traces.people:
         raise DataError(f"draws for {len(draws)} people, traces of {traces.people}")
     if kappa is None:
@@ -83,7 +83,7 @@ def replay(
         draws.latent_slots,
         draws.infectious_slots,
         draws.onset_slots,
-        # A copy may be written to, so that all calls share one compiled form.
+        # A copy is writable, so that all calls share one compiled signature.
         np.ones(traces.people) if infectiousness is None else infectiousness.copy(),
         np.append(1.0, variation.factors(len(traces.regions))),
         seeds,
@@ -117,7 +117,7 @@ def replay(
 def _choose_seeds(
     traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, draws: Draws
 ) -> Mask:
-    """Choose who starts the outbreak: (people,)."""
+    """Choose the people who start the outbreak: (people,)."""
     seeds = np.zeros(traces.people, np.bool_)
     if settings.seed_people:
         chosen = np.array(settings.seed_people)
@@ -157,7 +157,7 @@ _NEVER = np.iinfo(np.int32).max
 
 
 class _Cases(NamedTuple):
-    """What happened to each person, (people,) each; slots may lie past the end."""
+    """Events of each person, all (people,); slots may lie past the end."""
 
     infection: Slots
     infectious: Slots
@@ -172,7 +172,7 @@ class _Cases(NamedTuple):
         return cls._make(np.full(people, value, np.int32) for value in first)
 
 
-@njit
+@njit()
 def _run(
     by_slot: RegionIds,
     resistance: Floats,
@@ -190,20 +190,20 @@ def _run(
     over_susceptible: bool,
     cases: _Cases,
 ) -> None:
-    """Run all slots; fill ``cases``, use up ``resistance`` (infinite once infected).
+    """Simulate all slots and write the events to ``cases``.
 
-    ``factor`` and all arrays by place have an entry more than there are regions:
-    place 0 is "not observed", and region r is place r + 1.
+    ``resistance`` is decreased in place and becomes infinite on infection. ``factor``
+    and all arrays by place have regions + 1 entries: place 0 is "not observed".
     """
     slots, people = by_slot.shape
     places = len(factor)
     crowd = np.zeros(places, np.int32)
     weight, hazard = np.zeros(places), np.zeros(places)
     ill, silent = np.zeros(places, np.int32), np.zeros(places, np.int32)
-    # Where the carriers of a place with a new case end in ``line``, -1 elsewhere.
+    # End of the carriers in ``line`` for places with a new case, -1 elsewhere.
     ill_end, silent_end = np.full(places, -1, np.int32), np.full(places, -1, np.int32)
     touched = np.empty(places, np.int32)
-    # Everybody exposed or infectious, always in order of person.
+    # All exposed or infectious people, always in order of person.
     active, carriers = np.empty(people, np.int32), np.empty(people, np.int32)
     fresh, line = np.empty(people, np.int32), np.empty(people, np.int32)
     actives = 0
@@ -216,36 +216,36 @@ def _run(
             actives += 1
     for slot in range(slots):
         here = by_slot[slot]
-        kept = found = many = 0
+        remaining = carrier_count = touched_count = 0
         for person in active[:actives]:
-            active[kept] = person
-            kept += cases.recovery[person] > slot
-        actives = kept
+            active[remaining] = person
+            remaining += cases.recovery[person] > slot
+        actives = remaining
         if actives == 0:
             break
         for person in active[:actives]:
-            carriers[found] = person
-            found += cases.infectious[person] <= slot and here[person] >= 0
-        if found == 0:
+            carriers[carrier_count] = person
+            carrier_count += cases.infectious[person] <= slot and here[person] >= 0
+        if carrier_count == 0:
             continue
-        for person in carriers[:found]:
+        for person in carriers[:carrier_count]:
             place = here[person] + 1
-            touched[many] = place
-            many += ill[place] + silent[place] == 0
+            touched[touched_count] = place
+            touched_count += ill[place] + silent[place] == 0
             is_ill = cases.onset[person] <= slot
             ill[place] += is_ill
             silent[place] += not is_ill
             weight[place] += infectiousness[person] * (1.0 if is_ill else silent_weight)
         crowd[:] = 0
-        # An unsigned index spares the test for negative ones.
+        # An unsigned index avoids the check for negative indices.
         for person in range(people):
             counts = not over_susceptible or resistance[person] < math.inf
             crowd[np.uint32(here[person] + 1)] += counts
-        for place in touched[:many]:
+        for place in touched[:touched_count]:
             if crowd[place] > 0:
                 dose = force * (weight[place] / crowd[place]) * factor[place]
                 hazard[place] = slot_hazard(dose, linear)
-        # Three times faster than with a list of the susceptible.
+        # Three times faster than iterating over a list of susceptible people.
         infected = 0
         for person in range(people):
             left = resistance[person] - hazard[np.uint32(here[person] + 1)]
@@ -253,8 +253,8 @@ def _run(
             if left <= 0:
                 fresh[infected] = person
                 infected += 1
-        # Put the carriers of every place with a new case side by side: its ill
-        # first, then its silent, each in order of person.
+        # Group the carriers of each place with a new case: first those with
+        # symptoms, then those without, each in order of person.
         end = 0
         for person in fresh[:infected]:
             place = here[person] + 1
@@ -262,7 +262,7 @@ def _run(
                 ill_end[place] = end
                 silent_end[place] = end + ill[place]
                 end += ill[place] + silent[place]
-        for person in carriers[:found]:
+        for person in carriers[:carrier_count]:
             place = here[person] + 1
             if ill_end[place] >= 0:
                 ends = ill_end if cases.onset[person] <= slot else silent_end
@@ -286,13 +286,13 @@ def _run(
             cases.source_region[person] = here[person]
             resistance[person] = math.inf
         actives = _merge(active, actives, fresh[:infected])
-        for place in touched[:many]:
+        for place in touched[:touched_count]:
             hazard[place] = weight[place] = 0.0
             silent[place] = ill[place] = 0
             ill_end[place] = -1
 
 
-@njit
+@njit()
 def _infect(
     person: int,
     slot: int,
@@ -310,9 +310,9 @@ def _infect(
         cases.onset[person] = begin + onset[person]
 
 
-@njit
+@njit()
 def _merge(active: PersonIds, actives: int, fresh: PersonIds) -> int:
-    """Put ``fresh`` into ``active``, both in order of person, from the back."""
+    """Merge sorted ``fresh`` into sorted ``active`` in place; return the new length."""
     old, new = actives - 1, fresh.size - 1
     place = actives + new
     while new >= 0:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
-from sklearn.isotonic import IsotonicRegression
 
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
@@ -77,6 +76,8 @@ def fit_platt(risk: ArrayLike, infected: ArrayLike) -> Platt:
 def fit_isotonic(risk: ArrayLike, infected: ArrayLike) -> Recalibration:
     """Fit scikit-learn's isotonic regression; both arrays (masked,)."""
     given, held = _masked(risk, infected)
+    from sklearn.isotonic import IsotonicRegression  # slow to import
+
     fitted = IsotonicRegression(out_of_bounds="clip").fit(given, _targets(held))
     return lambda new: np.asarray(fitted.predict(_checked(new)))
 

@@ -1,9 +1,9 @@
-"""An experiment: the settings of every stage, put together.
+"""An experiment: the settings of all stages of a run.
 
-Settings come from a preset or a TOML file, which may begin with ``extends = "hamlet"``.
-Layers are put on top, as in ``hamlet+safer``; overrides such as ``city.people=5000``
-come last. ``pathogen = "omicron"`` stands for its rates and ``outbreak.rule =
-"authors"`` for the settings of that rule, which other keys of the table may change.
+Settings come from a preset or a TOML file, which may start with ``extends = "hamlet"``.
+Layers are applied on top, as in ``hamlet+safer``; overrides such as
+``city.people=5000`` are applied last. ``pathogen = "omicron"`` is short for its rates,
+``outbreak.rule = "authors"`` for the settings of that rule; other keys override them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from typing import Any
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.epidemic.labels import LabelSettings
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
-from epifalcon.epidemic.rules import BeliefSettings, OutbreakSettings, named_rule
+from epifalcon.epidemic.settings import BeliefSettings, OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.settings import (
     FieldPrivacySettings,
@@ -30,7 +30,7 @@ from epifalcon.federation.settings import (
     ViewSettings,
 )
 from epifalcon.methods.registry import entry, settings_of
-from epifalcon.mobility.reporting import ReportingSettings
+from epifalcon.mobility.subsample import ReportingSettings
 from epifalcon.mobility.synthetic import CitySettings
 from epifalcon.models.settings import FalconSettings, RegionSettings
 from epifalcon.privacy.pseudo_traces import PseudoSettings
@@ -38,7 +38,7 @@ from epifalcon.settings import as_plain, build, override, read_toml, unknown_nam
 from epifalcon.types import Plain
 
 DEFAULT_PRESET = "hamlet"
-# One of these at most may be given; a later layer's choice replaces an earlier one's.
+# At most one of these may be given; the choice of a later layer replaces others.
 _SEED_CHOICES = ("seed_count", "seed_share", "seed_people")
 _PRESETS = resources.files("epifalcon.experiments") / "presets"
 _LAYERS = resources.files("epifalcon.experiments") / "layers"
@@ -46,7 +46,7 @@ _LAYERS = resources.files("epifalcon.experiments") / "layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides a run, apart from the seed."""
+    """All settings of a run, except the seed."""
 
     city: CitySettings = field(default_factory=CitySettings)
     reporting: ReportingSettings = field(default_factory=ReportingSettings)
@@ -54,11 +54,11 @@ class Experiment:
     outbreak: OutbreakSettings = field(default_factory=OutbreakSettings)
     labels: LabelSettings = field(default_factory=LabelSettings)
     beliefs: BeliefSettings = field(default_factory=BeliefSettings)
-    """What methods are told of the disease, where that is not the truth."""
+    """What methods assume about the disease, where it differs from the simulation."""
     method: str = "falcon"
-    """Whose scores are the run's."""
+    """Method whose scores are the scores of the run."""
     beside: tuple[str, ...] = ()
-    """Methods that are run on the same labels for comparison."""
+    """Methods to run on the same labels for comparison."""
     model: FalconSettings = field(default_factory=FalconSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     pseudo: PseudoSettings = field(default_factory=PseudoSettings)
@@ -68,10 +68,10 @@ class Experiment:
     rivals: Mapping[str, Plain] = field(default_factory=dict)
     """Settings of other methods, by name, as in ``rivals.gcn.width=64``."""
     field_privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
-    """What Falcon Field promises."""
-    # Last, since it takes the name of the function.
+    """Privacy settings of Falcon Field."""
+    # Last, since it shadows the function ``field``.
     field: FieldSettings = field(default_factory=FieldSettings)
-    """How Falcon Field infers."""
+    """Inference settings of Falcon Field."""
 
     def __post_init__(self) -> None:
         for method in (self.method, *self.beside):
@@ -104,7 +104,7 @@ class Experiment:
         return FieldWishes(field=self.field, privacy=self.field_privacy)
 
     def prediction_of(self, method: str) -> PredictionSettings:
-        """Return ``prediction`` as ``method`` reads it: HGNN is Falcon in one place."""
+        """Return ``prediction`` for ``method``; HGNN is the person model alone."""
         listed = entry(method)
         if listed.trains_in_rounds and not listed.takes_privacy:
             return self.prediction.central()
@@ -112,7 +112,7 @@ class Experiment:
 
     @property
     def prediction(self) -> PredictionSettings:
-        """What the trainer reads."""
+        """Settings of training in rounds."""
         return PredictionSettings(
             model=self.model,
             privacy=self.privacy,
@@ -124,12 +124,12 @@ class Experiment:
 
     @property
     def believed_pathogen(self) -> Pathogen:
-        """The rates that methods are told."""
+        """The pathogen with the rates that methods assume."""
         return self.beliefs.pathogen(self.pathogen)
 
     @property
     def believed_rule(self) -> OutbreakSettings:
-        """The rule of the outbreak that methods are told."""
+        """The outbreak settings that methods assume."""
         return self.beliefs.rule(self.outbreak)
 
     @property
@@ -148,7 +148,7 @@ class Experiment:
     ) -> "Experiment":
         """Return the experiment of a preset name or TOML path.
 
-        ``options`` are plain settings that replace its own; ``overrides`` come last.
+        ``options`` are plain settings that replace its own; ``overrides`` follow last.
         """
         values = _read(source)
         try:
@@ -171,33 +171,33 @@ class Experiment:
         return build(cls, _with_rule_settings(values))
 
     def to_toml(self) -> str:
-        """Every setting as TOML; ``load`` reads it back to an equal experiment."""
+        """Return all settings as TOML, which ``load`` reads to an equal experiment."""
         import tomli_w
 
         return tomli_w.dumps(_without_none(as_plain(self)))
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package, the smallest (hamlet) first."""
+    """Return the names of the built-in presets, the smallest (hamlet) first."""
     return sorted(_names(_PRESETS), key=lambda name: (name != DEFAULT_PRESET, name))
 
 
 def layer_names() -> list[str]:
-    """What can be put on a preset after a plus sign."""
+    """Return the names of layers, which follow a preset after a plus sign."""
     return sorted(_names(_LAYERS))
 
 
 def layer_descriptions() -> dict[str, str]:
-    """Each layer in one line: the comment that its file begins with."""
-    found = {}
+    """Return the description of each layer: the comment in its file's first line."""
+    descriptions = {}
     for name in layer_names():
         text = (_LAYERS / f"{name}.toml").read_text(encoding="utf-8")
-        found[name] = text.partition("\n")[0].lstrip("# ")
-    return found
+        descriptions[name] = text.partition("\n")[0].lstrip("# ")
+    return descriptions
 
 
 def _names(folder: Traversable) -> set[str]:
-    files = (entry.name for entry in folder.iterdir())
+    files = (path.name for path in folder.iterdir())
     return {name.removesuffix(".toml") for name in files if name.endswith(".toml")}
 
 
@@ -232,7 +232,7 @@ def _read_base(source: str) -> dict[str, Any]:
 
 
 def _with_pathogen_table(values: Plain) -> dict[str, Any]:
-    """Replace the name of a known pathogen by its numbers."""
+    """Replace the name of a known pathogen by its rates."""
     name = values.get("pathogen")
     if not isinstance(name, str):
         return dict(values)
@@ -240,7 +240,7 @@ def _with_pathogen_table(values: Plain) -> dict[str, Any]:
 
 
 def _with_rule_settings(values: Plain) -> dict[str, Any]:
-    """Replace ``outbreak.rule`` by the settings it stands for; other keys win."""
+    """Replace ``outbreak.rule`` by its settings; other keys take precedence."""
     outbreak = values.get("outbreak", {})
     if not isinstance(outbreak, Mapping) or "rule" not in outbreak:
         return dict(values)
@@ -251,7 +251,7 @@ def _with_rule_settings(values: Plain) -> dict[str, Any]:
         pathogen = build(Pathogen, values["pathogen"], "pathogen")
     settings = as_plain(named_rule(str(rule), pathogen))
     if "seed_share" in table or "seed_people" in table:
-        # A rule's own count would exclude the seeds that were asked for.
+        # The count of the rule would conflict with the requested seeds.
         settings.pop("seed_count")
     return {**values, "outbreak": {**settings, **table}}
 
@@ -268,7 +268,7 @@ def _merged(base: Plain, changes: Plain) -> dict[str, Any]:
 
 
 def _without_seeds(outbreak: Plain | None) -> dict[str, Any]:
-    """The table without its choice of seeds, which a later layer makes anew."""
+    """Return the table without its choice of seeds, which a later layer replaces."""
     table = outbreak if isinstance(outbreak, Mapping) else {}
     return {key: value for key, value in table.items() if key not in _SEED_CHOICES}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from epifalcon import store
-from epifalcon.epidemic.known import Known, concerns
+from epifalcon.epidemic.test_results import Known, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment

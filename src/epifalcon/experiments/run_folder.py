@@ -1,10 +1,10 @@
 """The folder of a run: names, creation, loading, finishing.
 
-First city, outbreak and tests appear in it, atomically; then each method trains in a
-folder of its own and leaves checkpoints; plots and report come last. ``open_run`` loads
-everything to train on, ``FinishedRun`` what prediction sees: no held-out labels. A
-method's folder also holds its results in a comparison: ``Measured`` or ``Failed``, and
-``Followed`` of an analysis. Free of torch.
+City, outbreak and tests are written first, atomically. Each method then trains in its
+own folder, with checkpoints; plots and report are written last. ``open_run`` loads all
+inputs, ``FinishedRun`` only those of prediction, without held-out labels. The folder of
+a method also stores its results in a comparison (``Measured`` or ``Failed``) and the
+result of a follow-up (``Followed``). Does not import torch.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.hidden import Hidden
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.ground_truth import Hidden
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import Curve, dep
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.risks import Risks
+from epifalcon.experiments.risk_table import Risks
 from epifalcon.experiments.simulation import CITY, REPORTED, Epidemic, Prepared
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
@@ -64,7 +64,7 @@ _LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", _REPORT, SUMMARY] + [
 
 @dataclass(frozen=True)
 class Begun:
-    """A run's inputs, as they stand in its folder."""
+    """Inputs of a run, as stored in its folder."""
 
     folder: Path
     prepared: Prepared
@@ -73,36 +73,36 @@ class Begun:
     """The traces as methods see them."""
     known: Known
     epidemic: Epidemic | None
-    """None where the tests are of real people: nobody knows the truth."""
+    """None if the tests are of real people, so that the truth is unknown."""
     threads: int | None = None
-    """Of torch when the run was begun: with others its sums round otherwise."""
+    """Threads of torch when the run was created; they affect rounding of sums."""
 
     @property
     def origin(self) -> store.Origin:
-        """What the run says of itself."""
+        """Settings, seed and versions for manifests."""
         return self.prepared.origin(self.seed)
 
     @property
     def dropped_slots(self) -> int:
-        """Slots of the outbreak before the reported traces begin."""
+        """Number of slots of the outbreak before the reported traces start."""
         return self.prepared.traces.slots - self.reported.slots
 
     @property
     def tests(self) -> Known:
-        """The tests on the clock of the reported traces, which may begin later."""
+        """The tests on the clock of the reported traces, which may start later."""
         return (
             self.known.since(self.dropped_slots) if self.dropped_slots else self.known
         )
 
     def method_folder(self, method: str) -> Path:
-        """Where ``method`` keeps its things."""
+        """Return the folder of ``method``."""
         return self.folder / METHODS / method
 
 
 def begin(
     begun: Begun, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
 ) -> None:
-    """Make the run's folder, with its inputs and settings in it, at once."""
+    """Create the run folder with inputs and settings, atomically."""
     prepared = begun.prepared
     with store.new_directory(
         begun.folder, overwrite=overwrite, inputs=inputs
@@ -121,29 +121,29 @@ def begin(
 
 
 def require_settings(folder: Path, stored: Plain, experiment: Experiment) -> None:
-    """Raise ``SettingsError`` unless ``folder`` was begun with these settings."""
-    found = first_difference(stored, as_plain(experiment))
-    if found is not None:
-        key, before, now = found
+    """Raise ``SettingsError`` unless ``folder`` was created with these settings."""
+    difference = first_difference(stored, as_plain(experiment))
+    if difference is not None:
+        key, before, now = difference
         raise SettingsError(
             f"{folder}: was begun with {key}={before!r}, it cannot go on with {now!r}"
         )
 
 
 def tests_folder(folder: Path) -> Path:
-    """Return ``folder``, or the folder of tests inside it where there is one."""
+    """Return the folder of tests inside ``folder`` if there is one, else ``folder``."""
     inner = folder / KNOWN
     return inner if inner.is_dir() else folder
 
 
 def finish(begun: Begun) -> None:
-    """Say that the run in its folder is whole."""
+    """Mark the run as finished in its manifest."""
     meta = {**_meta(begun), "finished": True}
     store.write_manifest(begun.folder, KIND, meta=meta, origin=begun.origin)
 
 
 def finished(folder: Path) -> bool:
-    """Whether the run in ``folder`` is whole; raises where there is no run."""
+    """Return True if the run in ``folder`` is finished; raise if there is no run."""
     manifest = store.read_manifest(folder)
     if manifest["kind"] != KIND:
         raise DataError(f"{folder}: holds {manifest['kind']!r}, expected a run")
@@ -151,7 +151,7 @@ def finished(folder: Path) -> bool:
 
 
 def open_run(folder: Path) -> Begun:
-    """The inputs of the run in ``folder``, every byte of them checked."""
+    """Load the inputs of the run in ``folder`` and verify their checksums."""
     finished(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
@@ -169,8 +169,8 @@ def open_run(folder: Path) -> Begun:
     epidemic = None
     if (folder / "hidden").is_dir():
         labels = Labels(known, Hidden.load(folder / "hidden"))
-        took = meta.get("outbreak_seconds", 0.0)
-        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, took)
+        seconds = meta.get("outbreak_seconds", 0.0)
+        epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, seconds)
     reported = prepared.traces
     if (folder / REPORTED).is_dir():
         reported = Traces.load(folder / REPORTED)
@@ -178,77 +178,79 @@ def open_run(folder: Path) -> Begun:
     return Begun(folder, prepared, seed, reported, known, epidemic, threads)
 
 
-def _meta(begun: Begun) -> dict[str, object]:
-    prepared = begun.prepared
-    place = prepared.city_folder
+def _meta(run: Begun) -> dict[str, object]:
+    prepared = run.prepared
+    city = prepared.city_folder
     return {
         "name": prepared.name,
-        "city_folder": None if place is None else str(place),
+        "city_folder": None if city is None else str(city),
         "city_seconds": prepared.seconds,
-        "outbreak_seconds": None if begun.epidemic is None else begun.epidemic.seconds,
-        "threads": begun.threads,
+        "outbreak_seconds": None if run.epidemic is None else run.epidemic.seconds,
+        "threads": run.threads,
     }
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A finished run as prediction sees it: what its methods saw, and one of them."""
+    """Inputs and one method of a finished run, for prediction."""
 
     folder: Path
     method: str
     experiment: Experiment
     seed: int
     traces: Traces
-    """As reported to the methods."""
+    """Reported traces, as methods see them."""
     known: Known
 
     @classmethod
     def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
-        """The run in ``folder``, every byte checked; its own method unless told."""
+        """Open the run in ``folder``; ``method`` defaults to the run's own."""
         if _holds_comparison(folder):
             raise DataError(
                 f"{folder}: holds a comparison; name the run of one of its seeds, "
                 f"{folder / 'seed-N'}"
             )
-        whole = finished(folder)
+        is_finished = finished(folder)
         seed = store.verify(folder)["seed"]
         experiment = Experiment.load(str(folder / SETTINGS))
-        there = [experiment.method, *experiment.beside] if whole else []
-        # Those that a comparison has finished, too.
+        methods = [experiment.method, *experiment.beside] if is_finished else []
+        # Also those that a comparison has finished.
         measured = (folder / METHODS).glob(f"*/{MEASURED}")
-        there += sorted(place.parent.name for place in measured)
-        if not there:
-            raise DataError(f"{folder}: this run is not finished; {_way_on(folder)}")
+        methods += sorted(path.parent.name for path in measured)
+        if not methods:
+            raise DataError(
+                f"{folder}: this run is not finished; {_resume_hint(folder)}"
+            )
         method = method or experiment.method
-        if method not in there:
+        if method not in methods:
             entry(method)
             raise SettingsError(
                 f"{folder}: method={method!r} was not run there, only "
-                f"{', '.join(dict.fromkeys(there))}: choose one with --method"
+                f"{', '.join(dict.fromkeys(methods))}: choose one with --method"
             )
-        cut = (folder / REPORTED).is_dir()
+        reduced = (folder / REPORTED).is_dir()
         return cls(
             folder=folder,
             method=method,
             experiment=experiment,
             seed=seed,
-            traces=Traces.load(folder / (REPORTED if cut else CITY)),
+            traces=Traces.load(folder / (REPORTED if reduced else CITY)),
             known=Known.load(folder / KNOWN),
         )
 
     @property
     def place(self) -> Path:
-        """Where the method keeps its things."""
+        """Folder of the method."""
         return self.folder / METHODS / self.method
 
     @property
     def ledger(self) -> Path:
-        """Where the method's ledger is kept."""
+        """Path of the method's ledger."""
         return self.place / LEDGER
 
     @property
     def settings(self) -> PredictionSettings:
-        """Of the method."""
+        """Settings of the method."""
         return self.experiment.prediction_of(self.method)
 
     @property
@@ -258,24 +260,24 @@ class FinishedRun:
         return self.known.since(dropped) if dropped else self.known
 
     def risks(self) -> Risks:
-        """The risks of the run's own people, as its training left them."""
+        """Return the stored risks of the run's own people."""
         place = self.place / PREDICTION
         arrays = store.read(place, PREDICTION).arrays
         scores = arrays.get("probability")
         if scores is None or len(scores) != self.traces.people:
             raise CorruptFileError(f"{place}: holds no score for each person")
-        more = {
+        optional = {
             name: np.array(arrays[name])
             for name in ("now", "now_tested", "low", "high")
             if name in arrays
         }
-        return Risks(np.array(scores), self.known.status, self.traces.names, **more)
+        return Risks(np.array(scores), self.known.status, self.traces.names, **optional)
 
 
-def _way_on(folder: Path) -> str:
-    home = folder.resolve().parent
-    if _holds_comparison(home):
-        return f"it is of the comparison in {home}: go on with that one"
+def _resume_hint(folder: Path) -> str:
+    parent = folder.resolve().parent
+    if _holds_comparison(parent):
+        return f"it is of the comparison in {parent}: go on with that one"
     return f"go on with: epifalcon run --resume --out {shlex.quote(str(folder))}"
 
 
@@ -286,40 +288,40 @@ def _holds_comparison(folder: Path) -> bool:
 
 
 SCALINGS: Final = ("raw", "platt", "isotonic")
-"""Risks as predicted, and after each way to recalibrate them."""
+"""Risks as predicted, and recalibrated by each method."""
 CALIBRATED: Final = ("brier", "log_loss", "ece")
-"""The metrics that recalibration is for."""
+"""Metrics of calibration."""
 RECALLS: Final = np.arange(5, 101) / 100
-"""Where precision is stored: below lies the luck of a few people."""
+"""Recalls at which precision is stored; at lower ones it rests on few people."""
 TRAINING: Final = ("learning_rate", "steps", "at_limit")
-"""Of the model that was chosen on validation people; ``at_limit`` is True if these are
-all the steps allowed. None for what is unknown or not trained."""
+"""Figures of the model selected on validation people; ``at_limit`` is True if it used
+all allowed steps. None if unknown or not trained."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Figures of one method on the hidden people of one seed of a comparison."""
+    """Results of one method on the hidden people of one seed of a comparison."""
 
     title: str
     metrics: Mapping[str, Any]
-    """Every field of ``evaluation.metrics.Metrics``, None where undefined."""
+    """All fields of ``evaluation.metrics.Metrics``; None if undefined."""
     seconds: float
-    """Of the fit."""
+    """Duration of the fit."""
     cpu_seconds: float | None
     peak_rss_mb: float | None
-    """Of the whole process; both None where it found the fit done."""
+    """Of the whole process; both are None if the fit was loaded."""
     recalibrated: Mapping[str, Mapping[str, float]]
-    """``CALIBRATED`` by scaling; what could not be fitted is as the raw one."""
+    """``CALIBRATED`` by scaling; equal to the raw ones if nothing was fitted."""
     masked: int
-    """People on whom the scalings were fitted."""
+    """Number of people on whom the scalings were fitted."""
     left_raw: str | None
-    """Why nothing could be fitted."""
+    """Reason why no scaling was fitted."""
     source_sha256: str | None
-    """Of the user's file that the method is from."""
+    """Hash of the user's file that defines the method."""
     precision: Floats
-    """(recalls,) at the highest threshold that reaches each of ``RECALLS``."""
+    """(recalls,) precision at the highest threshold with each of ``RECALLS``."""
     reliability: Floats
-    """(scalings, 3, bins): sum of risks, infected, people, in bins of one width."""
+    """(scalings, 3, bins): sum of risks, infected, people, in bins of equal width."""
     training: Plain = field(default_factory=lambda: dict.fromkeys(TRAINING))
 
     def save(self, folder: Path, origin: store.Origin) -> None:
@@ -331,7 +333,7 @@ class Measured:
 
     @classmethod
     def load(cls, folder: Path) -> "Measured | None":
-        """Load the record, every byte checked; None where there is none."""
+        """Load the record and verify its checksums; None if there is none."""
         place = folder / MEASURED
         if not place.is_dir():
             return None
@@ -347,11 +349,11 @@ class Measured:
 
     @classmethod
     def sound(cls, folder: Path) -> "Measured | None":
-        """Load the record; remove a damaged one, so that it is measured again."""
+        """Load the record; delete a damaged one, so that it is measured again."""
         try:
-            found = cls.load(folder)
-            if found is not None and (folder / PREDICTION).is_dir():
-                # Its files may be gigabytes: whoever reads them checks them.
+            record = cls.load(folder)
+            if record is not None and (folder / PREDICTION).is_dir():
+                # Arrays can be gigabytes: their checksums are verified when read.
                 store.read_manifest(folder / PREDICTION)
         except (CorruptFileError, DataError) as error:
             _log.warning("%s; measured again", error)
@@ -359,7 +361,7 @@ class Measured:
                 for damaged in (MEASURED, PREDICTION):
                     shutil.rmtree(folder / damaged, ignore_errors=True)
             return None
-        return found
+        return record
 
 
 _ARRAYS = ("precision", "reliability")
@@ -372,14 +374,14 @@ def precision_at_recalls(ranked: Curve) -> Floats:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a method, or the analysis of a run, has no result."""
+    """Reason why a method, or the analysis of a run, has no result."""
 
     message: str
     details: str = ""
-    """The last output of the process, for whoever repairs it."""
+    """The end of the traceback or of the process output."""
     source_sha256: str | None = None
     killed: bool = False
-    """By a signal: often because memory ran out."""
+    """True if ended by a signal, often for lack of memory."""
 
     def save(self, folder: Path) -> None:
         """Write ``failed.json`` into the method's folder."""
@@ -395,7 +397,7 @@ class Failed:
 
     @classmethod
     def load(cls, folder: Path) -> "Failed | None":
-        """Load the failure of a method's folder; None where nothing failed."""
+        """Load the failure in a method's folder; None if there is none."""
         path = folder / FAILED
         if not path.is_file():
             return None
@@ -411,7 +413,7 @@ class Followed:
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """The values, and what they cost."""
+        """The values and their CPU time."""
         return {**self.values, "follow_up_cpu_seconds": self.cpu_seconds}
 
     def save(self, folder: Path) -> None:
@@ -420,7 +422,7 @@ class Followed:
 
     @classmethod
     def load(cls, folder: Path) -> "Followed | None":
-        """Read ``found.json``; None where it is missing or cannot be read."""
+        """Read ``found.json``; None if it is missing or cannot be read."""
         return _read_json(cls, folder / _FOUND)
 
 

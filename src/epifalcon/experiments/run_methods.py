@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from epifalcon import store
+from epifalcon.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
-from epifalcon.evaluation.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
 from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
 from epifalcon.experiments.run_folder import (
@@ -27,7 +27,7 @@ from epifalcon.experiments.run_folder import (
 )
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.federation.early_stopping import Look, Watch
-from epifalcon.federation.preparing import Selection
+from epifalcon.federation.preparation import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.methods.hbp import begun_by, share_infected
 from epifalcon.methods.registry import entry, method_class
@@ -45,9 +45,9 @@ _NOT_SHOWN = ("spent", "looks", "seconds", STEP_LIMIT)
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Predicted risks beside the truth of the hidden people, for plots and findings.
+    """Predicted risks and true states of the hidden people, for plots and findings.
 
-    Nothing computed here goes back to a method. All arrays are (hidden people,).
+    Nothing computed here is passed back to a method. All arrays are (hidden people,).
     """
 
     method: str
@@ -57,11 +57,11 @@ class Evaluation:
     risk: Probabilities
     infected: Mask
     ranked: Mapping[str, Curve]
-    """By ``SCALINGS``; equal to the raw one if nothing could be recalibrated."""
+    """By ``SCALINGS``; equal to the raw curve if nothing could be recalibrated."""
     left_raw: str | None
-    """Why nothing could be recalibrated."""
+    """Reason why nothing could be recalibrated."""
     isotonic: Probabilities | None
-    """The risks after isotonic recalibration, where it was fitted."""
+    """Risks after isotonic recalibration; None if it was not fitted."""
 
     @classmethod
     def of(cls, begun: Begun, outcome: "Outcome") -> "Evaluation | None":
@@ -96,16 +96,16 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """One method's scores, and how good they are."""
+    """Scores of one method and their evaluation."""
 
     method: str
     probability: Probabilities
     """(people,)"""
     seconds: float
     evaluation: Evaluation | None = None
-    """On hidden people; None where nobody is hidden."""
+    """On hidden people; None if nobody is hidden."""
     masked: PersonIds | None = None
-    """(masked people,) tested, but unseen by what made ``masked_risk``."""
+    """(masked people,) tested people whose results ``masked_risk`` does not use."""
     masked_risk: Probabilities | None = None
     """(masked people,)"""
     told: dict[str, Any] = field(default_factory=dict)
@@ -113,12 +113,12 @@ class Outcome:
 
     @property
     def metrics(self) -> Metrics | None:
-        """All metrics on hidden people; None where nobody is hidden."""
+        """All metrics on hidden people; None if nobody is hidden."""
         return None if self.evaluation is None else self.evaluation.metrics
 
     @property
     def title(self) -> str:
-        """The method as tables call it, with privacy mode and known leaks."""
+        """Title of the method in tables, with privacy mode and known leaks."""
         listed, marks = entry(self.method), []
         title = listed.title
         if self.spent is not None and listed.takes_privacy:
@@ -131,16 +131,16 @@ class Outcome:
 
     @property
     def spent(self) -> dict[str, Any] | None:
-        """``spent_figures`` of what left devices; None where nothing is promised."""
+        """``spent_figures`` of all releases; None if nothing is protected."""
         return self.told.get("spent")
 
     @property
     def looks(self) -> list[Look]:
-        """Checks of the validation people; empty if it is not trained in rounds."""
-        return [Look(**one) for one in self.told.get("looks", ())]
+        """Checks on validation people; empty if not trained in rounds."""
+        return [Look(**values) for values in self.told.get("looks", ())]
 
     def as_plain(self) -> dict[str, Any]:
-        """The figures for JSON."""
+        """Return the figures for JSON."""
         plain: dict[str, Any] = {
             "method": self.method,
             "metrics": None if self.metrics is None else self.metrics.as_plain(),
@@ -148,25 +148,27 @@ class Outcome:
         }
         if not entry(self.method).trains_in_rounds:
             return plain | ({"told": self.told} if self.told else {})
-        shown = {key: one for key, one in self.told.items() if key not in _NOT_SHOWN}
+        shown = {
+            key: value for key, value in self.told.items() if key not in _NOT_SHOWN
+        }
         return plain | shown | (self.spent or {})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listeners:
-    """Who observes the training of methods, and how often it is stored."""
+    """Progress display, checkpoint interval and log of training."""
 
     progress: Progress = silent
     checkpoint_seconds: float = 10.0
     log: bool = False
-    """Whether to write a log that TensorBoard reads."""
+    """True to write a log for TensorBoard."""
 
 
 def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
     """Fit ``method`` in the run's folder and evaluate it.
 
-    A fit that has ended before is read, one that was interrupted is resumed, with as
-    many threads as the run was started with.
+    A finished fit is loaded, an interrupted one resumed, with as many threads as the
+    run was started with.
     """
     folder = begun.method_folder(method)
     with store.writing(folder):
@@ -186,10 +188,10 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
 
 
 def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Failed:
-    """Run a method beside the run's own: its failure is returned, not raised.
+    """Run an additional method; return its failure instead of raising it.
 
-    What stops every method (a full disk, an interruption) is raised. A finished run
-    has its failures stored; an unfinished one tries again.
+    Errors that concern all methods (a full disk, an interruption) are raised. In a
+    finished run, a stored failure is returned; otherwise the method runs again.
     """
     place = begun.method_folder(method)
     if finished(begun.folder) and (failure := Failed.load(place)) is not None:
@@ -207,7 +209,7 @@ def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Fail
 
 
 def require_possible(begun: Begun) -> None:
-    """Raise now what any method of the run would raise of its tests and settings."""
+    """Raise early if a method cannot run with these tests and settings."""
     experiment = begun.prepared.experiment
     for method in (experiment.method, *experiment.beside):
         context = context_of(begun, method)
@@ -217,37 +219,37 @@ def require_possible(begun: Begun) -> None:
             require_room(experiment.prediction_of(method), traces)
 
 
-def _estimator(begun: Begun, name: str) -> Method:
-    settings = begun.prepared.experiment.settings_of(name)
-    return method_class(name)(settings, seed=begun.seed)
+def _estimator(run: Begun, name: str) -> Method:
+    settings = run.prepared.experiment.settings_of(name)
+    return method_class(name)(settings, seed=run.seed)
 
 
 def _fit(
-    begun: Begun, name: str, folder: Path, listeners: Listeners
+    run: Begun, name: str, folder: Path, listeners: Listeners
 ) -> tuple[Scores, float]:
-    """Return the scores of a method, stored by now, and the seconds of its fit."""
-    place, method = folder / PREDICTION, _estimator(begun, name)
+    """Fit and store a method, or load it; return its scores and seconds of the fit."""
+    place, method = folder / PREDICTION, _estimator(run, name)
     own_record = entry(name).trains_in_rounds
     if own_record or not place.is_dir():
         log = folder / "log" if listeners.log and own_record else None
         with training_log(log) as watch:
-            context = context_of(begun, name, listeners, watch)
-            method.fit(traces_of(begun, name), begun.tests, context)
+            context = context_of(run, name, listeners, watch)
+            method.fit(traces_of(run, name), run.tests, context)
     if own_record:
         return method.scores, method.scores.diagnostics["seconds"]
     if not place.is_dir():
-        found = {name: getattr(method.scores, name) for name in _ARRAYS}
-        arrays = {name: one for name, one in found.items() if one is not None}
+        values = {name: getattr(method.scores, name) for name in _ARRAYS}
+        arrays = {name: array for name, array in values.items() if array is not None}
         arrays["probability"] = method.scores.risk
         meta = {name: getattr(method.scores, name) for name in _FIGURES}
         meta["told"] = method.scores.diagnostics
         with store.new_directory(place) as scratch:
-            method.save_state(scratch, begun.origin)
-            store.write(scratch, PREDICTION, arrays, meta=meta, origin=begun.origin)
+            method.save_state(scratch, run.origin)
+            store.write(scratch, PREDICTION, arrays, meta=meta, origin=run.origin)
         shutil.rmtree(folder / TRAINING, ignore_errors=True)
-    require_same(place, begun.origin, exact=False)
+    require_same(place, run.origin, exact=False)
     record = store.read(place, PREDICTION)
-    arrays = {name: np.array(one) for name, one in record.arrays.items()}
+    arrays = {name: np.array(array) for name, array in record.arrays.items()}
     arrays["risk"] = np.array(record.arrays["probability"])
     del arrays["probability"]
     scores = Scores(**arrays, diagnostics=record.meta["told"])
@@ -266,7 +268,7 @@ def context_of(
     listeners: Listeners | None = None,
     watch: Watch | None = None,
 ) -> Context:
-    """Return what ``name`` is given besides traces and tests.
+    """Return the inputs of ``name`` besides traces and tests.
 
     Only a ceiling gets the ground truth; two settings that reproduce the authors'
     program, ``macro_cases="all"`` and ``selected_on="test"``, get a part of it.
@@ -280,7 +282,7 @@ def context_of(
         )
     rule, pathogen = experiment.believed_rule, experiment.believed_pathogen
     if dropped := begun.dropped_slots:
-        # Seeds are all who were infected by then, estimated from all tests together.
+        # Seeds are all people infected by then, estimated from all tests.
         rule = begun_by(rule, share_infected(rule, pathogen, begun.known, dropped))
     context = Context(
         pathogen=pathogen,
@@ -299,8 +301,8 @@ def context_of(
     settings, cases, selection = experiment.prediction_of(name), None, None
     if settings.macro_cases == "all" and epidemic is not None:
         measure = settings.region.cases.measure
-        found = all_cases(epidemic.outbreak, begun.prepared.traces, measure)
-        cases = found.by_region_and_day[:, -begun.reported.clock.days :]
+        true_cases = all_cases(epidemic.outbreak, begun.prepared.traces, measure)
+        cases = true_cases.by_region_and_day[:, -begun.reported.clock.days :]
     if settings.stopping.selected_on == "test" and epidemic is not None:
         truth = epidemic.labels.hidden.open("choosing the round on test people")
         selection = Selection(truth.person, truth.infected)
@@ -315,7 +317,7 @@ def context_of(
 
 @contextlib.contextmanager
 def training_log(folder: Path | None) -> Iterator[Watch | None]:
-    """Yield a listener that writes TensorBoard's files into ``folder``."""
+    """Yield a callback that writes TensorBoard files; None without ``folder``."""
     if folder is None:
         yield None
         return
@@ -328,14 +330,14 @@ def training_log(folder: Path | None) -> Iterator[Watch | None]:
         ) from None
     writers: list[SummaryWriter] = []
 
-    def write(look: Look) -> None:
+    def write(check: Look) -> None:
         if not writers:
-            writers.append(SummaryWriter(str(folder), purge_step=look.round))
+            writers.append(SummaryWriter(str(folder), purge_step=check.round))
         writer = writers[0]
-        writer.add_scalar("loss", look.loss, look.round)
-        writer.add_scalar("validation/auc", look.auc, look.round)
-        if math.isfinite(look.epsilon):
-            writer.add_scalar("privacy/epsilon-person", look.epsilon, look.round)
+        writer.add_scalar("loss", check.loss, check.round)
+        writer.add_scalar("validation/auc", check.auc, check.round)
+        if math.isfinite(check.epsilon):
+            writer.add_scalar("privacy/epsilon-person", check.epsilon, check.round)
 
     try:
         yield write

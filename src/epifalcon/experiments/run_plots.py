@@ -19,7 +19,7 @@ from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.statistics import MobilityStatistics, home_regions
 from epifalcon.mobility.traces import Traces
 from epifalcon.reports import plot_style, study_plots
-from epifalcon.reports.page import Picture
+from epifalcon.reports.html_page import Picture
 from epifalcon.reports.plot_style import TITLE, line_styles, style_axes
 from epifalcon.reports.study_plots import Diagram, Line, epidemic_curve
 from epifalcon.reports.tables import write_csv

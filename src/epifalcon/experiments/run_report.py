@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.known import concerns
-from epifalcon.experiments import explaining, run_folder, run_plots, run_tables
+from epifalcon.epidemic.test_results import concerns
+from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.explaining import Explanation, explain_person
+from epifalcon.experiments.explanation import Explanation, explain_person
 from epifalcon.experiments.run_folder import Begun, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.methods.base import INTERVAL_WIDTH
@@ -24,8 +24,13 @@ from epifalcon.methods.registry import entry
 from epifalcon.mobility.statistics import measure
 from epifalcon.progress import Progress, silent
 from epifalcon.reports import formats
-from epifalcon.reports.metrics import METRICS, RUN_METRICS, TERMINAL_METRICS, glossary
-from epifalcon.reports.page import Page, Part, Picture, Section, Text
+from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
+from epifalcon.reports.metric_registry import (
+    METRICS,
+    RUN_METRICS,
+    TERMINAL_METRICS,
+    glossary,
+)
 from epifalcon.reports.tables import Table, write_csv
 from epifalcon.settings import json_text
 
@@ -110,7 +115,7 @@ def keep_results(
             outbreak = begun.epidemic.outbreak
             drawn.append(run_plots.write_epidemic_curve(folder, [outbreak], name))
         if (explained := _explained(begun, outcomes)) is not None:
-            drawn.append(explaining.write_plot(folder, explained))
+            drawn.append(explanation.write_plot(folder, explained))
         results = RunResults(
             begun=begun,
             outcomes=outcomes,
@@ -410,10 +415,10 @@ def _explanation(results: RunResults) -> list[Part]:
     tested = bool(results.begun.known.tested.all())
     who = "one person" if tested else "one person not tested"
     lead = f"By {entry(method).title}, {who}: the one with the highest risk. For "
-    shown = explaining.parts(
+    shown = explanation.parts(
         results.explained,
         results.pictures.get("explanation"),
-        explaining.SIMULATED,
+        explanation.SIMULATED,
         tested=tested,
     )
     return [Text([f"{lead}anybody: `{command}`"]), *shown]

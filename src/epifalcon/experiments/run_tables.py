@@ -19,7 +19,7 @@ from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
-from epifalcon.reports.metrics import METRICS, RUN_METRICS
+from epifalcon.reports.metric_registry import METRICS, RUN_METRICS
 from epifalcon.reports.paper_values import DAILY_INFECTIOUS, INFECTED_SHARE
 from epifalcon.reports.privacy_card import Guarantee, channel_table
 from epifalcon.reports.tables import Table

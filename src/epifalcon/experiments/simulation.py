@@ -10,14 +10,14 @@ from pathlib import Path
 from time import perf_counter
 
 from epifalcon import store
-from epifalcon.epidemic.draws import Draws, Variation
 from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.reproduction_number import resolve_kappa
 from epifalcon.epidemic.seir import replay
+from epifalcon.epidemic.sellke import Draws, Variation
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
-from epifalcon.mobility.reporting import report
+from epifalcon.mobility.subsample import report
 from epifalcon.mobility.synthetic import build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent

@@ -1,4 +1,4 @@
-"""What a cohort computes of its own people, without any state but its arguments.
+"""Computations of a cohort for its own people, as stateless functions.
 
 A cohort is one person (a phone) or many (a hospital, a telecom company); the
 result of a round does not depend on how people are split into cohorts.
@@ -21,15 +21,15 @@ from epifalcon.federation.messages import (
     LocationUpload,
     PresenceUpload,
 )
-from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.hypergraph.incidence import (
     EdgeKeys,
     Incidence,
     distinct_members,
     sum_of_edges,
 )
-from epifalcon.hypergraph.propagate import inverse, sum_to_edges, sum_to_people
-from epifalcon.models.micro import (
+from epifalcon.hypergraph.propagation import inverse, sum_to_edges, sum_to_people
+from epifalcon.models.person_model import (
     Exchange,
     HomeInputs,
     LinearUse,
@@ -48,7 +48,7 @@ from epifalcon.privacy.clipping import clip_rows
 from epifalcon.privacy.dpsgd import LinearTape, clipped_sum, private_mean
 from epifalcon.privacy.events import ONE_VECTOR, Terms
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, add_keyed, keyed_normals
-from epifalcon.privacy.perturb import Claims, perturb
+from epifalcon.privacy.uploads import Claims, perturb
 from epifalcon.types import Floats, PersonIds, Probabilities
 
 Work = Generator[Exchange, Tensor, PassResult]
@@ -56,7 +56,7 @@ Work = Generator[Exchange, Tensor, PassResult]
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """The people of one client and all that is known of them at home."""
+    """The people of one client and their local data."""
 
     people: NDArray[np.int64]
     """(people,) number of each person in the whole city."""
@@ -67,7 +67,7 @@ class Cohort:
     state: Tensor | None = None
     """(people, state width) by ``state_of_people``; None without region model."""
     pseudo: tuple[Incidence, ...] = ()
-    """Their pseudo places, a record for each copy."""
+    """Their pseudo places, one record per copy."""
 
     def __post_init__(self) -> None:
         same_length(people=self.people, status=self.status)
@@ -88,7 +88,7 @@ class Cohort:
                 )
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Cohort":
-        """The cohort of some people, by their positions in this one."""
+        """Return the cohort of some people, by their positions in this one."""
         chosen = np.asarray(people, np.int64)
         return Cohort(
             self.people[chosen],
@@ -100,7 +100,7 @@ class Cohort:
 
     @cached_property
     def claims(self) -> Claims:
-        """Every place claimed, true or pseudo, once, in the order of the keys."""
+        """Distinct claims of true or pseudo places, ordered by key."""
         mine, *others = (
             np.repeat(inc.edge_key, inc.size) * inc.people + inc.by_edge.index
             for inc in (self.incidence, *self.pseudo)
@@ -113,31 +113,31 @@ class Cohort:
 
     @cached_property
     def claimed(self) -> tuple[EdgeKeys, NDArray[np.int64]]:
-        """The places claimed, each once, and where their claims begin."""
+        """The distinct claimed places and the index of the first claim of each."""
         place = self.claims.place
         start = np.flatnonzero(np.diff(place, prepend=-1))
         return place[start], start
 
     @cached_property
     def uploads(self) -> NDArray[np.int64]:
-        """Claims, true or pseudo, at each true edge of the cohort: (edges,)."""
+        """(edges,) number of true and pseudo claims at each true edge of the cohort."""
         return distinct_members(self.incidence, self.pseudo)
 
 
 @dataclass(frozen=True, eq=False)
 class Home:
-    """What people keep from round to round; no rows for a status input."""
+    """State of people between rounds; ``rows`` is None for a status input."""
 
     rows: Tensor | None
     """(people, width) the free embeddings."""
     moments: Moments | None
     received: Tensor | None = None
-    """(people, width) what the last layer received in the last round."""
+    """(people, width) rows received by the last layer in the last round."""
 
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """What people know of their edges: constant over the run."""
+    """Weights of people at their edges; constant over the run."""
 
     share: Tensor
     """(people, 1) 1 / deg(u)."""
@@ -155,7 +155,7 @@ class Client:
     seeds: RunSeeds
 
     def first_home(self) -> Home:
-        """Return normal embeddings, each fixed by seed and person."""
+        """Return Gaussian initial embeddings, determined by seed and person."""
         settings = self.settings
         if settings.input == "status":
             return Home(None, None)
@@ -167,7 +167,7 @@ class Client:
         return Home(rows, Moments.of(rows))
 
     def announce(self) -> PresenceUpload:
-        """Return how many of the cohort are at each place that it claims."""
+        """Return the number of the cohort's people at each place that it claims."""
         cohort, plan = self.cohort, self.plan
         if not plan.is_private:
             size = cohort.incidence.size.astype(np.float64)
@@ -181,7 +181,7 @@ class Client:
         return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
     def settle(self, counts: Floats) -> Surroundings:
-        """Return what follows from the counts at the cohort's true edges, (edges,)."""
+        """Return the weights (edges,) computed from ``counts`` at the true edges."""
         inc, dtype = self.cohort.incidence, self.settings.dtype
         share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
         own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
@@ -213,7 +213,7 @@ class Client:
     def scoring(
         self, home: Home, around: Surroundings, parameters: Parameters
     ) -> Generator[Exchange, Tensor, Tensor]:
-        """Begin a forward pass: all known status shown, no dropout."""
+        """Begin a forward pass with every known status as input and without dropout."""
         rows = home.rows
         if rows is None:
             inputs = status_inputs(self.cohort.status, self.settings.dtype)
@@ -238,7 +238,7 @@ class Client:
         return None if state is None else state.to(self.settings.dtype)
 
     def masked_status(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-        """Return the status that a round shows and the one it predicts, never both."""
+        """Return the input status and the target status of a round; disjoint."""
         cohort, key = self.cohort, Draw(self.seeds.mask, number).key
         drawn = kept(cohort.people, 1, min(self.settings.mask_share, 1 - 2**-32), key)
         hidden = drawn[:, 0] == 0
@@ -260,8 +260,8 @@ class Client:
     ) -> LocationUpload:
         """Return the rows at all places that the cohort claims (EmbeddingCal).
 
-        With protection every claim has clip and noise of its own; they are then added
-        up by place, unless ``each_upload``.
+        With protection every claim is clipped and noised separately. Claims are then
+        summed per place, except with ``each_upload``.
         """
         cohort, rows = self.cohort, exchange.rows
         sender: NDArray[np.int64] | None = None
@@ -292,7 +292,7 @@ class Client:
         sums: Tensor,
         counts: Floats,
     ) -> Tensor:
-        """Return what the server's sums at ``keys`` pass on to each person."""
+        """Return the row each person receives from the server's sums at ``keys``."""
         inc = self.cohort.incidence
         place = inc.places_in(keys)
         people = torch.from_numpy(counts[place]).unsqueeze(1)
@@ -343,7 +343,7 @@ class Client:
     def probabilities(
         self, parameters: Parameters, received: Tensor | None
     ) -> Probabilities:
-        """Return the scores from what the last layer received, (people,)."""
+        """Return the scores, (people,), from the rows received by the last layer."""
         if received is None:
             raise SettingsError(
                 "no round has been run yet: train or score afresh first"
@@ -357,7 +357,7 @@ class Client:
 
 
 def _sums(rows: Tensor, start: NDArray[np.int64]) -> Tensor:
-    """Sums of the rows from each start to the next."""
+    """Sum the rows from each start to the next."""
     if not len(start):
         return rows
     return torch.from_numpy(np.add.reduceat(rows.numpy(), start, axis=0))
@@ -369,7 +369,7 @@ def clip_step(before: Tensor, after: Tensor, clip: float) -> Tensor:
 
 
 def all_uses(result: PassResult, entry: LinearUse | None) -> tuple[LinearUse, ...]:
-    """The linear maps of a pass, with that of a status input."""
+    """Return the linear maps of a pass, including that of a status input."""
     if entry is None:
         return result.uses
     return *result.uses, replace(entry, outputs=entry.outputs * result.row_gradient)

@@ -19,12 +19,12 @@ from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import server
 from epifalcon.federation.client import Client, Cohort, Home, Surroundings, all_uses
 from epifalcon.federation.messages import require_finite
-from epifalcon.federation.plan import Draw, PrivacyPlan, RunSeeds
+from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
-from epifalcon.federation.view import Sampling, ServerView
-from epifalcon.hypergraph.fused import EdgeSums, FusedOperator, Noise
-from epifalcon.hypergraph.propagate import require_rows, view
-from epifalcon.models.micro import Exchange, Moments, initial_parameters
+from epifalcon.federation.server_view import Sampling, ServerView
+from epifalcon.hypergraph.fused_propagation import EdgeSums, FusedOperator, Noise
+from epifalcon.hypergraph.propagation import require_rows, view
+from epifalcon.models.person_model import Exchange, Moments, initial_parameters
 from epifalcon.models.settings import FalconSettings
 from epifalcon.models.tensor_files import tensors_under
 from epifalcon.privacy.ledger import Ledger

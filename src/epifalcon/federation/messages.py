@@ -1,7 +1,7 @@
-"""Messages between server and sites: frozen records that know their encoding.
+"""Messages between server and sites: frozen records with their encoding.
 
 A cohort is one person or many. No record holds a trace, a label or an embedding as
-it is stored at a site; what the keys of an upload reveal is in the ledger.
+it is stored at a site. The ledger records what the keys of an upload reveal.
 
 On the wire a message is a safetensors file with a heading in its metadata: nothing in
 it can be executed, and every length is checked before anything is read. Both sides
@@ -32,11 +32,11 @@ from epifalcon.settings import convert, plain
 from epifalcon.types import Floats, Mask, Plain
 
 PROTOCOL = 5
-"""Version of the conversation; both sides must use the same."""
+"""Version of the protocol; both sides must use the same."""
 ERROR = "error"
-"""Value of an answer: why a site could not do what was asked, without any data."""
+"""Key of an answer: why a site could not handle a request, without any data."""
 SECONDS = "seconds"
-"""Value of an answer: how long the site worked on it."""
+"""Key of an answer: computing time of the site."""
 _MOST_HEADING_BYTES = 2**20
 _LENGTH_BYTES = 8
 _TYPES = (torch.float64, torch.int64, torch.float32, torch.int32, torch.uint8)
@@ -52,16 +52,16 @@ class Heading:
 
     run: str
     site: str
-    """The site, in calls to it as in answers from it."""
+    """Name of the site, in requests and in answers."""
     round: int
     phase: str
     protocol: int = PROTOCOL
 
     def require(self, expected: "Heading") -> None:
         """Raise ``DataError`` naming the first field that differs."""
-        for name, wanted in vars(expected).items():
-            if (found := getattr(self, name)) != wanted:
-                raise DataError(f"{name} is {found!r}, expected {wanted!r}")
+        for name, value in vars(expected).items():
+            if (found := getattr(self, name)) != value:
+                raise DataError(f"{name} is {found!r}, expected {value!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,10 +76,10 @@ class Packet:
 def pack(packet: Packet) -> bytes:
     """Encode a message as bytes."""
     arrays = {}
-    for name, one in packet.tensors.items():
-        if one.dtype not in _TYPES:
-            raise DataError(f"{name} is of {one.dtype}, which no message holds")
-        arrays[name] = one.detach().contiguous().numpy()
+    for name, tensor in packet.tensors.items():
+        if tensor.dtype not in _TYPES:
+            raise DataError(f"{name} is of {tensor.dtype}, which no message holds")
+        arrays[name] = tensor.detach().contiguous().numpy()
     metadata = {
         "heading": json.dumps(vars(packet.heading)),
         "values": json.dumps(packet.values, allow_nan=False),
@@ -94,9 +94,9 @@ def unpack(data: bytes) -> Packet:
         tensors = safetensors.torch.load(data)
     except SafetensorError as error:
         raise DataError(f"not a message: {error}") from None
-    for name, one in tensors.items():
-        if one.dtype not in _TYPES:
-            raise DataError(f"{name} is of {one.dtype}, which no message holds")
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _TYPES:
+            raise DataError(f"{name} is of {tensor.dtype}, which no message holds")
     return Packet(heading, tensors, values)
 
 
@@ -106,7 +106,7 @@ def heading_of(data: bytes) -> Heading:
 
 
 def _decode_head(data: bytes) -> tuple[Heading, Plain]:
-    """Read the metadata, which safetensors' reader of bytes does not return."""
+    """Decode the metadata, which ``safetensors.torch.load`` does not return."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > min(len(data) - _LENGTH_BYTES, _MOST_HEADING_BYTES):
         raise DataError("not a message: its heading is longer than it may be")
@@ -127,11 +127,11 @@ def _decode_head(data: bytes) -> tuple[Heading, Plain]:
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A message whose fields travel by their types.
+    """A message whose fields are encoded by their types.
 
-    ``Tensor`` and array fields are tensors of that name, ``dict[str, Tensor]`` fields
-    tensors named ``field/key``, all others JSON values, as settings have them
-    (``settings.convert``). None is left out.
+    ``Tensor`` and array fields become tensors of that name, ``dict[str, Tensor]``
+    fields tensors named ``field/key``, all others JSON values, as in settings
+    (``settings.convert``). Fields that are None are omitted.
     """
 
     phase: ClassVar[str] = ""
@@ -143,7 +143,7 @@ class Record:
         return self.phase
 
     def encode(self, heading: Heading, seconds: float | None = None) -> Packet:
-        """Encode the record, with the time that an answer took."""
+        """Encode the record, with the computing time of an answer."""
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {} if seconds is None else {SECONDS: seconds}
         for name, hint in _hints(type(self)).items():
@@ -227,7 +227,7 @@ class Done(Record):
 
 @dataclass(frozen=True, eq=False)
 class Hello(Record):
-    """Server to site: will you take part in this run?"""
+    """Server to site: invitation to a run."""
 
     phase = "hello"
     method: str
@@ -238,7 +238,7 @@ class Hello(Record):
 
 @dataclass(frozen=True, eq=False)
 class SiteFacts(Record):
-    """Site to server: number of people, and what its city looks like."""
+    """Site to server: number of people, regions and clock."""
 
     people: int
     regions: int
@@ -247,23 +247,23 @@ class SiteFacts(Record):
 
     @property
     def city(self) -> Plain:
-        """What all sites of a run must have in common."""
+        """Return the fields that must be equal for all sites of a run."""
         return {name: one for name, one in vars(self).items() if name != "people"}
 
 
 @dataclass(frozen=True, eq=False)
 class Count(Record):
-    """Server to site: the number of its first person; count what is summed up."""
+    """Server to site: compute the counts; ``first`` numbers the site's first person."""
 
     phase = "count"
     first: int
     people: int | None = None
-    """Of all sites; Falcon Field only."""
+    """Number of people of all sites; Falcon Field only."""
 
 
 @dataclass(frozen=True, eq=False)
 class Counted(Record):
-    """Site to server: tallies by name (``preparing.pack_tally``)."""
+    """Site to server: tallies by name (``preparation.pack_tally``)."""
 
     tally: dict[str, Tensor]
 
@@ -278,7 +278,7 @@ class States(Record):
 
 @dataclass(frozen=True, eq=False)
 class Prepare(Record):
-    """Server to site: what it must know of the city; go back to ``round``."""
+    """Server to site: public sums and scaling; restore the state of ``round``."""
 
     phase = "prepare"
     round: int
@@ -289,7 +289,7 @@ class Prepare(Record):
 
 @dataclass(frozen=True, eq=False)
 class Announce(Record):
-    """Server to site: which places do your people claim? Answer: PresenceUpload."""
+    """Server to site: request the claimed places. Answer: PresenceUpload."""
 
     phase = "announce"
 
@@ -301,7 +301,7 @@ class Settle(Record):
     phase = "settle"
     counts: Floats
     shared: Mask
-    """Whether other sites claim the place too."""
+    """True where other sites claim the place too."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,7 @@ class Closing:
 
 @dataclass(frozen=True, eq=False)
 class RoundRequest(Record):
-    """Server to site, with the end of the previous round that the site was in."""
+    """Server to site: a request with the closing of the site's previous round."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
     closing: Closing | None = None
@@ -351,7 +351,7 @@ class Reply(Record):
 
 @dataclass(frozen=True, eq=False)
 class Look(RoundRequest):
-    """Score validation people, by the last scoring pass if ``fresh``."""
+    """Score the validation people, by the last scoring pass if ``fresh``."""
 
     phase = "look"
     fresh: bool = False
@@ -359,7 +359,7 @@ class Look(RoundRequest):
 
 @dataclass(frozen=True, eq=False)
 class ValidationScores(Record):
-    """Site to server: scores and results of its validation people, by score."""
+    """Site to server: scores and results of validation people, sorted by score."""
 
     scores: Floats
     infected: Mask
@@ -387,12 +387,12 @@ class Finish(RoundRequest):
 
 @dataclass(frozen=True, eq=False)
 class Scores(Record):
-    """Site to server: everybody's risk, where the server asked and the site agrees."""
+    """Site to server: everybody's risk, if requested and allowed by the site."""
 
     scores: Floats | None = None
 
     def require(self, people: int) -> Floats | None:
-        """Return the risks, one from 0 to 1 for each of ``people``."""
+        """Return the risks; require shape ``(people,)`` and values from 0 to 1."""
         found = self.scores
         if found is None:
             return None
@@ -413,7 +413,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class PresenceUpload(Record):
-    """Cohort to server, once: how many people claim each key truly, noised or not."""
+    """Cohort to server, once: number of people at each key, with or without noise."""
 
     keys: EdgeKeys
     counts: Floats
@@ -430,7 +430,7 @@ class LocationUpload(Record):
     round: int
     channel: str
     keys: EdgeKeys
-    """(uploads,) ascending: their order tells nothing but themselves."""
+    """(uploads,) ascending, so that their order reveals nothing else."""
     rows: Tensor
     """(uploads, width)"""
     person: NDArray[np.int64] | None = None
@@ -453,14 +453,14 @@ class GradientUpload(Record):
     gradients: dict[str, Tensor]
     people: int
     weight: float | None
-    """Sum of the weights in the loss; None where that must stay at home."""
+    """Sum of the weights in the loss; None if it must not leave the site."""
     loss: float | None = None
     """Sum of the losses; None like ``weight``."""
 
 
 def require_finite(what: str, values: Tensor, number: int) -> None:
-    """Refuse NaN or infinity in what round ``number`` computed or received."""
-    # NumPy's check takes a tenth of torch's time.
+    """Raise ``DataError`` if ``values`` of round ``number`` hold NaN or infinity."""
+    # NumPy's check is ten times faster than torch's.
     if not np.isfinite(values.numpy()).all():
         raise DataError(
             f"{what} in round {number} holds NaN or infinity; the state stays that of "

@@ -16,7 +16,7 @@ from epifalcon.federation.messages import (
     require_finite,
 )
 from epifalcon.hypergraph.incidence import EdgeKeys
-from epifalcon.models.micro import Moments, adam_step
+from epifalcon.models.person_model import Moments, adam_step
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.gaussian import NormalSource, normals
 from epifalcon.types import Floats, Mask

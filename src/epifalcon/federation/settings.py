@@ -33,11 +33,11 @@ SelectedOn = Literal["validation", "test"]
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacySettings(Checked):
-    """What shall be promised, and how the promise is divided.
+    """The privacy guarantee and how the budget is divided among channels.
 
-    ``off``: nothing. ``paper``: the published mechanisms with sigma as given or,
-    where none is, by a formula of the paper. ``local``: noise by exact accounting,
-    so that everything noised keeps (epsilon, delta) for one ``unit`` together.
+    ``off``: no guarantee. ``paper``: the published mechanisms, with the given sigma
+    or else sigma by a formula of the paper. ``local``: noise by exact accounting, so
+    that all noised releases together satisfy (epsilon, delta) per ``unit``.
     """
 
     mode: Mode = "off"
@@ -52,16 +52,16 @@ class PrivacySettings(Checked):
     paper_formula: PaperFormula = "per-round"
     """Where sigma is not given: ``per-round``, C sqrt(2 ln(1.25/delta)) / epsilon,
     as the authors' program computes it; ``printed``, the same times the number
-    of rounds, as in the paper's text, which leaves nothing of the signal."""
+    of rounds, as in the paper's text, where noise dominates the signal."""
     clipped: Clipped = "row"
     """``row``: each uploaded row is clipped to ``upload_clip``. ``change``: only the
-    change of a person's embedding in one round is, as in the authors' program, where
-    this clip never acts. A row then has no bound, and no epsilon exists."""
+    change of a person's embedding per round is clipped, as in the authors' program,
+    where this clip has no effect. Rows are then unbounded, and no epsilon exists."""
     upload_noise: UploadNoise = "upload"
     """``upload``: fresh noise for each upload and coordinate. ``place``: one value
-    for each place and all coordinates, of standard deviation
-    ``upload_sigma / sqrt(uploads)``, none in round 0, as in the authors' program,
-    where pseudo uploads only make this noise smaller. No epsilon exists."""
+    per place for all coordinates, with standard deviation
+    ``upload_sigma / sqrt(uploads)``, and none in round 0, as in the authors' program,
+    where pseudo uploads only reduce this noise. No epsilon exists."""
     gradient_noise: GradientNoise = "gradient"
     """``gradient``: DPSGD. ``weights``: no gradient is clipped; noise of standard
     deviation ``learning_rate * gradient_sigma / sqrt(people)`` is added to the
@@ -73,10 +73,10 @@ class PrivacySettings(Checked):
     upload_share: Positive = 0.6
     """Part of mu^2 for rows (and gradient rows) at places; ``local`` only."""
     gradient_share: Positive = 0.3
-    """Part of mu^2 for gradients; what is left goes to the one presence release."""
+    """Part of mu^2 for gradients; the rest is for the single presence release."""
     scorings: CountOrZero = 0
-    """Forward passes beside the training rounds, each with counts of its people at
-    their places, that the budget must pay for."""
+    """Number of forward passes outside the training rounds that the budget covers,
+    each with counts of people at places."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,40 +103,40 @@ class PrivacySettings(Checked):
 
     @property
     def is_private(self) -> bool:
-        """Whether uploads are protected at all."""
+        """Return True if uploads are clipped or noised."""
         return self.mode != "off"
 
     @property
     def reveals_validation(self) -> bool:
-        """Whether results of validation people may leave: not in mode ``local``."""
+        """Return True if validation results may be released: not in mode ``local``."""
         return self.mode != "local"
 
     @property
     def is_published(self) -> bool:
-        """Whether clip and noise are the paper's, not those of its program."""
+        """Return True if clip and noise follow the paper, not the authors' program."""
         mechanisms = self.clipped, self.upload_noise, self.gradient_noise
         return mechanisms == ("row", "upload", "gradient")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingSettings(Checked):
-    """When training ends: after the lowest log loss of the validation people."""
+    """Early stopping by the log loss of the validation people."""
 
     selected_on: SelectedOn = "validation"
-    """Whose results choose the round: tested people who are held back, or ``test``,
-    the people on whom the method is evaluated, as in the authors' program. The
-    latter needs a simulated outbreak, flatters the method, and is marked in every
-    output. Nobody is held back then."""
+    """People whose results select the round: ``validation``, held-back tested people,
+    or ``test``, the people used for evaluation, as in the authors' program. ``test``
+    needs a simulated outbreak, gives optimistic scores, and is marked in every
+    output. No validation people are held back then."""
     validation_share: Share = 0.1
     """Share of the tested people held back."""
     check_every: Count = 10
-    """Rounds between two looks at the validation people."""
+    """Number of rounds between two evaluations of the validation people."""
     patience: Count = 10
-    """Looks without a better one before training ends."""
+    """Number of evaluations without improvement before training ends."""
     score_memory: Share = 0.0
-    """With noise, the weight of earlier rounds in the scores that people hold:
-    each keeps a running mean of what it received, which is released to nobody
-    and averages the fresh noise of many rounds. 0 takes the last round alone."""
+    """With noise, the weight of earlier rounds in the running mean of each person's
+    log odds. The mean is not released and averages the independent noise of many
+    rounds. 0 uses only the last round."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -146,39 +146,39 @@ class StoppingSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewSettings(Checked):
-    """Whom a curious server records while training, for ``epifalcon audit``."""
+    """What a curious server records during training, for ``epifalcon audit``."""
 
     people: CountOrZero = 0
-    """Drawn at random; 0 records nothing."""
+    """Number of people, drawn at random; 0 records nothing."""
     most_mb: Count = 1024
-    """Notes that would take more are refused before the run."""
+    """Maximum size of the recording in MB; larger ones are refused before the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SiteRules(Checked):
-    """How a server deals with the sites of a run."""
+    """Rules of the server for the sites of a run."""
 
     uploads: Literal["auto", "sums", "rows"] = "auto"
     """``sums``: a site adds its people's noised rows up by place. ``rows``: each
-    person's row leaves by itself, as in the paper, with a number for the person.
+    person's row is uploaded separately, as in the paper, with the person's number.
     ``auto``: sums."""
     least_sites: Count = 1
-    """With fewer that answer, the run stops and can be gone on with."""
+    """Minimum number of answering sites; with fewer the run stops, resumable."""
     answer_seconds: Positive = 120.0
-    """How long a site may take for one answer."""
+    """Timeout for one answer of a site."""
     most_missed: Count = 3
-    """Rounds in a row after which a site is given up for good."""
+    """Consecutive missed rounds after which a site is dropped permanently."""
     most_answer_mb: Count = 1024
 
     @property
     def sends_rows(self) -> bool:
-        """Whether rows leave person by person."""
+        """Return True if rows are uploaded separately per person."""
         return self.uploads == "rows"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
-    """Falcon whole; without region model and privacy it is the HGNN."""
+    """All settings of Falcon; without region model and privacy it is the HGNN."""
 
     model: FalconSettings = field(default_factory=FalconSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
@@ -189,42 +189,42 @@ class PredictionSettings:
 
     @property
     def macro_cases(self) -> Literal["reported", "all", "none"]:
-        """Which cases the region model sees, ``auto`` resolved by the mode."""
-        wanted = self.region.macro_cases
-        if wanted != "auto":
-            return wanted
+        """Cases used by the region model; ``auto`` depends on the privacy mode."""
+        cases = self.region.macro_cases
+        if cases != "auto":
+            return cases
         return "reported" if self.privacy.reveals_validation else "none"
 
     @property
     def uses_region_model(self) -> bool:
-        """Whether a region model is fitted, on sums of cases and flows."""
+        """Return True if a region model is fitted to sums of cases and flows."""
         return self.macro_cases != "none"
 
     @property
     def uses_pseudo_traces(self) -> bool:
-        """Whether people hide among pseudo traces."""
+        """Return True if people also upload for pseudo traces."""
         return self.privacy.is_private and self.pseudo.pseudo_copies > 0
 
     @property
     def pseudo_follows_cases(self) -> bool:
-        """Whether pseudo traces depend on cases: in mode ``local`` none may leave."""
+        """Return True if pseudo traces depend on cases that sites may release."""
         if not (self.uses_pseudo_traces and self.pseudo.reads_cases):
             return False
         return self.privacy.reveals_validation or self.uses_region_model
 
     @property
     def shares_cases(self) -> bool:
-        """Whether sums of cases leave a site without noise."""
+        """Return True if sums of cases leave a site without noise."""
         return self.uses_region_model or self.pseudo_follows_cases
 
     @property
     def shares_sums(self) -> bool:
-        """Whether any sum leaves a site without noise."""
+        """Return True if any sum leaves a site without noise."""
         return self.uses_region_model or self.uses_pseudo_traces
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
-        """The learning rates that are tried, one training each."""
+        """The learning rates to try, with one training run each."""
         if self.model.learning_rate is not None:
             return (self.model.learning_rate,)
         several = not self.privacy.is_private and self.stopping.selected_on != "test"
@@ -235,7 +235,7 @@ class PredictionSettings:
         return replace(self, model=replace(self.model, learning_rate=rate))
 
     def central(self) -> "PredictionSettings":
-        """The paper's HGNN: the person model in one place, nothing else."""
+        """Return the settings of the paper's HGNN: the centralised person model."""
         region = replace(self.region, macro_cases="none")
         return replace(
             self, privacy=PrivacySettings(), region=region, view=ViewSettings()

@@ -27,9 +27,9 @@ from scipy.special import expit
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.federation import checkpoints, preparing
+from epifalcon.federation import checkpoints, preparation
 from epifalcon.federation.checkpoints import Checkpoint, spent_figures
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.early_stopping import (
@@ -39,12 +39,12 @@ from epifalcon.federation.early_stopping import (
     running_log_odds,
 )
 from epifalcon.federation.engine import RoundReport, VectorisedEngine, train
-from epifalcon.federation.plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.network.site_files import digest
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.server_view import ServerView
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.sites.files import digest
-from epifalcon.federation.view import ServerView
 from epifalcon.machine import pages_reused
-from epifalcon.mobility.markov import MobilityModel, tally_mobility
+from epifalcon.mobility.mobility_model import MobilityModel, tally_mobility
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.region_model import DcrnnRegionModel
 from epifalcon.models.settings import FalconSettings
@@ -82,21 +82,21 @@ class Task:
     seed: int
     all_cases: Floats | None = None
     """(regions, days) of everybody; only for ``macro_cases="all"``."""
-    test_people: preparing.Selection | None = None
+    test_people: preparation.Selection | None = None
     """Of untested people; only for ``stopping.selected_on="test"``."""
 
     def __post_init__(self) -> None:
         _ = self.home
 
     @property
-    def home(self) -> preparing.Household:
+    def home(self) -> preparation.Household:
         """Everybody as one site."""
-        return preparing.Household(self.traces, self.known)
+        return preparation.Household(self.traces, self.known)
 
     @property
-    def division(self) -> preparing.Division:
+    def division(self) -> preparation.Division:
         """Validation people and folds, by seed and person."""
-        return preparing.divide(self.home, self.settings, self.seed)
+        return preparation.divide(self.home, self.settings, self.seed)
 
     @property
     def origin(self) -> store.Origin:
@@ -213,7 +213,7 @@ def fit(
     region = _region_features(task, folder, origin, progress)
     around = surrounding(task, region, progress)
     rng = RunSeeds(task.seed).pseudo(0)
-    cohort = preparing.cohort_of(
+    cohort = preparation.cohort_of(
         task.home, task.division, task.settings, around, rng, progress
     )
     forecast = None if region is None else region.forecast
@@ -300,7 +300,7 @@ class _Training:
         if resumed is None:
             validation = settings.stopping.selected_on == "validation"
             ledger.record(
-                *preparing.unprotected_receipts(plan, settings, validation=validation)
+                *preparation.unprotected_receipts(plan, settings, validation=validation)
             )
         if output.recorder is not None:
             view = output.recorder.start(cohort, settings.model, plan, seed, resumed)
@@ -437,7 +437,9 @@ def require_possible(task: Task) -> None:
             )
     selection(task)
     # One person shows as well as all whether windows fit the slots.
-    preparing.hypergraph(Traces(traces.by_slot[:, :1], clock, traces.regions), settings)
+    preparation.hypergraph(
+        Traces(traces.by_slot[:, :1], clock, traces.regions), settings
+    )
     tested = int(task.known.tested.sum())
     if settings.macro_cases == "reported" and settings.region.folds > tested // 2:
         raise SettingsError(
@@ -451,11 +453,11 @@ def require_possible(task: Task) -> None:
     PrivacyPlan.for_run(settings, clock)
 
 
-def selection(task: Task) -> preparing.Selection:
+def selection(task: Task) -> preparation.Selection:
     """Return the people whose results choose the round."""
     if task.settings.stopping.selected_on == "validation":
         held_back = task.division.held_back
-        return preparing.Selection(held_back, task.known.status[held_back] == 1)
+        return preparation.Selection(held_back, task.known.status[held_back] == 1)
     if task.test_people is None or not len(task.test_people.people):
         raise SettingsError(f"stopping.selected_on='test' {_NEEDS_TRUTH}")
     return task.test_people
@@ -463,13 +465,13 @@ def selection(task: Task) -> preparing.Selection:
 
 def _region_features(
     task: Task, folder: Path | None, origin: store.Origin, progress: Progress
-) -> preparing.RegionFeatures | None:
+) -> preparation.RegionFeatures | None:
     """Read the region features from the folder, or make and store them."""
     if not task.settings.uses_region_model:
         return None
     if folder is None:
         return _fit_region_features(task, progress)
-    place = folder / preparing.FEATURES
+    place = folder / preparation.FEATURES
     if not place.is_dir():
         made = _fit_region_features(task, progress)
         with store.new_directory(place) as scratch:
@@ -479,33 +481,33 @@ def _region_features(
             made.save(scratch, origin)
     with _advice(f"delete {place} to make it again"):
         checkpoints.require_same(place, origin)
-        return preparing.RegionFeatures.load(place)
+        return preparation.RegionFeatures.load(place)
 
 
-def _fit_region_features(task: Task, progress: Progress) -> preparing.RegionFeatures:
+def _fit_region_features(task: Task, progress: Progress) -> preparation.RegionFeatures:
     settings, home, division = task.settings, task.home, task.division
-    public = preparing.public_names(settings)
-    names = [one for one in preparing.tally_names(settings) if one not in public]
-    tally = preparing.count_tally(home, division, settings, progress, names)
+    public = preparation.public_names(settings)
+    names = [one for one in preparation.tally_names(settings) if one not in public]
+    tally = preparation.count_tally(home, division, settings, progress, names)
     cases = task.all_cases if settings.macro_cases == "all" else None
-    fitted = preparing.fit_region_states(
+    fitted = preparation.fit_region_states(
         tally, task.traces.clock, settings, task.seed, progress, cases
     )
-    incidence = preparing.hypergraph(task.traces, settings)
-    raw = preparing.raw_state(home, division, incidence, fitted.states)
-    moments = preparing.StateMoments.of(raw)
-    return replace(fitted, scaling=preparing.StateScaling.of(moments, settings))
+    incidence = preparation.hypergraph(task.traces, settings)
+    raw = preparation.raw_state(home, division, incidence, fitted.states)
+    moments = preparation.StateMoments.of(raw)
+    return replace(fitted, scaling=preparation.StateScaling.of(moments, settings))
 
 
 def surrounding(
-    task: Task, region: preparing.RegionFeatures | None, progress: Progress = silent
-) -> preparing.Surrounding:
+    task: Task, region: preparation.RegionFeatures | None, progress: Progress = silent
+) -> preparation.Surrounding:
     """Return what devices share: mobility model, cases and region states."""
-    names = preparing.public_names(task.settings)
-    tally = preparing.count_tally(
+    names = preparation.public_names(task.settings)
+    tally = preparation.count_tally(
         task.home, task.division, task.settings, progress, names
     )
-    around = preparing.Surrounding.of(tally, task.traces.regions)
+    around = preparation.Surrounding.of(tally, task.traces.regions)
     if region is None:
         return around
     return replace(around, states=region.states, scaling=region.scaling)
@@ -515,7 +517,7 @@ def pseudo_traces_of(task: Task, progress: Progress = silent) -> PseudoTraces:
     """Return the pseudo traces of everybody, as the devices of a run make them."""
     around = surrounding(task, None, progress)
     rng = RunSeeds(task.seed).pseudo(0)
-    return preparing.pseudo_traces(task.traces, task.settings, around, rng, progress)
+    return preparation.pseudo_traces(task.traces, task.settings, around, rng, progress)
 
 
 def public_mobility(
@@ -523,7 +525,7 @@ def public_mobility(
 ) -> MobilityModel:
     """Fit the public mobility model of a run, which attackers have too."""
     people = np.arange(traces.people)
-    group = preparing.mobility_group(people, pseudo.people_share, seed)
+    group = preparation.mobility_group(people, pseudo.people_share, seed)
     return tally_mobility(traces, group, progress).model(traces.regions)
 
 

@@ -1,1 +1,1 @@
-"""Who met where: the hypergraph of people and places, and passing rows along it."""
+"""The hypergraph of people and regions, and propagation of rows along it."""

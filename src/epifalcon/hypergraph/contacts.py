@@ -1,9 +1,9 @@
-"""Who was with whom, and for how many slots: the contact graph of the rivals.
+"""Contact graph of the baselines: slots that pairs of people spent together.
 
 C counts the slots that two people spent in one region: the sum over slots of B B'
-without its diagonal, where B (people, regions) is where everybody was. A thousand
-people who meet are one edge but a million pairs, so products go through merged edges
-(``fused.py``), and only the strongest contacts of each person are listed.
+without its diagonal, where B (people, regions) is the occupancy of a slot. A thousand
+people who meet are one edge but a million pairs, so products use merged edges
+(``fused_propagation.py``), and only each person's strongest contacts are listed.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from epifalcon._numba import compiled, each_part
 from epifalcon.checks import whole
-from epifalcon.hypergraph.fused import MergedEdges
+from epifalcon.hypergraph.fused_propagation import MergedEdges
 from epifalcon.hypergraph.incidence import Ends, Ids, Incidence, count_ids, transpose
-from epifalcon.hypergraph.propagate import (
+from epifalcon.hypergraph.propagation import (
     equal_parts,
     inverse,
     linear,
@@ -31,15 +31,15 @@ from epifalcon.mobility.traces import Traces
 
 _PARTS = 16
 _SLOT = 2**40
-"""A slot together, with room below it for how small the company was."""
+"""Score of one shared slot; the lower bits break ties by group size."""
 
 
 @dataclass(frozen=True, eq=False)
 class Contacts:
-    """C: slots that two people spent in one region. Symmetric, no diagonal.
+    """Symmetric matrix C of slots that two people spent in one region, diagonal 0.
 
     Stored as groups of people who were together, each with its number of slots, so
-    memory is linear in the visits.
+    memory is linear in the number of visits.
     """
 
     people: int
@@ -48,50 +48,50 @@ class Contacts:
 
     @cached_property
     def slots_with_others(self) -> NDArray[np.int64]:
-        """Sum of each person's row, in whole numbers: (people,)."""
+        """Return the row sums of C as whole numbers: (people,)."""
         return self._per_person(self.groups.edges * (self.groups.size - 1))
 
     @cached_property
     def degree(self) -> Tensor:
-        """Sum of each person's row: (people,) float32."""
+        """Return the row sums of C: (people,) float32."""
         return torch.from_numpy(self.slots_with_others.astype(np.float32))
 
     @cached_property
     def matrix(self) -> sp.csr_array:
-        """C as a sparse matrix, float32 with sorted columns: for small cities only."""
+        """Return C as a sparse float32 matrix; for small cities only."""
         rows = self.groups.members
         shape = len(self.groups), self.people
         present = sp.csr_array(
             (np.ones(len(rows.index)), rows.index, rows.start), shape
         )
-        made = sp.csr_array(present.T @ (present * self.groups.edges[:, None]))
-        made.setdiag(0)
-        made.eliminate_zeros()
-        made.sort_indices()
-        return made.astype(np.float32)
+        result = sp.csr_array(present.T @ (present * self.groups.edges[:, None]))
+        result.setdiag(0)
+        result.eliminate_zeros()
+        result.sort_indices()
+        return result.astype(np.float32)
 
     def product(self, x: Tensor) -> Tensor:
-        """Return C x, (people, width), in the type of ``x``, 32 or 64 bits.
+        """Return C x, (people, width), in the dtype of ``x``, float32 or float64.
 
-        Differentiable any number of times; the same bits for any number of threads.
-        Sums of whole numbers are exact as long as they fit the type.
+        Differentiable any number of times; bitwise equal for any number of threads.
+        Sums of whole numbers are exact as long as they fit the dtype.
         """
         require_rows(x, self.people, "people")
         return linear(x, self._times, self._times)
 
     def mean(self, x: Tensor) -> Tensor:
-        """D^-1 C x: each person's mean over its contacts, 0 without any."""
+        """Return D^-1 C x: the mean over each person's contacts, 0 without contacts."""
         share = torch.from_numpy(inverse(self.slots_with_others)).to(x.dtype)
         return self.product(x) * share[:, None]
 
     def _per_person(self, value: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Add up a whole number of each group over each person's groups."""
+        """Sum ``value`` (groups,) over each person's groups: (people,)."""
         member, spread = self.groups.members.index, np.repeat(value, self.groups.size)
         # Whole numbers below 2^53 add up exactly as floats.
         return np.bincount(member, spread, self.people).astype(np.int64)
 
     def _times(self, x: Tensor) -> Tensor:
-        """C x; a group also returns a person's own row, which is subtracted."""
+        """Compute C x; group sums include the person's own row, which is subtracted."""
         own = self._per_person(self.groups.edges).astype(float)
         slots = self.groups.edges.astype(float)
         return torch.from_numpy(self.groups.spread(view(x), slots, -own))
@@ -99,58 +99,58 @@ class Contacts:
 
 @dataclass(frozen=True, eq=False)
 class Partners:
-    """Each person's strongest contacts as edges to it, the strongest first."""
+    """Each person's strongest contacts as incoming edges, strongest first."""
 
     edge_index: Tensor
     """(2, edges) int64: row 0 the partner (source), row 1 the person (target)."""
     weight: Tensor
-    """(edges,) float32: slots together."""
+    """(edges,) float32: slots spent together."""
 
 
 def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
-    """The contacts of one day, or of all days together."""
+    """Return the contacts of one day, or of all days together."""
     if day is not None:
-        some = traces.by_slot[traces.clock.slots_of_day(day)]
-        traces = Traces(some, Clock(traces.clock.slot_hours, 1), traces.regions)
-    company = Incidence.of(traces, keep_alone=False)
-    return Contacts(traces.people, MergedEdges.of(company))
+        slots = traces.by_slot[traces.clock.slots_of_day(day)]
+        traces = Traces(slots, Clock(traces.clock.slot_hours, 1), traces.regions)
+    meetings = Incidence.of(traces, keep_alone=False)
+    return Contacts(traces.people, MergedEdges.of(meetings))
 
 
 def strongest(contacts: Contacts, most: int) -> Partners:
     """Return each person's ``most`` partners with the most slots together.
 
-    Ties are broken by smaller company (the sum over the shared slots of 1 / others
+    Ties are broken by smaller groups (the sum over the shared slots of 1 / others
     present), then by the lower id. C itself is never stored.
     """
     whole(1, most=most)
     groups, people = contacts.groups, contacts.people
-    rows, worth = groups.members, _worth(contacts)
+    rows, score = groups.members, _group_scores(contacts)
     start = np.zeros(people + 1, np.int64)
     np.cumsum(count_ids(rows.index, people), out=start[1:])
     own = transpose(rows.start, rows.index, start)
-    found = np.zeros((people, min(most, people)), np.int32)
-    slots, count = np.zeros(found.shape, np.int64), np.zeros(people, np.int64)
+    best = np.zeros((people, min(most, people)), np.int32)
+    slots, count = np.zeros(best.shape, np.int64), np.zeros(people, np.int64)
     bound = equal_parts(start, _PARTS)
 
     def work(part: int) -> None:
         begin, end = int(bound[part]), int(bound[part + 1])
         _choose(
-            rows.start, rows.index, worth, start, own, begin, end, found, slots, count
+            rows.start, rows.index, score, start, own, begin, end, best, slots, count
         )
 
     each_part(work, _PARTS, int((groups.size**2).sum()))
-    kept = np.arange(found.shape[1]) < count[:, None]
+    valid = np.arange(best.shape[1]) < count[:, None]
     target = np.repeat(np.arange(people), count)
-    edges = np.stack([found[kept], target]).astype(np.int64)
-    weight = slots[kept].astype(np.float32)
+    edges = np.stack([best[valid], target]).astype(np.int64)
+    weight = slots[valid].astype(np.float32)
     return Partners(torch.from_numpy(edges), torch.from_numpy(weight))
 
 
-def _worth(contacts: Contacts) -> NDArray[np.int64]:
-    """Return the weight of two people's time in each group: (groups,).
+def _group_scores(contacts: Contacts) -> NDArray[np.int64]:
+    """Return each group's contribution to the score of a pair: (groups,).
 
-    Slots in the high bits, slots / others present in the low ones, as whole numbers,
-    whose sum does not depend on the order.
+    The high bits hold slots, the low bits slots / others present, as whole numbers,
+    so that the sum does not depend on the order.
     """
     groups = contacts.groups
     spread = np.repeat(groups.edges, groups.size)
@@ -164,16 +164,16 @@ def _worth(contacts: Contacts) -> NDArray[np.int64]:
 def _choose(
     start: Ends,
     index: Ids,
-    worth: NDArray[np.int64],
+    score: NDArray[np.int64],
     own_start: Ends,
     own: Ids,
     begin: int,
     end: int,
-    found: Ids,
+    best: Ids,
     slots: NDArray[np.int64],
     count: NDArray[np.int64],
 ) -> None:
-    """Write the partners of the people from ``begin`` to ``end``."""
+    """Find the strongest partners of people ``begin`` to ``end``."""
     total = np.zeros(len(own_start) - 1, np.int64)
     met = np.empty(len(total), np.int32)
     for person in range(begin, end):
@@ -183,32 +183,32 @@ def _choose(
                 if total[other] == 0:
                     met[others] = other
                     others += 1
-                total[other] += worth[group]
+                total[other] += score[group]
         total[person] = 0
-        kept = 0
+        length = 0
         for other in met[:others]:
-            kept = _enlist(found[person], kept, other, total)
-        count[person] = kept
-        for place in range(kept):
-            slots[person, place] = total[found[person, place]] // _SLOT
+            length = _insert(best[person], length, other, total)
+        count[person] = length
+        for place in range(length):
+            slots[person, place] = total[best[person, place]] // _SLOT
         for other in met[:others]:
             total[other] = 0
 
 
 @compiled
-def _enlist(found: Ids, kept: int, other: int, total: NDArray[np.int64]) -> int:
-    """Put ``other`` into the list of the best, if it is one; how many there are."""
+def _insert(best: Ids, length: int, other: int, total: NDArray[np.int64]) -> int:
+    """Insert ``other`` into the sorted list ``best``; return the new length."""
     if total[other] == 0:
-        return kept
-    place = kept
+        return length
+    place = length
     while place > 0:
-        rival = found[place - 1]
-        equal = total[rival] == total[other]
-        if total[rival] > total[other] or (equal and rival < other):
+        current = best[place - 1]
+        equal = total[current] == total[other]
+        if total[current] > total[other] or (equal and current < other):
             break
-        if place < len(found):
-            found[place] = rival
+        if place < len(best):
+            best[place] = current
         place -= 1
-    if place < len(found):
-        found[place] = other
-    return min(kept + 1, len(found))
+    if place < len(best):
+        best[place] = other
+    return min(length + 1, len(best))

@@ -1,7 +1,7 @@
-"""The hypergraph: which people were in which region in which window.
+"""Hypergraph incidence: which people were in which region in which window.
 
-An edge is a region in a window of one or more slots; it joins everybody who
-was there (paper, section "Privacy-preserving FGML Framework": e(t, r)).
+An edge is a region in a window of one or more slots; it joins all people who
+were there (paper, section "Privacy-preserving FGML Framework": e(t, r)).
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _EDGES_AT_ONCE = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Sorted pairs: row i holds ``index[start[i] : start[i + 1]]``, ascending."""
+    """Rows in CSR form: row i is ``index[start[i] : start[i + 1]]``, ascending."""
 
     start: Ends
     """(rows + 1,)"""
@@ -45,11 +45,11 @@ class Rows:
 class Incidence:
     """The (person, edge) pairs H, sorted by edge and then by person.
 
-    A person counts once in an edge, however many slots of the window were spent
-    there. Edges without people do not exist; people without edges do, with
-    degree 0. Every array is read-only.
+    A person counts once per edge, however many slots of the window were spent
+    there. Every edge has at least one member; people without edges have degree 0.
+    All arrays are read-only.
 
-    It takes 4 bytes per pair and 20 per edge; ``by_person``, computed on first use,
+    Memory is 4 bytes per pair and 20 per edge; ``by_person``, computed on first use,
     takes 5 more per pair.
     """
 
@@ -57,7 +57,7 @@ class Incidence:
     regions: int
     windows: int
     edge_key: EdgeKeys
-    """(edges,) window * regions + region, ascending: equal in every cohort."""
+    """(edges,) window * regions + region, ascending; the same in every cohort."""
     by_edge: Rows
     """The members of each edge."""
 
@@ -99,11 +99,11 @@ class Incidence:
     def of(
         cls, traces: Traces, *, window_slots: int = 1, keep_alone: bool = True
     ) -> "Incidence":
-        """Return the hypergraph of ``traces``; a gap belongs to no edge.
+        """Build the hypergraph of ``traces``; unobserved slots belong to no edge.
 
-        ``window_slots`` slots are joined into one window. ``keep_alone`` keeps edges
-        with a single person: a cohort must keep them, since it cannot know who was
-        alone in the whole city, whose keys it computes.
+        ``window_slots`` slots form one window. ``keep_alone`` keeps edges with a
+        single person. A cohort must keep them, since people of other cohorts may be
+        members of the same edge.
         """
         whole(1, window_slots=window_slots)
         if traces.slots % window_slots:
@@ -112,7 +112,7 @@ class Incidence:
                 f"{traces.slots} slots"
             )
         regions, windows = len(traces.regions), traces.slots // window_slots
-        # A plain array: numba would compile again for a memory-mapped one.
+        # A plain array: numba would recompile for a memory-mapped one.
         by_slot = np.ascontiguousarray(traces.by_slot).view(np.ndarray)
         by_slot.setflags(write=False)
         parts = by_slot.reshape(windows, window_slots, traces.people)
@@ -148,22 +148,22 @@ class Incidence:
 
     @cached_property
     def size(self) -> Ids:
-        """|e|, the number of members in this record: (edges,)."""
+        """Return |e|, the number of members in this record: (edges,)."""
         return _freeze(np.diff(self.by_edge.start).astype(np.int32))
 
     @cached_property
     def degree(self) -> Ids:
-        """deg(v), the number of edges of each person: (people,)."""
+        """Return deg(v), the number of edges of each person: (people,)."""
         return _freeze(count_ids(self.by_edge.index, self.people))
 
     @cached_property
     def by_person(self) -> sp.csr_array:
-        """H: the edges of each person, (people, edges) of ones."""
+        """Return H, the edges of each person: (people, edges) of ones."""
         return self.matrix.T.tocsr()
 
     @property
     def matrix(self) -> sp.csr_array:
-        """H transposed, (edges, people) of ones, on the memory of ``by_edge``."""
+        """Return H transposed, (edges, people) of ones, a view of ``by_edge``."""
         start, index = self.by_edge.start, self.by_edge.index
         if self.pairs <= np.iinfo(np.int32).max:
             # With bounds of another type SciPy would copy the index.
@@ -173,31 +173,31 @@ class Incidence:
 
     @property
     def edge_region(self) -> Ids:
-        """The region of each edge: (edges,)."""
+        """Return the region of each edge: (edges,)."""
         return (self.edge_key % self.regions).astype(np.int32)
 
     @property
     def edge_window(self) -> Ids:
-        """The window of each edge: (edges,)."""
+        """Return the window of each edge: (edges,)."""
         return (self.edge_key // self.regions).astype(np.int32)
 
     def restrict(self, people: PersonIds | Sequence[int]) -> "Incidence":
-        """Return the pairs of some people, renumbered in the order given: a cohort.
+        """Return the incidence of a cohort, renumbered in the order of ``people``.
 
         Edges keep their keys; those without any of the people are dropped. ``degree``
-        is that of the city, but ``size`` counts the cohort only, so means over edges
-        need the sums and sizes of all cohorts.
+        is the same as in the city, but ``size`` counts the cohort only, so means over
+        edges need the sums and sizes of all cohorts.
         """
         chosen = _people(people, self.people)
         own = self.by_person[chosen].T.tocsr()
         size = np.diff(own.indptr)
-        kept = np.flatnonzero(size)
-        rows = Rows(_bounds(size[kept]), own.indices.astype(np.int32))
-        key = self.edge_key[kept]
+        nonempty = np.flatnonzero(size)
+        rows = Rows(_bounds(size[nonempty]), own.indices.astype(np.int32))
+        key = self.edge_key[nonempty]
         return Incidence(len(chosen), self.regions, self.windows, key, rows)
 
     def places_in(self, keys: EdgeKeys) -> NDArray[np.int64]:
-        """Where each edge stands among the ascending ``keys``: (edges,)."""
+        """Return the position of each edge in the ascending ``keys``: (edges,)."""
         place = np.searchsorted(keys, self.edge_key)
         missing = place == len(keys)
         missing[~missing] = keys[place[~missing]] != self.edge_key[~missing]
@@ -235,7 +235,7 @@ def _freeze(array: NDArray[T]) -> NDArray[T]:
 
 
 def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
-    """H value: the sum of a number of each edge over a person's edges, (people,)."""
+    """Return H value: the sum of ``value`` (edges,) over each person's edges."""
     total: Floats = inc.matrix.T @ value
     return total
 
@@ -243,31 +243,31 @@ def sum_of_edges(value: Floats, inc: Incidence) -> Floats:
 def distinct_members(
     inc: Incidence, others: Sequence[Incidence] = ()
 ) -> NDArray[np.int64]:
-    """Return how many people each edge has in ``inc`` or in ``others``: (edges,)."""
+    """Count distinct people of each edge over ``inc`` and ``others``: (edges,)."""
     parts, count = [], np.empty(inc.edges, np.int64)
     for other in others:
         place = np.searchsorted(other.edge_key, inc.edge_key)
-        found = np.flatnonzero(place < other.edges)
-        found = found[other.edge_key[place[found]] == inc.edge_key[found]]
+        shared = np.flatnonzero(place < other.edges)
+        shared = shared[other.edge_key[place[shared]] == inc.edge_key[shared]]
         # The rows of ``other`` at the edges of ``inc``.
         chosen = sp.csr_array(
-            (np.ones(len(found), np.int8), (found, place[found])),
+            (np.ones(len(shared), np.int8), (shared, place[shared])),
             (inc.edges, other.edges),
         )
         parts.append((chosen, other.matrix))
     own = inc.matrix
     for first in range(0, inc.edges, _EDGES_AT_ONCE):
-        some = slice(first, first + _EDGES_AT_ONCE)
-        union = own[some]
+        chunk = slice(first, first + _EDGES_AT_ONCE)
+        union = own[chunk]
         for chosen, matrix in parts:
-            union = union + chosen[some] @ matrix
-        count[some] = np.diff(union.indptr)
+            union = union + chosen[chunk] @ matrix
+        count[chunk] = np.diff(union.indptr)
     return count
 
 
 @compiled
 def _count_window(window: RegionIds, regions: int) -> Ids:
-    """Distinct people in each region: ``window`` (slots, people) to (regions,)."""
+    """Count distinct people per region: ``window`` (slots, people) to (regions,)."""
     slots, people = window.shape
     count = np.zeros(regions, np.int32)
     last = np.full(regions, -1, np.int32)
@@ -284,8 +284,8 @@ def _count_window(window: RegionIds, regions: int) -> Ids:
 def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
     """Write each person into the edges of the window.
 
-    ``place`` (regions,) is where the members of a region's edge begin in
-    ``member``, -1 where the region has no edge; it is moved on.
+    ``place`` (regions,) is the next free position of each region's edge in
+    ``member``, -1 where the region has no edge; it is updated in place.
     """
     slots, people = window.shape
     last = np.full(len(place), -1, np.int32)
@@ -300,16 +300,16 @@ def _fill_window(window: RegionIds, place: Ends, member: Ids) -> None:
 
 @compiled
 def count_ids(ids: Ids, length: int) -> Ids:
-    """How often each id from 0 to ``length`` - 1 occurs; int32, no copy of ``ids``."""
+    """Count value id from 0 to ``length`` - 1 as int32, without copying ``ids``."""
     count = np.zeros(length, np.int32)
-    for each in ids:
-        count[each] += 1
+    for value in ids:
+        count[value] += 1
     return count
 
 
 @compiled
 def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
-    """Rows of ``index`` as columns: which rows hold each column, ascending."""
+    """Return the rows of each column, ascending; ``turned`` holds column starts."""
     place = turned.copy()
     row_of = np.empty(len(index), np.int32)
     for row in range(len(start) - 1):
@@ -322,7 +322,7 @@ def transpose(start: Ends, index: Ids, turned: Ends) -> Ids:
 
 @compiled
 def select_rows(start: Ends, index: Ids, rows: Ids, chosen_start: Ends) -> Ids:
-    """The entries of the chosen ``rows``, one row after the other."""
+    """Return the entries of the chosen ``rows``, concatenated."""
     chosen = np.empty(chosen_start[-1], np.int32)
     for place in range(len(rows)):
         here = chosen_start[place]

@@ -1,1 +1,1 @@
-"""Rivals: what every result stands beside."""
+"""Estimators of infection risk: Falcon, the baselines and the ceilings."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -29,7 +29,7 @@ from epifalcon.types import Floats, PersonIds, Probabilities
 if TYPE_CHECKING:
     # Without torch: the list of methods is shown without loading any.
     from epifalcon.federation.early_stopping import Watch
-    from epifalcon.federation.preparing import Selection
+    from epifalcon.federation.preparation import Selection
     from epifalcon.federation.training import Recorder
 
 INTERVAL_WIDTH = "interval_width"

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.checks import Checked, Count, NonNegative
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
-from epifalcon.hypergraph.propagate import edge_to_node, sum_to_edges
+from epifalcon.hypergraph.propagation import edge_to_node, sum_to_edges
 from epifalcon.logistic import fit_logistic
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.mobility.clock import Clock

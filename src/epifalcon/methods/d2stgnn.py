@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import Count
-from epifalcon.hypergraph.edges import EdgeList
-from epifalcon.methods.networks import (
+from epifalcon.hypergraph.edge_attention import EdgeList
+from epifalcon.methods.graph_networks import (
     ContactGraphs,
     NetworkMethod,
     NetworkSettings,

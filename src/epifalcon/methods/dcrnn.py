@@ -15,7 +15,11 @@ from typing import cast
 from torch import Tensor, nn
 
 from epifalcon.checks import Count, CountOrZero
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.methods.graph_networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+)
 from epifalcon.models.dcrnn import DiffusionGru
 
 

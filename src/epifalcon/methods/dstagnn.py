@@ -25,8 +25,12 @@ from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, at_least
 from epifalcon.errors import SettingsError
-from epifalcon.hypergraph.edges import EdgeList
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.hypergraph.edge_attention import EdgeList
+from epifalcon.methods.graph_networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+)
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import UNKNOWN, Floats
 

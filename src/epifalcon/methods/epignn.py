@@ -12,9 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from epifalcon.checks import Count, Share
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.methods.gcn import Convolutions
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.methods.graph_networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+)
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats

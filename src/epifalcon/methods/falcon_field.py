@@ -1,10 +1,10 @@
 """Falcon Field: belief propagation with estimated transmission and calibration.
 
 In each sweep people send, in one message for all regions and slots they were in, how
-infectious they expect to have been and what became of them afterwards; the server
-returns the sums, and each person runs its own chain forward and backward. Equations:
+infectious they probably were and the evidence from their later observations; the
+server returns the sums, and each person runs its chain forward and backward. Equations:
 ``docs/explanation-falcon-field.md``; inference: ``belief_propagation``; schedule and
-messages: ``federation/field``. In one process the run is that of one site which holds
+messages: ``federation/field``. In one process a single site holds
 everybody.
 """
 
@@ -28,13 +28,13 @@ from epifalcon.belief_propagation.calibration import (
 )
 from epifalcon.belief_propagation.saved_state import Messages, PublishedField
 from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
-from epifalcon.epidemic.known import Known, TestErrors
+from epifalcon.epidemic.test_results import Known, TestErrors
 from epifalcon.federation.checkpoints import spent_figures
-from epifalcon.federation.field.course import Course, run_in_process
-from epifalcon.federation.field.home import FieldHome
-from epifalcon.federation.field.plan import budget_of
+from epifalcon.federation.field.inference_schedule import Course, run_in_process
+from epifalcon.federation.field.privacy_plan import budget_of
 from epifalcon.federation.field.settings import METHOD, FieldTask, FieldWishes
-from epifalcon.federation.plan import RunSeeds
+from epifalcon.federation.field.site_people import FieldHome
+from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
@@ -48,12 +48,12 @@ MEAN_NOW = "mean_risk_now"
 
 
 class HeldOut(NamedTuple):
-    """Risks of a run that did not know the results of some people."""
+    """Risks of a run from which the results of some people were held out."""
 
     risk: Probabilities
     """(people,) of everybody."""
     people: Mask
-    """(people,) held out, and tested late enough to judge the final risk."""
+    """(people,) held out, and tested late enough to evaluate the final risk."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +71,24 @@ class Recalibration:
         known: Known,
         errors: TestErrors,
     ) -> "Recalibration":
-        """Fit the recalibration of ``risk``, of a run that knew more than ``held_out``.
+        """Fit the recalibration of ``risk``, a run with more tests.
 
         It is the identity unless it lowers the log loss of held-out people by more
         than one standard error. The expected mean risk of untested people does not
         depend on which tests are known, so the recalibrated mean is that of
         ``held_out``.
         """
-        if not any(one.people.any() for one in held_out):
+        if not any(run.people.any() for run in held_out):
             return cls(IDENTITY, np.zeros((2, 2)))
-        before = np.concatenate([one.risk[one.people] for one in held_out])
-        positive = np.concatenate([known.status[one.people] == 1 for one in held_out])
+        before = np.concatenate([run.risk[run.people] for run in held_out])
+        positive = np.concatenate([known.status[run.people] == 1 for run in held_out])
         line = choose_scaling(before, positive, errors)
         if line.is_identity:
             line = PlattScaling(middle=float(log_odds(before).mean()))
         uncertainty = covariance(line, before, positive, errors)
         untested = ~known.tested
         if not line.is_identity and untested.any():
-            means = [line(one.risk[untested]).mean() for one in held_out]
+            means = [line(run.risk[untested]).mean() for run in held_out]
             line = line.with_mean(risk[untested], float(np.mean(means)))
         return cls(line, uncertainty)
 
@@ -107,7 +107,7 @@ class FalconField(Method):
     _home: FieldHome
 
     def score(self, traces: Traces, known: Known) -> Scores:
-        """Infer everybody's risk; a private run is one run, without calibration."""
+        """Infer everybody's risk; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
         task = FieldTask.of(
             self.settings, context.pathogen, context.rule, context.test_errors
@@ -137,7 +137,7 @@ class FalconField(Method):
             return scores
         recalibrations = self._recalibrations(home, course, known, traces)
         ever, current = risk.copy(), now.aside.copy()
-        for without, final in sorted(home.finals.items(), key=lambda one: one[0]):
+        for without, final in sorted(home.finals.items(), key=lambda item: item[0]):
             own = home.own(without)
             risk[own] = recalibrations[without].line(final.risk)[own]
             current[own] = final.now.aside[own]
@@ -185,7 +185,7 @@ class FalconField(Method):
     ) -> dict[tuple[int, ...], Recalibration]:
         """Fit the recalibration of each final run, by the folds that it excludes.
 
-        That of a fold is fitted on its partner alone, by the run without both.
+        That of a fold is fitted on its partner fold, in the run that excludes both.
         """
         folds, errors = list(course.found.laws_of_folds), self.context.test_errors
         none = Recalibration(IDENTITY, np.zeros((2, 2)))
@@ -210,7 +210,7 @@ class FalconField(Method):
     def _ensemble(
         self, task: FieldTask, known: Known, traces: Traces, law: Law
     ) -> list[Probabilities]:
-        """Return everybody's risk by runs with half of the tests and other rates."""
+        """Return risks (people,) of runs with half of the tests and perturbed rates."""
         rng = Streams(self.seed).numpy("falcon-field ensemble")
         region = replace(task.wishes.field.region, law=law)
         field = replace(
@@ -220,14 +220,14 @@ class FalconField(Method):
         for _ in range(self.settings.field.ensemble):
             half = rng.random(known.people) < 0.5
             pathogen = perturbed(task.pathogen, rng)
-            one = replace(task, wishes=wishes, pathogen=pathogen)
-            home, _ = run_in_process(one, traces, known.of_people(half), seed=self.seed)
+            new = replace(task, wishes=wishes, pathogen=pathogen)
+            home, _ = run_in_process(new, traces, known.of_people(half), seed=self.seed)
             risks.append(home.risk)
         return risks
 
 
 def with_late_test(known: Known, traces: Traces) -> Mask:
-    """(people,) whose last test was on the last day."""
+    """Return True for people whose last test was on the last day: (people,)."""
     last = np.full(known.people, -1)
     # Later assignments win, and a person's tests are in order of slot.
     last[known.person] = known.slot
@@ -243,9 +243,9 @@ def _with_interval(
     """Add intervals from an ensemble of risks."""
     variance = ensemble_variance(risks, home.fold < 0)
     low, high = scores.risk.copy(), scores.risk.copy()
-    for without, one in sorted(recalibrations.items(), key=lambda one: one[0]):
+    for without, fit in sorted(recalibrations.items(), key=lambda item: item[0]):
         own = home.own(without)
-        ends = interval(scores.risk[own], variance[own], one.line, one.uncertainty)
+        ends = interval(scores.risk[own], variance[own], fit.line, fit.uncertainty)
         low[own], high[own] = ends.low, ends.high
     width = float((high - low).mean())
     diagnostics = scores.diagnostics | {INTERVAL_WIDTH: width}

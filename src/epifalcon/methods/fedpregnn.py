@@ -48,9 +48,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
-from epifalcon.epidemic.known import Known, hold_back, without
+from epifalcon.epidemic.test_results import Known, hold_back, without
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.edges import segment_softmax
+from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.training import Checkpointer, LearningRates, train
@@ -95,18 +95,18 @@ class FedPreGnnSettings(Checked):
     """What a device sends the helper: its test result, or the vector it learns."""
     item: ItemKind = "region-day"
     width: Count = 32
-    """As with all rivals here; 64 in the authors' program."""
+    """As in the other methods; 64 in the authors' program."""
     partners: CountOrZero = 100
     """Maximum number of embeddings that the helper returns for one item."""
     expand_every: Count = 20
-    """Rounds between graph expansions; there once, after two passes."""
+    """Rounds between graph expansions; the authors expand once, after two passes."""
     private: bool = True
-    """Off: no pseudo items, no clip, no noise. Shows what privacy costs."""
+    """False disables pseudo items, clipping and noise, to measure the privacy cost."""
     noise: Noise = field(default_factory=Noise)
     pseudo_items: CountOrZero = 200
-    """1,000 there; five for each true one here."""
+    """1,000 in the authors' program; here five for each true item."""
     clients_per_round: Count = 256
-    """128 there."""
+    """128 in the authors' program."""
     learning_rates: LearningRates = (1.0, 0.3)
     """Of the server's plain steps; each is tried, and each costs uploads. 0.01 there,
     where a client has many ratings."""
@@ -125,7 +125,7 @@ class FedPreGnn(Method):
     """FedPerGNN of Wu et al. 2022: federated, with its own noise and expansion.
 
     ``scores.diagnostics`` holds the privacy cost of one device's uploads, as claimed by
-    the authors and as it is, and what leaves a device without any protection.
+    the authors and as computed here, and lists what leaves a device unprotected.
     """
 
     name = "fedpregnn"
@@ -133,7 +133,7 @@ class FedPreGnn(Method):
     settings: FedPreGnnSettings
 
     def score(self, traces: Traces, known: Known) -> Scores:
-        """Train round by round, choose by the validation people, return the risk."""
+        """Train in rounds, select by validation loss, and return the risks."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
         rng = streams.numpy("validation people")
@@ -157,7 +157,7 @@ class FedPreGnn(Method):
             masked=held_back,
             masked_risk=cross_calibrated(odds[held_back], results),
             steps=best.steps,
-            parameters=sum(one.numel() for one in best.parameters.values()),
+            parameters=sum(tensor.numel() for tensor in best.parameters.values()),
             diagnostics={**best.diagnostics, **server.privacy()},
         )
 
@@ -169,14 +169,14 @@ def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
     region = traces.by_slot[slot, person].astype(np.int64)
     item = region * windows + slot // (traces.slots // windows)
     shape = traces.people, len(traces.regions) * windows
-    made = sp.csr_array((np.ones(len(item)), (person, item)), shape)
-    made.sort_indices()
-    return made
+    visits = sp.csr_array((np.ones(len(item)), (person, item)), shape)
+    visits.sort_indices()
+    return visits
 
 
 @dataclass(frozen=True, eq=False)
 class Partners:
-    """The helper's answers: embeddings without names."""
+    """The helper's answers: anonymous embeddings."""
 
     start: Ids
     """(requests + 1,) where the partners of each request begin."""
@@ -386,7 +386,7 @@ class Federation:
         people = np.array_split(rng.permutation(self.clients), parts)[turn]
         who = torch.from_numpy(people)
         graphs = self._graphs(people)
-        found = gradients(
+        result = gradients(
             self.layout,
             state["model"],
             state["items"][graphs.item],
@@ -395,10 +395,10 @@ class Federation:
             self._infected[who],
             self._base,
         )
-        state["own"][who] -= settings.own_rate * found.own
+        state["own"][who] -= settings.own_rate * result.own
         rng = self._streams.numpy(f"fedpregnn noise {self._rate_number} {number}")
         noise = settings.noise if settings.private else None
-        model, item = found.model.numpy(), found.item.numpy()
+        model, item = result.model.numpy(), result.item.numpy()
         covers = [self.covers[person] for person in people.tolist()]
         uploads = (
             release(model[place], item[place, : cover.true.sum()], cover, noise, rng)
@@ -474,7 +474,7 @@ class Federation:
 
     def _odds(self, parameters: dict[str, Tensor], people: Ids) -> Floats:
         """Return log odds of ``people`` with the partners of the last expansion."""
-        found = [np.empty(0)]
+        result = [np.empty(0)]
         for some in np.split(
             people, range(_PEOPLE_AT_ONCE, len(people), _PEOPLE_AT_ONCE)
         ):
@@ -483,8 +483,8 @@ class Federation:
             embedding = parameters["items"][graphs.item]
             own = parameters["own"][torch.from_numpy(some)]
             odds = log_odds(weights, embedding, own, graphs) + self._base
-            found.append(odds.double().numpy())
-        return np.concatenate(found)
+            result.append(odds.double().numpy())
+        return np.concatenate(result)
 
 
 class TokenHelper:
@@ -515,7 +515,7 @@ class TokenHelper:
         count = np.minimum(self._size[group] - 1, self._most)
         start = np.append(0, np.cumsum(count))
         first, size = (
-            np.repeat(one[group], count) for one in (self._first, self._size)
+            np.repeat(table[group], count) for table in (self._first, self._size)
         )
         steps = np.arange(start[-1]) - np.repeat(start[:-1], count) + 1
         place = np.repeat(self._place[requests], count) - first + steps
@@ -526,7 +526,7 @@ class TokenHelper:
 class Cover:
     """The items that a person's uploads name, true and pseudo.
 
-    Drawn once: if every upload drew others, the true items would always return.
+    Drawn once: with new draws in every upload, only the true items would recur.
     """
 
     item: Ids
@@ -545,7 +545,7 @@ def cover_of(mine: Ids, items: int, pseudo: int, rng: np.random.Generator) -> Co
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """All that the server gets of one device in one round."""
+    """Everything that the server receives from one device in one round."""
 
     model: Rows
     """(size,)"""
@@ -588,8 +588,8 @@ def pseudo_rows(true: Rows, count: int, rng: np.random.Generator) -> Rows:
 def clip(value: Rows, bound: float, norm: Norm) -> Rows:
     """Return ``value`` scaled so that its norm is at most ``bound``, rounding included.
 
-    Raises ``DataError`` for a value that is not finite: scaled, it would pass the clip
-    and poison the sum.
+    Raises ``DataError`` for a value that is not finite: after scaling it would pass the
+    clip and corrupt the sum.
     """
     if norm == "linf":
         length = float(np.abs(value).max(initial=0.0))
@@ -600,13 +600,13 @@ def clip(value: Rows, bound: float, norm: Norm) -> Rows:
         raise DataError("a gradient is not finite: choose smaller learning_rates")
     if length <= bound:
         return value
-    # Room for the rounding of the product.
+    # Margin for the rounding error of the product.
     margin = 1 - 4 * float(np.finfo(value.dtype).eps)
     return np.asarray(value * value.dtype.type(margin * bound / length))
 
 
 def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
-    """Return the sum of what devices sent: all that the server makes of a round."""
+    """Return the sum of all uploads of a round, which the server uses alone."""
     model: Rows | float = 0.0
     row = np.zeros(items.shape, np.float32)
     for upload in uploads:
@@ -626,8 +626,8 @@ def privacy_spent(
 ) -> dict[str, float]:
     """Return the local differential privacy of ``uploads`` of ``numbers`` numbers each.
 
-    Between any two gradients that name the same items; what the items and the embedding
-    reveal is not bounded. ``epsilon_claimed`` is the paper's, for any number of
+    Holds between any two gradients on the same items; leakage by the items and the
+    embedding is not bounded. ``epsilon_claimed`` is the paper's, for any number of
     uploads; ``_naive`` is pure epsilon, every number counted; otherwise the smaller of
     it and of epsilon at ``delta``.
 
@@ -656,7 +656,7 @@ def privacy_spent(
 
 
 def _laplace_divergence(distance: float) -> NDArray[np.float64]:
-    """Return the Renyi divergence of unit Laplace noise moved so far, by order."""
+    """Return the Renyi divergence of unit Laplace noise shifted by ``distance``."""
     order = _ORDERS
     up = np.log(order / (2 * order - 1)) + (order - 1) * distance
     down = np.log((order - 1) / (2 * order - 1)) - order * distance
@@ -666,13 +666,13 @@ def _laplace_divergence(distance: float) -> NDArray[np.float64]:
 def _epsilon(divergence: NDArray[np.float64], delta: float) -> float:
     """Return the best epsilon at ``delta`` (Canonne et al. 2020, proposition 12)."""
     order = _ORDERS
-    found = divergence + np.log1p(-1 / order)
-    found -= (math.log(delta) + np.log(order)) / (order - 1)
-    return max(0.0, float(found.min()))
+    result = divergence + np.log1p(-1 / order)
+    result -= (math.log(delta) + np.log(order)) / (order - 1)
+    return max(0.0, float(result.min()))
 
 
 def _fit_curve(odds: Floats, infected: Mask) -> LogisticCurve:
-    """Fit Platt scaling with a prior as strong as one person for no change."""
+    """Fit Platt scaling with standard normal priors around the identity."""
     return fit_logistic(
         odds,
         infected,
@@ -684,7 +684,7 @@ def _fit_curve(odds: Floats, infected: Mask) -> LogisticCurve:
 
 
 def cross_calibrated(odds: Floats, infected: Mask) -> Probabilities:
-    """Return risks by Platt scaling: two even halves scale each other."""
+    """Return cross-fitted Platt-scaled risks: each half is scaled by the other."""
     half = np.empty(len(odds), np.int64)
     for kind in (True, False):
         some = np.flatnonzero(infected == kind)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import Count
-from epifalcon.methods.networks import (
+from epifalcon.methods.graph_networks import (
     ContactGraphs,
     Flat,
     Neighbourhood,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from epifalcon.methods.networks import (
+from epifalcon.methods.graph_networks import (
     ContactGraphs,
     Flat,
     NetworkMethod,

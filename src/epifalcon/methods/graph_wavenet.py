@@ -21,7 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from epifalcon.checks import Count, CountOrZero
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.methods.graph_networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+)
 from epifalcon.methods.stgcn import side_by_side
 from epifalcon.models.dcrnn import Walk, diffuse
 

@@ -21,10 +21,10 @@ import numpy as np
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Factor
 from epifalcon.checks import Checked, Count, CountOrZero, Share
-from epifalcon.epidemic.known import Known, TestErrors
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
-from epifalcon.federation.field.course import run_in_process
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.federation.field.inference_schedule import run_in_process
 from epifalcon.federation.field.settings import FieldTask, FieldWishes
 from epifalcon.methods.base import Method, Scores
 from epifalcon.mobility.traces import Traces

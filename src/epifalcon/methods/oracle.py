@@ -7,8 +7,8 @@ better than this has seen something it should not have.
 
 import numpy as np
 
-from epifalcon.epidemic.known import Known
 from epifalcon.epidemic.outbreak import Outbreak
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import DataError
 from epifalcon.methods.base import Method
 from epifalcon.mobility.traces import Traces

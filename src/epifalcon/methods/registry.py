@@ -103,9 +103,9 @@ soft-dct-ratio | Soft DCT, ratio | reference | contact_tracing:SoftDctRatio
     The share of known cases among the known company.
 duration-dct | DCT by duration | reference | contact_tracing:DurationDct
     How long with known cases.
-exposure-logistic | Exposure, logistic | reference | exposure:ExposureLogistic
+exposure-logistic | Exposure, logistic | reference | exposure_models:ExposureLogistic
     Logistic regression on each day's known company.
-exposure-boosting | Exposure, boosting | reference | exposure:ExposureBoosting
+exposure-boosting | Exposure, boosting | reference | exposure_models:ExposureBoosting
     Boosted trees on each day's known company.
 mean-field | Mean field | reference | hbp:MeanField
     Hazards from the expected number of infectious people.

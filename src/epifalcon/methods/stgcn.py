@@ -21,7 +21,11 @@ from torch.nn import functional
 
 from epifalcon.checks import Count
 from epifalcon.hypergraph.contacts import Contacts
-from epifalcon.methods.networks import ContactGraphs, NetworkMethod, NetworkSettings
+from epifalcon.methods.graph_networks import (
+    ContactGraphs,
+    NetworkMethod,
+    NetworkSettings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

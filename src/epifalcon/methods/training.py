@@ -15,7 +15,7 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import Positive
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.machine import pages_reused

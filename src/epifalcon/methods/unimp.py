@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import Count, Share
-from epifalcon.methods.networks import (
+from epifalcon.methods.graph_networks import (
     ContactGraphs,
     Flat,
     Neighbourhood,

@@ -326,7 +326,7 @@ def _predictability(by_person: RegionIds) -> Floats:
     )
 
 
-@njit
+@njit()
 def entropy_rate(row: RegionIds) -> float:
     """Estimate bits per slot: n log2(n) / sum of the lengths of shortest new strings.
 

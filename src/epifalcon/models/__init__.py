@@ -1,1 +1,1 @@
-"""What is learned: the model of regions, and the model of people."""
+"""Trainable models: the region model and the person model."""

@@ -1,8 +1,8 @@
-"""DCRNN: diffusion convolution and its recurrent cell, and the network of regions.
+"""DCRNN: diffusion convolution, its recurrent cell, and the region network.
 
 Paper, section "Macroscopic Model Cooperation", second equation; Li, Yu, Shahabi and Liu
-2018, "Diffusion Convolutional Recurrent Neural Network". The states of an encoder cell
-over the days are the paper's E_m; a decoder cell forecasts the next days.
+2018, "Diffusion Convolutional Recurrent Neural Network". The daily states of the
+encoder are the paper's E_m; the decoder forecasts the next days.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,20 +16,20 @@ from torch.nn import functional as F
 
 from epifalcon.checks import whole
 from epifalcon.errors import DataError
-from epifalcon.hypergraph.propagate import inverse, linear
+from epifalcon.hypergraph.propagation import inverse, linear
 from epifalcon.models.settings import DcrnnSettings
 
 Walk = Callable[[Tensor], Tensor]
-"""The product with a matrix whose rows are shares: (rows, width) in and out."""
+"""Product with a row-normalised matrix: (rows, width) to (rows, width)."""
 FlowGraph = tuple[Walk, ...]
 
 
 def flow_graph(moves: sp.csr_array, dtype: torch.dtype = torch.float32) -> FlowGraph:
     """Return both random walks on the flows of one day.
 
-    ``moves`` (regions, regions) are counts: row from, column to. The first walk is
-    Do^-1 W, the mean over where a region's people go; the second Di^-1 W', the mean
-    over where they come from. Rows add up to 1, or to 0 without moves.
+    ``moves`` (regions, regions) counts moves from row to column. The first walk,
+    Do^-1 W, averages over the destinations of a region's people, the second, Di^-1 W',
+    over their origins. Rows sum to 1, or to 0 without moves.
     """
     if moves.ndim != 2 or moves.shape[0] != moves.shape[1]:
         raise DataError(f"moves have shape {moves.shape}, expected a square")
@@ -39,13 +39,13 @@ def flow_graph(moves: sp.csr_array, dtype: torch.dtype = torch.float32) -> FlowG
     for counts in (moves.astype(np.float64), moves.astype(np.float64).T):
         walk = sp.diags_array(inverse(counts.sum(axis=1))) @ counts
         there, back = _product(walk.tocsr(), dtype), _product(walk.T.tocsr(), dtype)
-        # The gradient by the transposed walk is five times as fast as autograd's.
+        # Using the transposed walk for the gradient is five times as fast as autograd.
         walks.append(partial(linear, there=there, back=back))
     return tuple(walks)
 
 
 def _product(matrix: sp.csr_array, dtype: torch.dtype) -> Walk:
-    # The quickest sparse product that torch has for rows of this width.
+    # The fastest sparse product in torch for rows of this width.
     return partial(
         _sum_rows,
         start=torch.from_numpy(matrix.indptr.astype(np.int32)),
@@ -68,8 +68,8 @@ def _sum_rows(x: Tensor, start: Tensor, index: Tensor, weight: Tensor) -> Tensor
 def diffuse(x: Tensor, walks: Sequence[Walk], steps: int) -> Tensor:
     """Return rows after 0 to ``steps`` steps of each walk, concatenated.
 
-    (rows, ..., width) to (rows, ..., (1 + walks steps) width): the rows themselves,
-    then 1 to ``steps`` steps of each walk.
+    Maps (rows, ..., width) to (rows, ..., (1 + walks * steps) * width): the rows
+    themselves, then 1 to ``steps`` steps of each walk.
     """
     parts = [x]
     for walk in walks:
@@ -81,7 +81,7 @@ def diffuse(x: Tensor, walks: Sequence[Walk], steps: int) -> Tensor:
 
 
 class DiffusionConv(nn.Module):
-    """X * G plus a bias: (rows, inputs) and the walks of a graph to (rows, outputs)."""
+    """Diffusion convolution with bias: (rows, inputs) and walks to (rows, outputs)."""
 
     def __init__(
         self,
@@ -103,18 +103,18 @@ class DiffusionConv(nn.Module):
 
 
 def glorot(inputs: int, outputs: int, generator: torch.Generator | None) -> Tensor:
-    """A matrix (inputs, outputs), uniform within sqrt(6 / (inputs + outputs))."""
+    """Draw (inputs, outputs) uniformly within sqrt(6 / (inputs + outputs))."""
     bound = (6 / (inputs + outputs)) ** 0.5
     return torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator)
 
 
 class DiffusionGru(nn.Module):
-    """The gated recurrent cell of the paper's equation, on one day's graph.
+    """Diffusion GRU cell of the paper's equation, on the graph of one day.
 
     r = sigmoid(Theta_r * G [x, h] + b_r), u = sigmoid(Theta_u * G [x, h] + b_u),
     c = tanh(Theta_c * G [x, r h] + b_c), and the new state is u h + (1 - u) c, where
     Theta * G y is the sum of W^k y Theta_k over all walks W and k = 0..``steps``. A
-    graph has 2 ``walks``, or 1 where moves have no direction.
+    graph has 2 ``walks``, or 1 if moves are undirected.
     """
 
     def __init__(
@@ -127,16 +127,16 @@ class DiffusionGru(nn.Module):
     ) -> None:
         super().__init__()
         self.width, both = width, inputs + width
-        # A bias of 1, as in the DCRNN program: at first the cell keeps its state.
+        # Bias 1, as in the DCRNN program: initially the cell retains its state.
         self.gates = DiffusionConv(both, 2 * width, steps, generator, 1.0, walks)
         self.candidate = DiffusionConv(both, width, steps, generator, 0.0, walks)
 
     def forward(self, x: Tensor, state: Tensor, walks: Sequence[Walk]) -> Tensor:
-        """(rows, inputs) and (rows, width) to the new (rows, width)."""
+        """Compute the next state (rows, width) from ``x`` (rows, inputs)."""
         both = torch.cat([x, state], dim=1)
         reset, update = self.gates(both, walks).sigmoid().chunk(2, dim=1)
-        kept = torch.cat([x, reset * state], dim=1)
-        candidate = self.candidate(kept, walks).tanh()
+        gated = torch.cat([x, reset * state], dim=1)
+        candidate = self.candidate(gated, walks).tanh()
         new: Tensor = update * state + (1 - update) * candidate
         return new
 
@@ -148,8 +148,8 @@ class DiffusionGru(nn.Module):
     ) -> list[Tensor]:
         """Return the state after each day, (rows, width) each.
 
-        ``inputs`` holds (rows, inputs) of each day; ``state`` is that of the day before
-        them, zeros if None.
+        ``inputs`` holds (rows, inputs) of each day; ``state`` is the initial state,
+        zeros if None.
         """
         states = []
         for x, walks in zip(inputs, graphs, strict=True):
@@ -161,12 +161,12 @@ class DiffusionGru(nn.Module):
 
 
 class Dcrnn(nn.Module):
-    """Encoder and decoder.
+    """Encoder and decoder for region forecasts.
 
-    ``inputs`` is the number of channels per region and day: first what the decoder
-    forecasts, then its mean over the days so far, then any others. A forecast is a
-    learnt mixture of the last value and that mean, plus a linear map of the decoder's
-    state, so that training starts at the simplest forecasts.
+    ``inputs`` is the number of channels per region and day: the value to forecast, its
+    mean over the days so far, then any others. A forecast is a learned mixture of the
+    last value and that mean, plus a linear map of the decoder's state, so training
+    starts from simple forecasts.
     """
 
     def __init__(
@@ -177,8 +177,8 @@ class Dcrnn(nn.Module):
         self.width = settings.hidden_width
         steps = settings.diffusion_steps
         self.encoder, self.decoder = (
-            DiffusionGru(each, self.width, steps, generator=generator)
-            for each in (inputs, 1)
+            DiffusionGru(channels, self.width, steps, generator=generator)
+            for channels in (inputs, 1)
         )
         self.readout = nn.Parameter(0.1 * glorot(self.width, 1, generator))
         self.offset = nn.Parameter(torch.zeros(1))
@@ -189,13 +189,13 @@ class Dcrnn(nn.Module):
     ) -> Tensor:
         """Forecast the next ``days`` days from the state of one day: (regions, days).
 
-        ``last`` (regions, channels) are the inputs of that day. Each later step reads
+        ``last`` (regions, channels) holds the inputs of that day. Each later step reads
         the previous forecast and the same mean; all use the last known graph.
         """
-        value, mean, found = last[:, :1], last[:, 1:2], []
+        value, mean, forecasts = last[:, :1], last[:, 1:2], []
         for _ in range(days):
             state = self.decoder(value, state, graph)
             simple = torch.cat([value, mean], dim=1) @ self.mixture
             value = simple + torch.addmm(self.offset, state, self.readout)
-            found.append(value)
-        return torch.cat(found, dim=1)
+            forecasts.append(value)
+        return torch.cat(forecasts, dim=1)

@@ -1,7 +1,7 @@
-"""Errors of a region model's forecasts, beside four simple rivals.
+"""Forecast errors of a region model and of four simple baselines.
 
-A region model that does not beat "tomorrow is like today" adds little to the person
-model.
+A region model that does not beat persistence (tomorrow equals today) adds little to
+the person model.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """Mean errors of one method per region and day, by days ahead."""
+    """Errors of one method, averaged over regions and days, by days ahead."""
 
     mae: list[float]
     rmse: list[float]
@@ -30,15 +30,15 @@ class ForecastScore:
 
 @dataclass(frozen=True)
 class ForecastReport:
-    """Errors of the model and its rivals on the same days and regions."""
+    """Errors of the model and the baselines on the same days and regions."""
 
     source: str
-    """"reported" or "all": which cases were given and forecast."""
+    """"reported" or "all": which cases are input and target."""
     measure: str
     """Unit of the errors: "count", cases; "share", cases per 100 visitors;
     "presence", slots spent by cases."""
     days: list[int]
-    """First and last forecast day; none of them was trained on."""
+    """First and last forecast day; none of these days was used in training."""
     regions: int
     mean_cases: float
     """Mean of the true values, as a scale for the errors."""
@@ -72,10 +72,10 @@ def _extended(recent: Floats, ahead: int) -> Floats:
 
 
 def city_trend(past: Floats, ahead: int) -> Floats:
-    """Divide the city's trend among regions by their shares of all cases so far.
+    """Distribute the city's trend over regions by their shares of all cases so far.
 
-    The trend is the least-squares line through the logarithms of the city's cases in
-    the last week: the rival for cases with a curve that all regions share.
+    The trend is the least-squares line through the log cases of the city in the last
+    week; if a day has no cases, the result is ``mean_value``.
     """
     total = past.sum(axis=0)
     part = past.sum(axis=1) / max(total.sum(), _TINY)
@@ -96,19 +96,19 @@ RIVALS: dict[str, Callable[[Floats, int], Floats]] = {
 def judge(
     model: DcrnnRegionModel | GruRegionModel, history: RegionHistory
 ) -> ForecastReport:
-    """Return errors on the validation days of a model fitted to ``history``.
+    """Compute errors on the validation days of a model fitted to ``history``.
 
     All methods forecast the same days, 1 to ``horizon`` days ahead, from earlier days
-    alone. The validation days chose the step at which training stopped, which favours
-    the model a little.
+    only. The validation days were used for early stopping, which slightly favours the
+    model.
     """
     training = model.training
     first, ahead = training.first_validation_day(history.days), training.horizon
     origins = range(first - ahead, history.days - 1)
-    found = {"model": model.forecast(history, origins)}
-    for name, rival in RIVALS.items():
-        found[name] = np.stack(
-            [rival(history.cases[:, : origin + 1], ahead) for origin in origins]
+    forecasts = {"model": model.forecast(history, origins)}
+    for name, baseline in RIVALS.items():
+        forecasts[name] = np.stack(
+            [baseline(history.cases[:, : origin + 1], ahead) for origin in origins]
         )
     truth = history.cases[:, first:].T
     return ForecastReport(
@@ -117,18 +117,18 @@ def judge(
         days=[first, history.days - 1],
         regions=history.regions,
         mean_cases=float(truth.mean()),
-        scores={name: _score(values, truth) for name, values in found.items()},
+        scores={name: _score(values, truth) for name, values in forecasts.items()},
     )
 
 
 def _score(forecast: Floats, truth: Floats) -> ForecastScore:
-    """Return errors by days ahead; row i is from i days after the first origin."""
+    """Compute errors by days ahead; forecast i starts i days after the first origin."""
     days, ahead = len(truth), forecast.shape[2]
     errors = [
         forecast[ahead - lead : ahead - lead + days, :, lead - 1] - truth
         for lead in range(1, ahead + 1)
     ]
     return ForecastScore(
-        mae=[float(np.abs(one).mean()) for one in errors],
-        rmse=[float(np.sqrt(np.square(one).mean())) for one in errors],
+        mae=[float(np.abs(error).mean()) for error in errors],
+        rmse=[float(np.sqrt(np.square(error).mean())) for error in errors],
     )

@@ -1,15 +1,15 @@
-"""The region model: cases of the next days from the cases and flows until now.
+"""Region model: forecast the cases of the next days from past cases and flows.
 
 Paper, section "Macroscopic Model Cooperation", first equation. A fitted model returns
-one state per region and day (the paper's E_m), which the person model reads beside the
-hyperedges, and forecasts. For tested people, run it on a history without their own
-cases: otherwise their label would return to them in the states of their regions.
+forecasts and one state per region and day (the paper's E_m), an input of the person
+model. For tested people, run it on a history without their own cases; otherwise their
+labels leak into the states of their regions.
 """
 
 import copy
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.adam import adam
 
 from epifalcon import store
 from epifalcon.checks import Checked
@@ -28,6 +29,7 @@ from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.mobility.flows import Flows
 from epifalcon.mobility.regions import Regions
 from epifalcon.models.dcrnn import Dcrnn, FlowGraph, flow_graph
+from epifalcon.models.person_model import ADAM
 from epifalcon.models.settings import DcrnnSettings, RegionSettings, TrainingSettings
 from epifalcon.models.tensor_files import read_tensors, write_tensors
 from epifalcon.progress import Progress, silent
@@ -36,33 +38,33 @@ from epifalcon.store import pack_strings
 from epifalcon.types import Floats
 
 WINDOW_DAYS: Final = 3
-"""Days of a window of ``GruRegionModel``."""
+"""Window length of ``GruRegionModel`` in days."""
 _KIND = "region-model"
 _PARAMETERS = "parameters.safetensors"
 _MOST = 20.0
-"""Bound of log(1 + forecast): no region has e^20 cases."""
+"""Upper bound of log(1 + forecast): no region has e^20 cases."""
 
 
 @dataclass(frozen=True, eq=False)
 class RegionHistory(Checked):
-    """All that a region model may see: flows and cases of the same days."""
+    """Inputs of a region model: flows and cases of the same days."""
 
     flows: Flows
     cases: Floats
     """(regions, days), 0 or more; copied and made read-only."""
     source: CaseSource = "reported"
-    """"reported" (tested people alone) or "all" (hidden people included)."""
+    """"reported" (tested people only) or "all" (held-out people included)."""
     measure: CaseMeasure = "count"
     """Unit: "count" for cases, "share" for cases per 100 visitors, "presence" for slots
     that cases spent there."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        wanted = (self.flows.regions, self.flows.days)
+        shape = (self.flows.regions, self.flows.days)
         cases = np.array(self.cases, dtype=np.float64)
-        if cases.shape != wanted:
+        if cases.shape != shape:
             raise DataError(
-                f"cases have shape {cases.shape}, expected {wanted} (regions, days)"
+                f"cases have shape {cases.shape}, expected {shape} (regions, days)"
             )
         if not (np.isfinite(cases).all() and (cases >= 0).all()):
             raise DataError("cases must be finite numbers of 0 or more")
@@ -81,22 +83,22 @@ class RegionHistory(Checked):
 
     @cached_property
     def graphs(self) -> tuple[FlowGraph, ...]:
-        """The flows of each day; people who stayed are left out."""
+        """Return the flow graph of each day, without people who stayed in place."""
         return tuple(flow_graph(self.flows.moves(day)) for day in range(self.days))
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Counts to network inputs and back, fixed by the training days."""
+    """Conversion of counts to network inputs and back, fitted on the training days."""
 
     cases: float
-    """Root mean square of log(1 + cases) of the cases that are not 0."""
+    """Root mean square of log(1 + cases) over nonzero cases."""
     visitors: tuple[float, float] | None
-    """Mean and deviation of log(1 + visitors); None if visitors are not used."""
+    """Mean and standard deviation of log(1 + visitors); None if not used."""
 
     @classmethod
     def of(cls, history: RegionHistory, days: int, visitors: bool) -> "Scaling":
-        """Return the scaling of the first ``days`` days."""
+        """Fit the scaling to the first ``days`` days."""
         logs = np.log1p(history.cases[:, :days])
         size = math.sqrt(float(np.mean(logs[logs > 0] ** 2))) if logs.any() else 1.0
         if not visitors:
@@ -106,11 +108,11 @@ class Scaling:
 
     @property
     def channels(self) -> int:
-        """Numbers per region and day that the network reads."""
+        """Return the number of network inputs per region and day."""
         return 2 if self.visitors is None else 3
 
     def inputs(self, history: RegionHistory) -> Tensor:
-        """(days, regions, channels): the day's cases, their mean so far, visitors."""
+        """Return (days, regions, channels): cases, their mean so far, visitors."""
         cases = np.log1p(history.cases.T) / self.cases
         days = np.arange(1, history.days + 1)[:, None]
         channels = [cases, np.cumsum(cases, axis=0) / days]
@@ -120,7 +122,7 @@ class Scaling:
         return torch.from_numpy(np.stack(channels, axis=2).astype(np.float32))
 
     def counts(self, outputs: Tensor) -> Floats:
-        """Return the network's outputs as counts of 0 or more."""
+        """Convert the network's outputs to counts of 0 or more."""
         logs = outputs.double().mul(self.cases).clamp(0.0, _MOST)
         counts: Floats = torch.expm1(logs).numpy()
         return counts
@@ -128,21 +130,21 @@ class Scaling:
 
 @dataclass(frozen=True)
 class FitRecord:
-    """One loss per training step, on the scale of the network."""
+    """Losses of each training step, on the scale of the network."""
 
     training: tuple[float, ...]
     validation: tuple[float, ...]
-    """Error of the parameters before the step."""
+    """Validation error of the parameters before the step."""
 
     @property
     def best_step(self) -> int:
-        """The step whose parameters are used."""
+        """Return the step with the lowest validation error."""
         return int(np.argmin(self.validation))
 
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """The days to learn from, and where validation begins."""
+    """Inputs and graphs of all days, split into training and validation days."""
 
     inputs: Tensor
     graphs: Sequence[FlowGraph]
@@ -152,7 +154,7 @@ class Lesson:
     def error(
         self, network: Dcrnn, state: Tensor, origin: int, targets: range
     ) -> Tensor:
-        """Sum over the target days of the mean squared error, forecast from a day."""
+        """Compute the mean squared error over regions, summed over target days."""
         ahead = network.decode(
             state, self.inputs[origin], self.graphs[origin], targets.stop - 1 - origin
         )
@@ -161,7 +163,7 @@ class Lesson:
         return (forecast - truth).square().mean(dim=0).sum()
 
     def targets(self, origin: int, *, validation: bool) -> range:
-        """Return the days to forecast from ``origin``: before or after the border."""
+        """Return the training or validation days to forecast from ``origin``."""
         border, horizon = self.first_validation_day, self.settings.horizon
         if validation:
             last = min(origin + horizon, len(self.inputs) - 1)
@@ -170,7 +172,7 @@ class Lesson:
 
     @cached_property
     def origins(self) -> tuple[int, ...]:
-        """Training days with a case on them or within the horizon, or all days."""
+        """Return training days with cases up to the horizon, or all if none has."""
         border, ahead = self.first_validation_day, self.settings.horizon
         busy = self.inputs[:border, :, 0].any(dim=1)
         days = range(border - 1)
@@ -178,25 +180,41 @@ class Lesson:
         return some or tuple(days)
 
     def draw(self, generator: torch.Generator) -> list[int]:
-        """Return the days from which one step forecasts, ascending."""
+        """Draw the forecast origins of one training step, ascending."""
         mixed = torch.randperm(len(self.origins), generator=generator).tolist()
         return sorted(
             self.origins[place] for place in mixed[: self.settings.origins_per_step]
         )
 
 
+class _Adam:
+    """Adam; ``torch.optim.Adam`` would load torch's compiler, which takes 1.5 s."""
+
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
+        self._values, self._rate = list(parameters), learning_rate
+        moments = [[torch.zeros_like(value) for value in self._values] for _ in "mv"]
+        self._state: Any = (*moments, [], [torch.tensor(0.0) for _ in self._values])
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters from their gradients."""
+        gradients = [value.grad for value in self._values if value.grad is not None]
+        rule = ADAM | {"lr": self._rate, "weight_decay": 0.0, "foreach": False}
+        adam(self._values, gradients, *self._state, **rule)
+
+
 def train(
     network: Dcrnn, lesson: Lesson, generator: torch.Generator, progress: Progress
 ) -> FitRecord:
-    """Train by Adam with early stopping; the best parameters remain in ``network``."""
+    """Train with Adam and early stopping; load the best parameters into ``network``."""
     settings = lesson.settings
-    optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    optimiser = _Adam(network.parameters(), settings.learning_rate)
     training: list[float] = []
     validation: list[float] = []
     best, best_step, parameters = math.inf, 0, copy.deepcopy(network.state_dict())
     for step in range(settings.steps):
-        optimiser.zero_grad()
-        loss, states = _learn(network, lesson, lesson.draw(generator))
+        network.zero_grad()
+        loss, states = _accumulate_gradient(network, lesson, lesson.draw(generator))
         error = _validate(network, lesson, states)
         if not (math.isfinite(loss) and math.isfinite(error)):
             raise SettingsError(
@@ -218,22 +236,22 @@ def train(
     return FitRecord(tuple(training), tuple(validation))
 
 
-def _learn(
-    network: Dcrnn, lesson: Lesson, origins: Sequence[int]
+def _accumulate_gradient(
+    network: Dcrnn, data: Lesson, origins: Sequence[int]
 ) -> tuple[float, list[Tensor]]:
-    """Add the gradient of the error from ``origins`` to the parameters.
+    """Accumulate the gradient of the error of forecasts from ``origins``.
 
-    Returns the error and the detached states of the days before validation.
+    Returns the error and the detached states of all possible training origins.
     """
-    days = lesson.first_validation_day - 1
-    states = network.encoder.states(lesson.inputs[:days], lesson.graphs[:days])
-    # One origin at a time, down to its state: the memory of one decoder, not of all.
+    days = data.first_validation_day - 1
+    states = network.encoder.states(data.inputs[:days], data.graphs[:days])
+    # Backpropagate each origin to its state, to hold one decoder graph in memory.
     leaves = {day: states[day].detach().requires_grad_() for day in origins}
-    pairs = sum(len(lesson.targets(day, validation=False)) for day in origins)
+    pairs = sum(len(data.targets(day, validation=False)) for day in origins)
     total = 0.0
     for day, leaf in leaves.items():
-        targets = lesson.targets(day, validation=False)
-        error = lesson.error(network, leaf, day, targets) / pairs
+        targets = data.targets(day, validation=False)
+        error = data.error(network, leaf, day, targets) / pairs
         error.backward()  # type: ignore[no-untyped-call]
         total += error.item()
     torch.autograd.backward(
@@ -242,25 +260,25 @@ def _learn(
     return total, [state.detach() for state in states]
 
 
-def _validate(network: Dcrnn, lesson: Lesson, states: Sequence[Tensor]) -> float:
-    """Return the error of the validation days, with ``states`` before them."""
-    known, days = len(states), len(lesson.inputs) - 1
+def _validate(network: Dcrnn, data: Lesson, states: Sequence[Tensor]) -> float:
+    """Compute the validation error, given the ``states`` of training origins."""
+    known, days = len(states), len(data.inputs) - 1
     total, pairs = 0.0, 0
     with torch.no_grad():
         later = network.encoder.states(
-            lesson.inputs[known:days], lesson.graphs[known:days], states[-1]
+            data.inputs[known:days], data.graphs[known:days], states[-1]
         )
         for origin, state in enumerate([*states, *later]):
-            targets = lesson.targets(origin, validation=True)
+            targets = data.targets(origin, validation=True)
             if targets:
-                total += lesson.error(network, state, origin, targets).item()
+                total += data.error(network, state, origin, targets).item()
                 pairs += len(targets)
     return total / pairs
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted(Checked):
-    """A trained network and the histories that it can be used on."""
+    """A trained network and the kind of history that it applies to."""
 
     network: Dcrnn
     scaling: Scaling
@@ -272,8 +290,8 @@ class Fitted(Checked):
 class DcrnnRegionModel:
     """The paper's region model, a DCRNN.
 
-    A fitted model can be used on any history of the same regions and the same kind of
-    cases: other people, other days, more of them or fewer.
+    A fitted model applies to any history of the same regions and the same kind of
+    cases, with other people or another number of days.
     """
 
     def __init__(self, settings: RegionSettings) -> None:
@@ -287,13 +305,13 @@ class DcrnnRegionModel:
         generator: torch.Generator,
         progress: Progress = silent,
     ) -> FitRecord:
-        """Train from new parameters; equal generators give equal models."""
+        """Train from newly drawn parameters; equal generators give equal models."""
         settings = self.training
         first = settings.first_validation_day(history.days)
         scaling = Scaling.of(history, first, settings.visitors)
         network = Dcrnn(scaling.channels, self._network, generator)
-        lesson = Lesson(scaling.inputs(history), history.graphs, first, settings)
-        record = train(network, lesson, generator, progress)
+        data = Lesson(scaling.inputs(history), history.graphs, first, settings)
+        record = train(network, data, generator, progress)
         self._fitted = Fitted(
             network, scaling, history.regions, history.source, history.measure
         )
@@ -310,7 +328,7 @@ class DcrnnRegionModel:
         return rows
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Return cases (origins, regions, horizon) from no day after each origin."""
+        """Forecast cases (origins, regions, horizon) from days up to each origin."""
         fitted, horizon = self._fitted_for(history), self.training.horizon
         for origin in origins:
             if not 0 <= origin < history.days:
@@ -319,18 +337,18 @@ class DcrnnRegionModel:
                 )
         days = max(origins, default=-1) + 1
         inputs = fitted.scaling.inputs(history)[:days]
-        found = np.zeros((len(origins), history.regions, horizon))
+        forecasts = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
             states = fitted.network.encoder.states(inputs, history.graphs[:days])
-            for place, day in enumerate(origins):
+            for row, day in enumerate(origins):
                 ahead = fitted.network.decode(
                     states[day], inputs[day], history.graphs[day], horizon
                 )
-                found[place] = fitted.scaling.counts(ahead)
-        return found
+                forecasts[row] = fitted.scaling.counts(ahead)
+        return forecasts
 
     def save(self, folder: Path, regions: Regions, origin: store.Origin) -> None:
-        """Write a model fitted to ``regions`` into ``folder``, the manifest last."""
+        """Write the model, fitted to ``regions``, into ``folder``, manifest last."""
         fitted = self._require_fitted()
         _require_count(fitted.regions, regions)
         network = as_plain(self._network)
@@ -352,7 +370,7 @@ class DcrnnRegionModel:
 
     @classmethod
     def load(cls, folder: Path, regions: Regions) -> "DcrnnRegionModel":
-        """Read what ``save`` wrote.
+        """Read a model written by ``save``.
 
         Raises ``DataError`` if the folder holds something else, or a model of another
         city or version, and ``CorruptFileError`` if a file has changed.
@@ -376,8 +394,8 @@ class DcrnnRegionModel:
             )
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
-            made = Dcrnn(scaling.channels, settings.network, torch.Generator())
-            fitted = Fitted(made, scaling, count, meta["source"], meta["measure"])
+            dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
+            fitted = Fitted(dcrnn, scaling, count, meta["source"], meta["measure"])
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
         except SettingsError as error:
@@ -385,7 +403,7 @@ class DcrnnRegionModel:
                 f"{folder}: written by another version of epifalcon: {error}"
             ) from None
         try:
-            made.load_state_dict(read_tensors(folder / _PARAMETERS))
+            dcrnn.load_state_dict(read_tensors(folder / _PARAMETERS))
         except RuntimeError:
             raise DataError(f"{folder}: holds parameters of another network") from None
         model = cls(settings)
@@ -415,10 +433,10 @@ class DcrnnRegionModel:
 
 
 def regions_sha256(regions: Regions) -> str:
-    """Return the fingerprint of a city's regions: their number, order and place.
+    """Compute a fingerprint of a city's regions: their number, order and location.
 
-    Degrees count if there are any, plane coordinates otherwise; names only if some
-    place is not known. Who goes there and when does not count.
+    It covers longitude and latitude if known, plane coordinates otherwise, and names
+    only if some location is unknown. Visits do not affect it.
     """
     arrays: list[NDArray[Any]] = [
         regions.centre_km if regions.lonlat is None else regions.lonlat
@@ -444,11 +462,11 @@ def _require_count(fitted: int, regions: Regions) -> None:
 class GruRegionModel:
     """The region model of the authors' program: a GRU cell and a linear readout.
 
-    It serves for comparison with the paper. The program names a graph network, but with
-    Chebyshev order 1 a region sees itself alone. Each day's state is made from zero
+    It serves for comparison with the paper. The program uses a graph network, but with
+    Chebyshev order 1, so regions do not interact. Each day's state starts from zero
     over a window of three days. The inputs are raw numbers, Adam has a learning rate of
-    0.1, and gradients are never reset, so that they add up over all steps. The states
-    saturate: they say little more than whether somebody infectious was there.
+    0.1, and gradients are never reset, so they accumulate over all steps. The states
+    saturate: they encode little more than whether an infectious person was present.
     """
 
     def __init__(self, settings: RegionSettings) -> None:
@@ -470,7 +488,7 @@ class GruRegionModel:
         parameters = [*self._cell.parameters(), *self._readout.parameters()]
         for parameter in parameters:
             nn.init.uniform_(parameter, -(width**-0.5), width**-0.5, generator)
-        optimiser = torch.optim.Adam(parameters, lr=settings.learning_rate)
+        optimiser = _Adam(parameters, settings.learning_rate)
         inputs, losses = _inputs(history.cases), []
         days = range(min(WINDOW_DAYS, first - 1) - 1, first - 1)
         for step in range(settings.steps):
@@ -481,7 +499,7 @@ class GruRegionModel:
                 for day in days
             ]
             loss = torch.stack(errors).mean()
-            # The program does not call zero_grad: gradients add up over steps.
+            # The program does not call zero_grad: gradients accumulate over steps.
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             losses.append(loss.item())
@@ -489,7 +507,7 @@ class GruRegionModel:
         return FitRecord(tuple(losses), ())
 
     def states(self, history: RegionHistory) -> NDArray[np.float32]:
-        """Return (regions, days, width); zero on days without a whole window."""
+        """Return states (regions, days, width), zero on days without a full window."""
         states = np.zeros((history.regions, history.days, self._width), np.float32)
         inputs = _inputs(history.cases)
         with torch.no_grad():
@@ -498,17 +516,17 @@ class GruRegionModel:
         return states
 
     def forecast(self, history: RegionHistory, origins: Sequence[int]) -> Floats:
-        """Return cases (origins, regions, horizon), each day from the one before."""
+        """Forecast cases (origins, regions, horizon), day by day."""
         horizon = self.training.horizon
-        found = np.zeros((len(origins), history.regions, horizon))
+        forecasts = np.zeros((len(origins), history.regions, horizon))
         with torch.no_grad():
             for row, origin in enumerate(origins):
                 inputs = _inputs(history.cases[:, : origin + 1])
                 for ahead in range(horizon):
                     value = self._next(self._state(inputs, len(inputs) - 1)).clamp(0)
-                    found[row, :, ahead] = value[:, 0].numpy()
+                    forecasts[row, :, ahead] = value[:, 0].numpy()
                     inputs = torch.cat([inputs, value[None]])
-        return found
+        return forecasts
 
     def _state(self, inputs: Tensor, day: int) -> Tensor:
         """Return the state (regions, width) after the window that ends with ``day``."""
@@ -520,11 +538,11 @@ class GruRegionModel:
         return state  # type: ignore[return-value]
 
     def _next(self, state: Tensor) -> Tensor:
-        """Return the next day's cases (regions, 1)."""
-        following: Tensor = self._readout(functional.relu(state))
-        return following
+        """Forecast the next day's cases, (regions, 1)."""
+        forecast: Tensor = self._readout(functional.relu(state))
+        return forecast
 
 
 def _inputs(cases: Floats) -> Tensor:
-    """Return (days, regions, 1) float32 as they are: no logarithm, no scale."""
+    """Return raw cases as (days, regions, 1) float32, without log or scaling."""
     return torch.from_numpy(np.ascontiguousarray(cases.T, np.float32))[:, :, None]

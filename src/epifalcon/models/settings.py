@@ -1,4 +1,4 @@
-"""The settings of both models, apart from the code that needs torch."""
+"""Settings of the region and person models, importable without torch."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,18 +39,18 @@ Dropout = Annotated[Share, _less_than_one]
 
 @dataclass(frozen=True, kw_only=True)
 class FalconSettings(Checked):
-    """The person model and its training; the paper's values by default."""
+    """Settings of the person model and its training; defaults follow the paper."""
 
     width: Count = 32
     layers: Count = 2
     dropout: Dropout = 0.2
-    """Share of each layer's outputs left out in training."""
+    """Dropout rate of each layer's outputs in training."""
     input_dropout: Dropout = 0.0
-    """The same for the input rows."""
+    """Dropout rate of the input rows in training."""
     learning_rate: Positive | None = None
-    """None: without privacy 0.01 and 0.003 are both tried, and validation people
-    choose by log loss, as for every network; with privacy, where each training is a
-    release, and over sites the paper's 0.001."""
+    """None: without privacy, 0.01 and 0.003 are both tried and the better log loss on
+    validation people wins, as for every network. With privacy, where each training run
+    is a release, and across sites: the paper's 0.001."""
     learning_rate_milestones: tuple[Count, ...] = ()
     """Rounds at which the learning rate is multiplied by ``learning_rate_gamma``."""
     learning_rate_gamma: Positive = 0.7
@@ -59,18 +59,18 @@ class FalconSettings(Checked):
     window_slots: Count = 1
     """Slots joined into one edge of the hypergraph."""
     input: InputKind = "embedding"
-    """``embedding``: a free row for each person, kept at home. ``status``: an
-    embedding of the known status that all share, so new people can be scored."""
+    """``embedding``: a trainable row per person, stored on the device. ``status``: a
+    shared embedding of the known status, so that new people can be scored."""
     embedding_scale: Positive = 0.1
-    """Standard deviation of the first embeddings: with 1 they have hardly moved
-    after 500 small steps."""
+    """Standard deviation of the initial embeddings. With 1, they hardly change in
+    500 small steps."""
     mask_share: Annotated[Share, positive] = 0.5
-    """Share of the tested people whose status a round hides and asks for
+    """Share of the tested people whose status is masked and predicted in each round
     (``status`` only)."""
     gradient_path: GradientPath = "auto"
-    """``local``: others' rows are constants, as in algorithm 2. ``exchanged``:
-    gradient rows travel like rows, which gives the exact gradient. ``auto``:
-    exchanged without privacy, where it costs nothing, otherwise local."""
+    """``local``: other people's rows are constants, as in algorithm 2. ``exchanged``:
+    gradient rows are exchanged like rows, which gives the exact gradient. ``auto``:
+    exchanged without privacy, where it costs no budget, otherwise local."""
     head: Head = "linear"
     """``lstm``: an LSTM cell of width 16, applied once, before the linear head, as in
     the authors' program."""
@@ -86,7 +86,7 @@ class FalconSettings(Checked):
 
     @property
     def dtype(self) -> "torch.dtype":
-        """Of every row and parameter."""
+        """Return the data type of all rows and parameters."""
         import torch
 
         return torch.float64 if self.precision == "double" else torch.float32
@@ -97,37 +97,37 @@ class DcrnnSettings(Checked):
     """Kind and size of the region network."""
 
     kind: RegionKind = "dcrnn"
-    """``dcrnn``: the paper's network on each day's flows. ``gru``: that of the
-    authors' program, which has no graph (see ``GruRegionModel``); it reads
-    ``hidden_width``, ``training.steps`` and ``training.learning_rate`` alone."""
+    """``dcrnn``: the paper's network on each day's flows. ``gru``: the network
+    of the authors' program, without a graph (see ``GruRegionModel``); it ignores
+    ``diffusion_steps`` and most of ``training``."""
     hidden_width: Count = 32
-    """Numbers kept for each region and day: the width of E_m."""
+    """Width of the state E_m per region and day."""
     diffusion_steps: CountOrZero = 2
-    """How many steps of each random walk a convolution sees (K)."""
+    """Number of steps K of each random walk in a diffusion convolution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Checked):
-    """How a region model is fitted."""
+    """Training settings of the region model."""
 
     steps: Count = 100
-    """Steps of Adam at most, each over all regions and training days."""
+    """Maximum number of Adam steps, each over all regions and training days."""
     origins_per_step: Count = 4
-    """Number of training days, drawn for each step, from which forecasts start."""
+    """Number of training days drawn in each step as forecast origins."""
     learning_rate: Positive = 0.01
     gradient_clip: Positive = 5.0
-    """Bound of the gradient's L2 norm over all parameters."""
+    """Maximum L2 norm of the gradient over all parameters."""
     horizon: Count = 3
-    """Number of days ahead that are forecast and trained."""
+    """Number of days ahead to forecast, in training and in prediction."""
     validation_share: Annotated[Share, positive] = 0.2
-    """Share of the days, the last ones, that choose the step to stop at."""
+    """Share of the days, at the end, used as validation for early stopping."""
     patience: Count = 15
-    """Steps without a better validation error after which training ends."""
+    """Number of steps without a lower validation error before training stops."""
     visitors: bool = False
-    """Whether the network also sees how many people were in a region that day."""
+    """Whether the daily number of visitors per region is a network input."""
 
     def first_validation_day(self, days: int) -> int:
-        """The day at which validation begins; raises where too few days are left."""
+        """Return the first validation day; raise if too few training days remain."""
         first = days - max(1, round(days * self.validation_share))
         if first <= self.horizon:
             raise DataError(
@@ -139,25 +139,25 @@ class TrainingSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RegionSettings(Checked):
-    """The region model: what it sees, its network and its training."""
+    """Settings of the region model: inputs, network and training."""
 
     macro_cases: MacroCases = "auto"
-    """``reported``: cases of tested people. ``all``: of everybody, hidden people
-    included, as in the authors' program: a leak, and marked wherever it is told.
-    ``none``: no region model. ``auto``: reported, but none in mode ``local``,
-    since cases by region and day would leave without protection."""
+    """``reported``: cases among tested people. ``all``: cases among all people,
+    including held-out, as in the authors' program: a label leak, marked in outputs.
+    ``none``: no region model. ``auto``: reported, but none in mode ``local``, where
+    cases per region and day would be uploaded without protection."""
     cases: CaseSettings = field(default_factory=CaseSettings)
-    """How cases become numbers of regions and days. Of everybody's cases only
+    """How cases are counted per region and day. With ``macro_cases="all"`` only
     ``measure`` is used."""
     folds: Annotated[int, partial(whole, 2)] = 4
-    """Parts of the tested people for cross-fitting the states."""
+    """Number of folds of the tested people for cross-fitting the states."""
     network: DcrnnSettings = field(default_factory=DcrnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
     scale_states: bool = True
     """Centre and scale people's mean region states before the person model reads
-    them. The authors' program uses them as they are."""
+    them. The authors' program does not."""
 
     @property
     def is_published(self) -> bool:
-        """Whether network and coupling are the paper's, not those of its program."""
+        """Return True if network and coupling are the paper's, not its program's."""
         return self.network.kind == "dcrnn" and self.scale_states

@@ -1,4 +1,4 @@
-"""Tensors on disk, as safetensors (which execute nothing), and torch's threads."""
+"""Safetensors files, which execute no code when read, and torch's thread count."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ from epifalcon.errors import CorruptFileError
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file; raises ``OSError`` if the disk fails."""
-    whole = {name: one.contiguous() for name, one in tensors.items()}
-    path.write_bytes(safetensors.torch.save(whole))
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    path.write_bytes(safetensors.torch.save(contiguous))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -31,18 +31,18 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def tensors_under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with ``prefix``, without it."""
     return {
-        name.removeprefix(prefix): one
-        for name, one in tensors.items()
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
 
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Run torch with ``number`` threads, then with as many as before.
+    """Run torch with ``number`` threads, then restore the previous number.
 
-    Some of torch's sums are split into as many parts as there are threads, so their
-    last bits depend on the machine; with one thread they do not.
+    Torch splits some sums by the number of threads, so their last bits depend on the
+    machine; with one thread they are reproducible.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(number)

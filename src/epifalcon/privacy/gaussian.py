@@ -182,7 +182,7 @@ def _first_repeat(
     return int(person[first]), int(place[first])
 
 
-@njit
+@njit()
 def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
     """The upper 64 bits of the product of two 64-bit numbers."""
     a_low, a_high = a & _LOW, a >> _HALF
@@ -192,7 +192,7 @@ def _high_product(a: np.uint64, b: np.uint64) -> np.uint64:
     return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
 
 
-@njit
+@njit()
 def _philox(
     block: np.uint64,
     place: np.uint64,
@@ -211,7 +211,7 @@ def _philox(
     return block, place, person, turn
 
 
-@njit
+@njit()
 def _normal_pair(radius_bits: np.uint64, angle_bits: np.uint64) -> tuple[float, float]:
     """Two normals from two words (Box and Muller); 53 bits reach to 8.5 sigma."""
     radius = math.sqrt(-2 * math.log(((radius_bits >> _SPARE_BITS) + _ONE) * _TO_UNIT))

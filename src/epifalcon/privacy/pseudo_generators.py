@@ -29,12 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import get_num_threads
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from epifalcon._numba import compiled
 from epifalcon._random import State, start, uniform
 from epifalcon.errors import DataError
-from epifalcon.mobility.markov import (
+from epifalcon.mobility.mobility_model import (
     MobilityModel,
     Transitions,
     add_distance_weights,
@@ -187,6 +186,8 @@ def epidemic_domains(
     points = features(regions, cases, settings.gamma)
     count = min(settings.count, len(np.unique(points, axis=0)))
     seed = int(rng.integers(2**32))
+    from sklearn.cluster import KMeans  # slow to import
+
     found = KMeans(count, n_init=1, random_state=seed).fit(points)
     label, apart = found.labels_.copy(), found.transform(points)
     while len(left := np.unique(label)) > 1:

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from epifalcon.evaluation.audit.neighbours import OtherPromises
-from epifalcon.evaluation.audit.releases import AuditRow
+from epifalcon.attacks.audit.neighbouring import OtherPromises
+from epifalcon.attacks.audit.releases import AuditRow
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
-from epifalcon.reports.page import Page, Part, Text, table_sections
+from epifalcon.reports.html_page import Page, Part, Text, table_sections
 from epifalcon.reports.tables import Table
 
 _NEIGHBOURS = {

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from epifalcon.reports import plot_style as theme
-from epifalcon.reports.metrics import METRICS
+from epifalcon.reports.metric_registry import METRICS
 from epifalcon.types import Floats, Plain
 
 REFERENCES: Final = ("hgnn", "hbp")

@@ -1,1 +1,1 @@
-"""Which runs, which tables, which pictures."""
+"""Studies: planned runs, tables and plots."""

@@ -1,4 +1,4 @@
-"""``epifalcon compare``, a study with one cell, and plots that studies share."""
+"""``epifalcon compare`` as a study with one cell, and plots shared by studies."""
 
 import shlex
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ import numpy as np
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, Measured
 from epifalcon.methods.registry import names
 from epifalcon.reports import study_plots
-from epifalcon.reports.metrics import STUDY_METRICS
+from epifalcon.reports.metric_registry import STUDY_METRICS
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.reports.study_plots import REFERENCES
+from epifalcon.studies.scenarios import printed
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import (
     ALL,
@@ -23,7 +24,6 @@ from epifalcon.studies.study import (
     Study,
     drawn,
 )
-from epifalcon.studies.towns import printed
 from epifalcon.types import Plain
 
 
@@ -62,7 +62,7 @@ def plan_of(plan: Plan) -> Planned:
 
 
 def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
-    """Return what the result of a comparison has beside that of any study."""
+    """Return the additional result entries of a comparison."""
     (cell,) = ran.planned.cells
     first = next(iter(_measured(ran, rows)), None)
     # Methods share the people of a seed, but some may have failed on some seeds.
@@ -85,7 +85,7 @@ def _measured(ran: StudyRun, rows: Sequence[Plain]) -> list[Measured]:
 
 
 def _by_key(rows: Sequence[Plain], group: str) -> dict[str, Plain]:
-    """Return the rows of a group by method; by cell too where a method comes again."""
+    """Return the rows of a group by method; repeated methods by method and cell."""
     keyed: dict[str, Plain] = {}
     for row in rows:
         if row["group"] == group:
@@ -97,7 +97,7 @@ def _by_key(rows: Sequence[Plain], group: str) -> dict[str, Plain]:
 def curves_by_group(
     ran: StudyRun, rows: Sequence[Plain], *, reliability: bool = False
 ) -> dict[str, Any]:
-    """Return curves by group: mean precision, and sums for reliability on request."""
+    """Return mean precision curves by group, optionally with reliability sums."""
     found: dict[str, Any] = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         by_key = _by_key(rows, group)
@@ -122,7 +122,7 @@ def curves_by_group(
 
 
 def draw_comparison(result: Plain) -> dict[str, Drawn]:
-    """Draw precision and recall, and differences, of each group."""
+    """Plot precision-recall curves and differences of each group."""
     plots: dict[str, Drawn] = {}
     for number, (group, curves) in enumerate(result["curves"].items(), start=1):
         by_key = _by_key(result["rows"], group)

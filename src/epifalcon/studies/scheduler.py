@@ -1,8 +1,8 @@
-"""Run what a study has no results for yet, in worker processes.
+"""Run the jobs of a study that have no stored result yet, in worker processes.
 
-The folder of a comparison holds its settings and one run per seed; each method leaves
-its result there. A study that was stopped resumes where it was, and more methods or
-seeds only add what is missing. One process at a time works on a folder.
+The folder of a comparison holds its settings and one run per seed; each method stores
+its result there. An interrupted study resumes where it stopped; further methods or
+seeds only add missing results. A lock limits each folder to one process.
 """
 
 import contextlib
@@ -49,24 +49,24 @@ from epifalcon.studies.worker_pool import Ended, Job, Worker, Workers, run_jobs
 
 _log = logging.getLogger(__name__)
 _BASE_MB, _BYTES_PER_VISIT = 500, 1200
-"""Memory of a method that was never measured: that of the largest in trials."""
+"""Memory estimate of a method without measurements: the largest seen in trials."""
 _MARGIN = 1.2
-"""Safety factor on memory measured in other cities."""
+"""Safety factor on memory measured in earlier runs."""
 _FOLLOW_UP_MB = 2500.0
 _SHOWN = 3
-"""Workers whose progress is shown."""
+"""Maximum number of workers whose progress is displayed."""
 _GROWS = [
     *("seed-", ".seed-", "figures/"),
     *(f"{dot}{name}." for dot in ("", ".") for name in ("table", "report", "command")),
 ]
-"""Beginnings of files that are added to the folder of a comparison."""
+"""Name prefixes of files that may be added to the folder of a comparison later."""
 _CITIES, _EPIDEMICS = 2, 3
-"""Simulations that are stored for other cells."""
+"""Maximum numbers of cities and epidemics cached for other cells."""
 _MOST_VISITS = 20_000_000
-"""Of a city that is stored: 80 MB."""
+"""Largest city that is cached, in people times slots: 80 MB."""
 
 Results = Mapping[str, Mapping[int, Measured | Failed]]
-"""By method and seed."""
+"""Results by method and seed."""
 
 
 @dataclass(frozen=True)
@@ -80,37 +80,37 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Shown with progress."""
+        """Unique name of the job, displayed with progress."""
         label = f", {self.plan.label}" if self.plan.label else ""
         analysis = f"{self.then} of " if self.then else ""
         return f"{analysis}{self.method}{label} (seed {self.seed})"
 
     @property
     def place(self) -> Path:
-        """Where its result is stored."""
+        """Folder in which the result is stored."""
         return self.plan.place(self.seed, self.method) / (self.then or "")
 
     @property
     def kind(self) -> tuple[int, str]:
-        """Size of the city, and the method: equal ones cost about the same."""
+        """City size (people times slots) and method; equal kinds have similar cost."""
         city = self.plan.experiment.city
         return city.people * city.clock.slots, self.then or self.method
 
     @property
     def source_sha256(self) -> str | None:
-        """Of the user's file that the method is from."""
+        """Hash of the user file that registers the method; None if built in."""
         return None if self.then else source_sha256(self.method, self.plan.sources)
 
     @property
     def result(self) -> Measured | Followed | Failed:
-        """Load what it left."""
-        found = (Followed if self.then else Measured).load(self.place)
-        return found or Failed.load(self.place) or Failed("was not run")
+        """Load the stored result or failure."""
+        result = (Followed if self.then else Measured).load(self.place)
+        return result or Failed.load(self.place) or Failed("was not run")
 
     def job(self, threads: int) -> Job:
-        """Return what a worker has to do."""
+        """Return the job that a worker executes for this task."""
         folder = str(self.plan.run_folder(self.seed).resolve())
-        sources = tuple(str(one.resolve()) for one in self.plan.sources)
+        sources = tuple(str(path.resolve()) for path in self.plan.sources)
         function = "follow_up" if self.then else "measure"
         arguments = (folder, self.method, self.then or sources)
         return Job(
@@ -120,28 +120,28 @@ class Task:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """The results of a study's runs, with failures."""
+    """Results of all runs of a study, including failures."""
 
     planned: Planned
     results: Mapping[str, Results]
-    """By the label of a cell."""
+    """Results by cell label."""
 
     def follow_up(self, cell: Cell, method: str, seed: int) -> Followed | Failed | None:
         """Return the result of a run's follow-up; None if the cell has none."""
         if cell.then is None:
             return None
-        found = Task(self.planned.plans[cell.label], seed, method, cell.then).result
-        return None if isinstance(found, Measured) else found
+        result = Task(self.planned.plans[cell.label], seed, method, cell.then).result
+        return None if isinstance(result, Measured) else result
 
     @property
     def cpu_hours(self) -> float:
-        """Processor time of all runs and follow-ups, each counted once."""
+        """CPU hours of all runs and follow-ups, each counted once."""
         spent: dict[Path, float] = {}
         for cell, method, seed in _runs(self.planned):
             place = self.planned.plans[cell.label].place(seed, method)
-            one = self.results[cell.label][method][seed]
-            if isinstance(one, Measured):
-                spent[place] = one.cpu_seconds or one.seconds
+            run = self.results[cell.label][method][seed]
+            if isinstance(run, Measured):
+                spent[place] = run.cpu_seconds or run.seconds
             after = self.follow_up(cell, method, seed)
             if cell.then is not None and isinstance(after, Followed):
                 spent[place / cell.then] = after.cpu_seconds
@@ -155,14 +155,14 @@ def run_study(
     *,
     raise_errors: bool = False,
 ) -> StudyRun:
-    """Run what has no result yet and return the results of the whole study.
+    """Run all jobs without a stored result and return the results of the whole study.
 
-    With ``raise_errors``, comparisons that cannot begin raise, instead of failing in
-    their rows. ``KeyboardInterrupt`` ends all workers and leaves finished results.
+    With ``raise_errors``, errors of preparation are raised; without, they are failed
+    rows. ``KeyboardInterrupt`` terminates all workers and leaves finished results.
     """
     plans = planned.comparisons
-    found = run_comparisons(plans, workers, progress, raise_errors=raise_errors)
-    by_folder = {plan.folder: one for plan, one in zip(plans, found, strict=True)}
+    runs = run_comparisons(plans, workers, progress, raise_errors=raise_errors)
+    by_folder = {plan.folder: run for plan, run in zip(plans, runs, strict=True)}
     results = {
         cell.label: by_folder[planned.plans[cell.label].folder]
         for cell in planned.cells
@@ -177,7 +177,7 @@ def run_study(
 
 
 def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
-    """Yield every cell, method and seed, seed by seed."""
+    """Yield every (cell, method, seed), ordered by seed."""
     for seed in planned.seeds:
         for cell in planned.cells:
             if seed in planned.plans[cell.label].seeds:
@@ -186,7 +186,7 @@ def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
 
 
 def run_follow_ups(tasks: Sequence[Task], workers: Workers, progress: Progress) -> None:
-    """Run the follow-ups that have no result yet; failures are stored."""
+    """Run the follow-ups that have no stored result yet; failures are stored, too."""
     scheduler = Scheduler(workers)
     for task in tasks:
         scheduler.add(task)
@@ -200,11 +200,11 @@ def run_comparisons(
     *,
     raise_errors: bool = False,
 ) -> list[Results]:
-    """Run what ``plans`` have no result for; return all results in their order.
+    """Run the missing jobs of ``plans``; return all results in the order of ``plans``.
 
-    Methods start when every comparison has its first run; further cities are made
-    meanwhile. Failures are recorded in their place; with ``raise_errors`` a comparison
-    that cannot begin at all raises.
+    Methods start when every comparison has its first run; the other cities are
+    simulated meanwhile. Failures are returned as results; with ``raise_errors``,
+    errors while preparing a comparison are raised.
     """
     with contextlib.ExitStack() as held:
         scheduler = Scheduler(workers)
@@ -226,14 +226,14 @@ def run_comparisons(
 
 
 class Simulations:
-    """Create the inputs of runs; cells that share a city or an outbreak reuse it."""
+    """Simulate the inputs of runs; cities and outbreaks are cached for other cells."""
 
     def __init__(self) -> None:
         self._cities: dict[str, Prepared] = {}
         self._epidemics: dict[str, Epidemic] = {}
 
     def begun(self, plan: Plan, seed: int, threads: int) -> Begun:
-        """Return the inputs of the run of ``seed``, as ``epifalcon run`` makes them."""
+        """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
         settings = {"city": as_plain(experiment.city), "seed": seed}
         key = fingerprint(settings)
@@ -261,21 +261,21 @@ class Simulations:
         return Begun(folder, prepared, seed, reported, known, epidemic, threads)
 
 
-def _put(stored: dict[str, Any], key: str, made: object, most: int) -> None:
-    stored.setdefault(key, made)
-    while len(stored) > most:
-        del stored[next(iter(stored))]
+def _put(cache: dict[str, Any], key: str, value: object, limit: int) -> None:
+    cache.setdefault(key, value)
+    while len(cache) > limit:
+        del cache[next(iter(cache))]
 
 
 def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
-    """Create the comparison's folder with its first run; return threads of its workers.
+    """Create the comparison's folder with its first run; return threads per worker.
 
-    The number of threads decides last bits, so it stays as it was at first. The first
-    run is made before the folder: what is impossible leaves nothing. Damaged inputs of
-    existing runs are made again from settings and seed.
+    The number of threads changes rounding, so the number stored at creation is reused.
+    The first run is simulated before the folder is created: a failure leaves no folder.
+    Damaged inputs of existing runs are simulated again from settings and seed.
     """
-    begun = begun_with(plan.folder)
-    if begun is None:
+    manifest = begun_with(plan.folder)
+    if manifest is None:
         made = simulated.begun(plan, plan.seeds[0], threads)
         origin = store.Origin.now(as_plain(plan.experiment), None)
         meta = {
@@ -290,7 +290,7 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
             store.write_manifest(scratch, COMPARISON, meta=meta, origin=origin)
         begin(made)
         return threads
-    threads = int(begun["meta"]["threads"])
+    threads = int(manifest["meta"]["threads"])
     for seed in plan.seeds:
         if not is_begun(plan, seed):
             continue
@@ -303,47 +303,47 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
 
 
 def _remake(made: Begun) -> None:
-    """Put a run's inputs in place of damaged ones; results of methods stay."""
+    """Replace the damaged inputs of a run; the results of its methods stay."""
     folder, methods = made.folder, made.folder / METHODS
-    aside = folder.with_name(f".{folder.name}.{METHODS}")
-    with store.writing(folder, aside):
+    backup = folder.with_name(f".{folder.name}.{METHODS}")
+    with store.writing(folder, backup):
         if methods.is_dir():
-            methods.rename(aside)
+            methods.rename(backup)
         shutil.rmtree(folder)
     begin(made)
-    with store.writing(folder, aside):
-        if aside.is_dir():
-            aside.rename(methods)
+    with store.writing(folder, backup):
+        if backup.is_dir():
+            backup.rename(methods)
 
 
 def is_begun(plan: Plan, seed: int) -> bool:
-    """Return True if the run of ``seed`` is in the comparison's folder."""
+    """Return True if the comparison's folder has the inputs of the run of ``seed``."""
     return (plan.run_folder(seed) / store.MANIFEST).is_file()
 
 
 class Scheduler:
-    """What is to be run, in which order, and what finished jobs took."""
+    """Queue of tasks without results, with memory and time of finished jobs."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._plans: list[Plan] = []
         self._threads: dict[Path, int] = {}
-        """By folder: as many as a comparison was begun with."""
+        """Threads per worker by folder, as stored when the comparison was created."""
         self._tasks: dict[str, Task] = {}
-        """By the name of their job."""
+        """Tasks by job name."""
         self._ended: set[str] = set()
         self._exclusive: set[str] = set()
-        """Jobs that were killed before: they run alone."""
+        """Jobs that were killed in an earlier attempt; each runs without other jobs."""
         self._lost: dict[tuple[Path, int], Failed] = {}
-        """Folder and seed of cities that could not be made."""
+        """Failures of city simulations, by folder and seed."""
         self._peak_mb: dict[tuple[int, str], float] = {}
-        """The largest memory, by size of the city and method."""
+        """Peak memory, by city size and method."""
         self._seconds: dict[tuple[int, str], float] = {}
-        """Duration of the latest process, by size of the city and method."""
+        """Duration of the latest process, by city size and method."""
         self._simulations = Simulations()
 
     def open(self, plan: Plan, held: contextlib.ExitStack) -> None:
-        """Lock the folder of ``plan`` until ``held`` closes and list its jobs."""
+        """Lock the folder of ``plan`` until ``held`` closes and add its tasks."""
         held.enter_context(alone(plan.folder))
         threads = begin_folder(plan, self._workers.threads, self._simulations)
         for seed in plan.seeds:
@@ -356,11 +356,11 @@ class Scheduler:
 
     @property
     def due(self) -> list[Task]:
-        """What has no result yet."""
+        """Tasks that had no stored result when they were added."""
         return list(self._tasks.values())
 
     def add(self, task: Task) -> None:
-        """List the task, unless its result is stored already."""
+        """Add the task unless its result, or a failure not to be retried, is stored."""
         if task.name in self._tasks:
             raise DataError(f"two comparisons are called {task.plan.label!r}")
         place, failed = task.place, Failed.load(task.place)
@@ -385,7 +385,7 @@ class Scheduler:
         self._tasks[task.name] = task
 
     def run(self, batches: Iterable[Sequence[Job]], progress: Progress) -> None:
-        """Run all jobs; raise ``WriteError`` where no other could continue."""
+        """Run all jobs; raise ``WriteError`` if a worker cannot write its result."""
 
         def watch(running: Sequence[Worker]) -> None:
             self.report(progress, running)
@@ -395,34 +395,34 @@ class Scheduler:
             self.note(ended)
 
     def batches(self) -> Iterator[list[Job]]:
-        """Yield the jobs of existing runs, then make one new run after the other."""
-        ready = [one for one in self.due if is_begun(one.plan, one.seed)]
-        yield [one.job(self._threads[one.plan.folder]) for one in ready]
+        """Yield jobs of existing runs, then simulate missing runs and yield theirs."""
+        ready = [task for task in self.due if is_begun(task.plan, task.seed)]
+        yield [task.job(self._threads[task.plan.folder]) for task in ready]
         runs = [(seed, plan) for plan in self._plans for seed in plan.seeds]
-        for seed, plan in sorted(runs, key=lambda one: one[0]):
+        for seed, plan in sorted(runs, key=lambda run: run[0]):
             if is_begun(plan, seed):
                 continue
             threads = self._threads[plan.folder]
-            mine = [one for one in self.due if one.plan is plan and one.seed == seed]
+            tasks = [job for job in self.due if job.plan is plan and job.seed == seed]
             try:
                 begin(self._simulations.begun(plan, seed, threads))
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
                 self._lost[plan.folder, seed] = Failed(_reason(error))
-                self._ended |= {one.name for one in mine}
+                self._ended |= {task.name for task in tasks}
             else:
-                yield [one.job(threads) for one in mine]
+                yield [task.job(threads) for task in tasks]
         # Free the memory of simulations for the workers.
         self._simulations = Simulations()
 
     def priority(self, job: Job) -> tuple[float, ...]:
-        """Order jobs by seed, then longest first; unknown ones may be."""
+        """Return the sort key: by seed, then longest first; unknown is longest."""
         task = self._tasks[job.name]
         return task.seed, -self._seconds.get(task.kind, math.inf)
 
     def needed_mb(self, job: Job) -> float:
-        """Return the memory that a job probably needs."""
+        """Estimate the memory of a job; infinite for a job that must run alone."""
         if job.name in self._exclusive:
             return math.inf
         task = self._tasks[job.name]
@@ -433,15 +433,15 @@ class Scheduler:
         return _BASE_MB + task.kind[0] * _BYTES_PER_VISIT / 2**20
 
     def note(self, ended: Ended) -> None:
-        """Record how a worker ended, and the failure of one that left no reason."""
+        """Record how a worker ended; store a failure if it stored nothing itself."""
         self._ended.add(ended.job.name)
         task = self._tasks[ended.job.name]
         self._seconds[task.kind] = ended.seconds
-        if isinstance(found := task.result, Measured):
-            self._learn(task, found)
+        if isinstance(result := task.result, Measured):
+            self._learn(task, result)
         if ended.code == WriteError.exit_code:
             raise WriteError(ended.last_line)
-        if isinstance(found, Failed) and Failed.load(task.place) is None:
+        if isinstance(result, Failed) and Failed.load(task.place) is None:
             killed, source = ended.code < 0, task.source_sha256
             Failed(ended.reason, ended.output, source, killed=killed).save(task.place)
 
@@ -452,28 +452,28 @@ class Scheduler:
         self._seconds.setdefault(task.kind, measured.seconds)
 
     def results(self, plan: Plan, failed: Failed | None = None) -> Results:
-        """Return the results of ``plan``; ``failed`` if it could not begin."""
+        """Return the results of ``plan``; all are ``failed`` if that is given."""
 
-        def one(seed: int, method: str) -> Measured | Failed:
+        def load(seed: int, method: str) -> Measured | Failed:
             place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))
-            found = Measured.load(place) or lost or Failed.load(place)
-            return found or Failed("was not run")
+            result = Measured.load(place) or lost or Failed.load(place)
+            return result or Failed("was not run")
 
         return {
-            method: {seed: failed or one(seed, method) for seed in plan.seeds}
+            method: {seed: failed or load(seed, method) for seed in plan.seeds}
             for method in plan.methods
         }
 
     def report(self, progress: Progress, running: Sequence[Worker]) -> None:
-        """Report finished jobs and workers under way."""
+        """Report the number of finished jobs and the running workers."""
         if not self._tasks:
             return
         analyses = any(task.then for task in self.due)
         name = "attacks and sizes" if analyses else "methods and seeds"
         # Methods put their own name before their steps, as in "gcn: steps".
         words = [
-            f"{one.job.name} {one.progress.rpartition(': ')[2]}".rstrip()
-            for one in running[:_SHOWN]
+            f"{worker.job.name} {worker.progress.rpartition(': ')[2]}".rstrip()
+            for worker in running[:_SHOWN]
         ]
         if len(running) > _SHOWN:
             words.append(f"{len(running) - _SHOWN} more")

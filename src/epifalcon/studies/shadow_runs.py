@@ -1,7 +1,7 @@
-"""Shadow runs: one method trained many times, each on half of the tests.
+"""Shadow runs: train one method many times, each time on half of the tests.
 
-Each run has its own seed and half of the tests; other people count as never tested.
-``evaluation.attacks.membership`` finds what the scores of such runs reveal.
+Each run has its own seed and half of the tests; other people count as untested.
+``attacks.membership`` infers membership and results from the scores of these runs.
 """
 
 import hashlib
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
+from epifalcon.attacks import membership
+from epifalcon.attacks.membership import Shadows
 from epifalcon.checks import whole
-from epifalcon.epidemic.known import Known
+from epifalcon.epidemic.test_results import Known
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
-from epifalcon.evaluation.attacks import membership
-from epifalcon.evaluation.attacks.membership import Shadows
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.checkpoints import require_same
@@ -32,7 +32,7 @@ from epifalcon.types import Mask, PersonIds
 _KIND = "shadow-run"
 _NAME = "shadow runs"
 _SHARE = 0.5
-"""Of the tested people, drawn for each run."""
+"""Share of the tested people drawn for each run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +40,11 @@ class ShadowRuns:
     """The scores of tested people in all runs."""
 
     person: PersonIds
-    """(people,) who was tested, by number in the city, in ascending order."""
+    """(people,) ids of the tested people, ascending."""
     infected: Mask
-    """(people,) the results, as the tests say."""
+    """(people,) True for a positive test result."""
     shadows: Shadows
-    """(runs, people) the scores, and whose tests each run was given."""
+    """(runs, people) scores, and the people whose tests each run used."""
 
 
 def run_shadows(
@@ -60,9 +60,9 @@ def run_shadows(
 ) -> ShadowRuns:
     """Train ``method`` on half of the tests, ``runs`` times; store runs in ``folder``.
 
-    Runs that are stored already are read, so that a call can be resumed; those of
-    other data, settings or seed are refused with ``DataError``. ``seed`` decides all
-    draws, ``context.progress`` reports each run.
+    Stored runs are loaded, so that a call can be resumed; runs of other data, settings
+    or seed raise ``DataError``. ``seed`` determines all random draws;
+    ``context.progress`` is called for each run.
     """
     whole(4, runs=runs)
     context = Context() if context is None else context
@@ -110,7 +110,7 @@ def run_shadows(
 
 
 def _data_sha256(traces: Traces, known: Known, context: Context) -> str:
-    """Return a hash of traces, tests and rates."""
+    """Return a SHA-256 hash of traces, tests and disease parameters."""
     digest = hashlib.sha256()
     rates = {
         "clock": as_plain(traces.clock),
@@ -130,7 +130,7 @@ def inferences(
     runs: int,
     progress: Progress,
 ) -> list[Attack]:
-    """Evaluate what risks reveal about who was tested, and with which result."""
+    """Evaluate attacks that infer from risks who was tested, and the result."""
     if not runs:
         return []
     experiment = run.experiment
@@ -162,13 +162,13 @@ def inferences(
         ),
     ):
         auc = figures.auc
-        one = ranking(name, what, Interval(auc.mean, auc.low, auc.high))
-        attacks.append(replace(one, tpr_at_1_percent=figures.tpr.mean))
+        attack = ranking(name, what, Interval(auc.mean, auc.low, auc.high))
+        attacks.append(replace(attack, tpr_at_1_percent=figures.tpr.mean))
     return attacks
 
 
 def ranking(name: str, what: str, auc: Interval) -> Attack:
-    """Return an attack that ranks people: its error is the share of wrong pairs."""
+    """Return an attack that ranks people; its error is 1 - AUC."""
 
     def wrong(value: float | None) -> float | None:
         return None if value is None else float(np.clip(1 - value, 0, 1))

@@ -1,9 +1,9 @@
-"""A study: which methods under which settings, and the comparisons that run them.
+"""Definition of a study (methods and settings) and the plan of its comparisons.
 
 A study is data: cells name a preset, overrides and methods. Runs are stored under a
-hash of their settings, so that cells of equal settings share them, in one study or in
-several. ``epifalcon compare`` is a study of one cell in a folder of the user's choice.
-Free of torch.
+hash of their settings, so that cells with equal settings share runs, also between
+studies. ``epifalcon compare`` is a study with one cell in a user-defined folder.
+This module does not import torch.
 """
 
 import hashlib
@@ -36,61 +36,61 @@ Scale = Literal["hamlet", "full"]
 """A town of 2,000 people, or the paper's sizes."""
 SCALES: Final[tuple[Scale, ...]] = get_args(Scale)
 FollowUp = Literal["audit", "places", "sizes"]
-"""Analysis of a finished run: every attack of the privacy card, attacks on claimed
-places alone, or sizes of hypergraph and contact graph."""
+"""Analysis of a finished run: all attacks of the privacy card, only attacks on claimed
+places, or sizes of hypergraph and contact graph."""
 ALL = "all"
 _HASH = 12
 
 
 @dataclass(frozen=True)
 class Against:
-    """The reference of a row's differences, on the same seeds."""
+    """Reference that a row is compared with, on the same seeds."""
 
     name: str
-    """Shown in tables."""
+    """Name in tables."""
     cell: str | None = None
-    """None: the row's own."""
+    """Label of the reference cell; None for the row's own cell."""
     method: str | None = None
-    """None: the row's own."""
+    """None for the row's own method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """Methods under one set of settings: one line of a table for each."""
+    """Methods under one set of settings; each method is one row of a table."""
 
     label: str = ""
-    """Unique in the study."""
+    """Unique within the study."""
     preset: str
     methods: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     group: str = ""
-    """Cells of one group share a table. Rows compared with a reference of one group
-    share Holm's adjustment."""
+    """Cells of one group share a table. Rows compared with the same reference share one
+    Holm adjustment."""
     facts: Plain = field(default_factory=dict)
-    """What distinguishes the cell, by name: a plot's axis, a column of the CSV."""
+    """Values that identify the cell, by name: used as plot axes and CSV columns."""
     titles: Mapping[str, str] = field(default_factory=dict)
-    """Titles of methods that differ from their usual ones."""
+    """Titles by method, instead of the registered ones."""
     against: tuple[Against, ...] = ()
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """The paper's figures, by method and metric."""
+    """Values printed in the paper, by method and metric."""
     then: FollowUp | None = None
     most_seeds: int | None = None
-    """Only the first so many seeds; None for all."""
+    """Maximum number of seeds; None for all."""
 
     def also(self, overrides: Sequence[str]) -> "Cell":
-        """Return the cell with further overrides."""
+        """Return a copy of the cell with additional overrides."""
         return replace(self, overrides=(*self.overrides, *overrides))
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that a table shows beside the metrics."""
+    """An additional table column besides the metrics."""
 
     key: str
     title: str
     digits: int = 3
     on_screen: bool = True
-    """Whether a terminal, which has room for few, shows it too."""
+    """True if the column is also shown in the terminal."""
 
 
 @dataclass(frozen=True)
@@ -102,56 +102,56 @@ class Drawn:
 
 
 def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, Drawn]:
-    """Return the plot by its name; nothing if there is no figure."""
+    """Return ``{name: plot}``; empty if there is no figure."""
     return {} if figure is None else {name: Drawn(figure, caption)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """One table or figure of the paper, or one of our own."""
+    """Definition of one table or figure, of the paper or of this package."""
 
     name: str
     title: str
     what: str
-    """In one line."""
+    """Description in one line."""
     shows: str
-    """The paper's table or figure."""
+    """Table or figure of the paper that the study reproduces."""
     cells: Callable[[Scale], Sequence[Cell]]
     draw: Callable[[Plain], Mapping[str, Drawn]]
     """Return plots of the result, by name."""
     metrics: tuple[str, ...] = ("dep", "auc", "f1", "accuracy", "bep")
-    """Shown and compared, in this order; by default the paper's."""
+    """Metrics of tables and comparisons, in this order; default: those of the paper."""
     columns: tuple[Column, ...] = ()
     words: Mapping[str, str] = field(default_factory=dict)
-    """Meaning of words that only this study's tables have."""
+    """Glossary entries for terms that only this study uses."""
     seeds: Mapping[Scale, int] = field(default_factory=lambda: {"hamlet": 2, "full": 5})
     """Default number of seeds."""
     cpu_hours: Mapping[Scale, float] = field(default_factory=dict)
-    """Approximate cost with that many seeds."""
+    """Approximate CPU hours with the default number of seeds."""
     first_seed: int = 0
     recalibration: bool = False
-    """Whether there is a table of risks recalibrated on masked people."""
+    """True to add a table of risks recalibrated on masked people."""
     ranked: bool = False
-    """Whether rows are ordered by AUC, and not by cell."""
+    """True to sort rows by AUC instead of by cell."""
     notes: tuple[str, ...] = ()
-    """What a reader of the tables must know."""
+    """Notes for readers of the tables."""
     scale_notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The same, for one scale alone."""
+    """Notes that apply to one scale only."""
     more: Callable[[Any, Sequence[Plain]], dict[str, Any]] | None = None
-    """Further parts of the result, for plots, from ``scheduler.StudyRun`` and rows."""
+    """Compute additional result entries from ``scheduler.StudyRun`` and rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The part of a study that is requested."""
+    """Requested part of a study."""
 
     scale: Scale = "full"
     seeds: int | None = None
     """None for the study's default."""
     methods: tuple[str, ...] = ()
-    """Only these; none for all."""
+    """Methods to run; empty for all."""
     cells: tuple[str, ...] = ()
-    """Only the cells with these labels; none for all."""
+    """Labels of the cells to run; empty for all."""
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -162,19 +162,19 @@ class Asked:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which methods on which seeds, in which folder."""
+    """A comparison: settings, methods, seeds and folder."""
 
     folder: Path
     name: str
-    """Of the preset."""
+    """Name of the preset."""
     experiment: Experiment
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
     sources: tuple[Path, ...] = ()
-    """The user's files that have registered methods."""
+    """User files that register methods."""
     overrides: tuple[str, ...] = ()
     label: str = ""
-    """Shown with progress, where a study has several cells."""
+    """Label in progress messages if a study has several cells."""
 
     def run_folder(self, seed: int) -> Path:
         """Return the folder of the run of ``seed``."""
@@ -187,35 +187,35 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planned:
-    """A study's cells with the comparison that holds the runs of each."""
+    """The cells of a study and the comparisons that contain their runs."""
 
     study: Study
     scale: str
-    """Empty for a comparison, which has one size only."""
+    """Empty for ``epifalcon compare``, which has no scales."""
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
     plans: Mapping[str, Plan]
-    """By a cell's label; the same one for cells with equal settings."""
+    """Comparison by cell label; cells with equal settings share one."""
     command: str
-    """The command that makes this study, or resumes it."""
+    """Command that runs or resumes this study."""
     partial: bool = False
     """True if less than the whole study was requested."""
 
     @property
     def comparisons(self) -> list[Plan]:
-        """Each comparison once."""
+        """All distinct comparisons."""
         return list({plan.folder: plan for plan in self.plans.values()}.values())
 
     @property
     def runs(self) -> int:
-        """The number of runs of methods."""
+        """Number of method runs: methods times seeds, over all cells."""
         return sum(
             len(self.plans[cell.label].seeds) * len(cell.methods) for cell in self.cells
         )
 
 
 def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
-    """Plan the part of ``study`` that ``asked`` names; nothing is written yet."""
+    """Plan the part of ``study`` requested by ``asked``; write nothing."""
     count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
     cells = _requested(study, asked)
@@ -243,25 +243,25 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     return Planned(study, asked.scale, seeds, tuple(cells), plans, command, partial)
 
 
-def _requested(study: Study, asked: Asked) -> list[Cell]:
-    """Return the requested cells with the requested methods; none without methods."""
-    cells = list(study.cells(asked.scale))
+def _requested(study: Study, request: Asked) -> list[Cell]:
+    """Return the requested cells with the requested methods, without empty cells."""
+    cells = list(study.cells(request.scale))
     labels = [cell.label for cell in cells]
-    for label in asked.cells:
+    for label in request.cells:
         if label not in labels:
             raise SettingsError(unknown_name("cell", label, labels))
-    cells = [cell for cell in cells if not asked.cells or cell.label in asked.cells]
-    if not asked.methods:
+    cells = [cell for cell in cells if not request.cells or cell.label in request.cells]
+    if not request.methods:
         return cells
-    wanted = {entry(one).name for one in asked.methods}
-    there = {method for cell in cells for method in cell.methods}
-    if missing := sorted(wanted - there):
+    requested = {entry(name).name for name in request.methods}
+    available = {method for cell in cells for method in cell.methods}
+    if missing := sorted(requested - available):
         raise SettingsError(
             f"study {study.name} has no method {', '.join(missing)}, only "
-            f"{', '.join(sorted(there))}"
+            f"{', '.join(sorted(available))}"
         )
     chosen = [
-        replace(cell, methods=tuple(one for one in cell.methods if one in wanted))
+        replace(cell, methods=tuple(one for one in cell.methods if one in requested))
         for cell in cells
     ]
     return [cell for cell in chosen if cell.methods]
@@ -269,7 +269,7 @@ def _requested(study: Study, asked: Asked) -> list[Cell]:
 
 def _plan(cell: Cell, seeds: tuple[int, ...], work: Path) -> Plan:
     experiment = Experiment.load(cell.preset, list(cell.overrides))
-    # Another version may compute other figures.
+    # Another version of the package may give different results.
     version = importlib.metadata.version("epifalcon")
     key = fingerprint({"settings": as_plain(experiment), "epifalcon": version})
     name = Path(cell.preset).stem.replace("+", "-")
@@ -294,29 +294,29 @@ def plan_comparison(
     first_seed: int = 0,
     sources: tuple[Path, ...] = (),
 ) -> Plan:
-    """Plan the comparison in ``folder``; nothing is written yet.
+    """Plan the comparison in ``folder``; write nothing.
 
     Without a preset, the settings are those of the folder, or ``hamlet`` in a new one.
-    Other settings than those it was begun with are refused.
+    Settings that differ from those stored in the folder raise an error.
     """
     whole(1, seeds=seeds)
     whole(0, first_seed=first_seed)
     chosen = method_names(methods)
-    begun = begun_with(folder)
+    manifest = begun_with(folder)
     name = preset or DEFAULT_PRESET
-    stored = begun is not None and preset is None
+    stored = manifest is not None and preset is None
     experiment = Experiment.load(
         str(folder / SETTINGS) if stored else name, list(overrides)
     )
-    if begun is not None:
-        require_settings(folder, begun["settings"], experiment)
-        name, overrides = begun["meta"]["name"], tuple(begun["meta"]["overrides"])
+    if manifest is not None:
+        require_settings(folder, manifest["settings"], experiment)
+        name, overrides = manifest["meta"]["name"], tuple(manifest["meta"]["overrides"])
     numbers = tuple(range(first_seed, first_seed + seeds))
     return Plan(folder, name, experiment, chosen, numbers, sources, overrides)
 
 
 def method_names(text: str) -> tuple[str, ...]:
-    """Return the method names between commas, each once; ``all`` means every one."""
+    """Parse comma-separated method names without duplicates; ``all`` means all."""
     found: list[str] = []
     for word in (word.strip() for word in text.split(",")):
         if word:
@@ -327,18 +327,18 @@ def method_names(text: str) -> tuple[str, ...]:
 
 
 def begun_with(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest of the comparison in ``folder``; None if none was begun."""
-    found = store.occupant(folder, COMPARISON)
-    return None if found is None else store.verify(folder)
+    """Return the manifest of the comparison in ``folder``; None if there is none."""
+    manifest = store.occupant(folder, COMPARISON)
+    return None if manifest is None else store.verify(folder)
 
 
 def source_sha256(method: str, sources: Sequence[Path]) -> str | None:
-    """Return the hash of the user's file that registered ``method``; None for ours."""
+    """Return the SHA-256 of the user file that registers ``method``; else None."""
     if method not in names():
         return None
     module = sys.modules.get(entry(method).target.partition(":")[0])
-    home = getattr(module, "__file__", None)
+    path = getattr(module, "__file__", None)
     for source in sources:
-        if home is not None and source.resolve() == Path(home).resolve():
+        if path is not None and source.resolve() == Path(path).resolve():
             return hashlib.sha256(source.read_bytes()).hexdigest()
     return None

@@ -1,7 +1,7 @@
-"""The folder of a finished study, and one page that gathers finished studies.
+"""Write the folder of a finished study, and one page that lists finished studies.
 
-A folder holds tables, plots, the command and one page. It appears atomically, in
-place of an earlier one of the same study and scale.
+A folder holds tables, plots, the command and one page. It is written atomically and
+replaces an earlier one of the same study and scale.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from typing import Any, Final
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
 from epifalcon.reports import formats, plot_style
-from epifalcon.reports.metrics import glossary
-from epifalcon.reports.page import Link, Page, Part, Picture, Section, Text
+from epifalcon.reports.html_page import Link, Page, Part, Picture, Section, Text
+from epifalcon.reports.metric_registry import glossary
 from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies import study_tables
+from epifalcon.studies.catalogue import find_study, study_names
 from epifalcon.studies.study import Planned, Study
-from epifalcon.studies.study_list import find_study, study_names
 from epifalcon.types import Plain
 
 _KIND: Final = "study"
@@ -33,14 +33,14 @@ _PICTURES: Final = "pictures"
 REPORT: Final = "report.html"
 _MARKER = "epifalcon studies"
 _MOST_LABELS = 4
-"""Settings that a row of the table of towns names."""
+"""Maximum number of cell labels in a row of the table of towns."""
 
 
 def require_free(out: Path, planned: Planned) -> None:
-    """Refuse, before anything runs, a folder that ``keep_study`` would refuse."""
+    """Raise ``WriteError`` if ``keep_study`` could not write to ``out``."""
     manifest = store.occupant(out, _KIND)
     if manifest is None:
-        # Try to write beside it; what was made is removed.
+        # Test writing to the parent folder; the trial file is removed.
         trial = out.with_name(f".{out.name}.trial")
         with store.writing(out, trial), store.parents_of(trial / "file"):
             return
@@ -56,16 +56,16 @@ def require_free(out: Path, planned: Planned) -> None:
 
 
 def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
-    """Do not replace a table of more seeds: at full size a seed takes hours."""
-    there = 0
+    """Refuse to replace a table of more seeds: at full size a seed takes hours."""
+    stored = 0
     # A damaged table needs no protection.
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = (out / f"{_TABLE}.json").read_text(encoding="utf-8")
-        there = len(json.loads(text)["seeds"])
-    if seeds < there:
+        stored = len(json.loads(text)["seeds"])
+    if seeds < stored:
         raise WriteError(
-            f"{out}: holds {there} seeds, {seeds} are asked for; choose another "
-            f"folder with --out, or --seeds {there}"
+            f"{out}: holds {stored} seeds, {seeds} are asked for; choose another "
+            f"folder with --out, or --seeds {stored}"
         )
 
 
@@ -104,12 +104,12 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
 
 
 def keep_comparison(planned: Planned, result: Plain) -> Path:
-    """Write the files of a comparison if they have changed; return its page."""
+    """Write the files of a comparison if its result changed; return its page."""
     (plan,) = planned.comparisons
     stored = plan.folder / f"{_TABLE}.json"
     with store.writing(plan.folder):
         before = stored.read_text(encoding="utf-8") if stored.is_file() else ""
-        # Findings and captions come after the result.
+        # Findings and captions follow the result in the file.
         if not before.startswith(json_text(result, indent=1)[:-2]):
             stored.unlink(missing_ok=True)
             write_files(plan.folder, planned, result)
@@ -117,7 +117,7 @@ def keep_comparison(planned: Planned, result: Plain) -> Path:
 
 
 def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
-    """Return the results of finished studies by their folder, every byte checked."""
+    """Return the results of finished studies by folder, with verified checksums."""
     found = {}
     for place in sorted(folder.iterdir()) if folder.is_dir() else []:
         if not (place / f"{_TABLE}.json").is_file():
@@ -126,7 +126,7 @@ def finished_studies(folder: Path) -> dict[Path, dict[str, Any]]:
             if store.read_manifest(place)["kind"] != _KIND:
                 continue
         except DataError:
-            # A table that is not ours.
+            # Not written by epifalcon.
             continue
         store.verify(place)
         text = (place / f"{_TABLE}.json").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The result of a study: every row's figures over seeds, and its differences.
+"""Rows of a study's result: metrics over seeds, and differences to references.
 
-Plain values, as in ``table.json``: t intervals over seeds, differences on the same
-seeds, p values adjusted by Holm for all rows compared with one reference in any table,
+The result has plain values, as in ``table.json``: t intervals over seeds, paired
+differences, and p values adjusted by Holm over all rows compared with one reference,
 without ceilings.
 """
 
@@ -23,18 +23,18 @@ from epifalcon.experiments.run_folder import (
 )
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
-from epifalcon.reports.metrics import METRICS as REGISTRY
-from epifalcon.reports.metrics import STUDY_METRICS as METRICS
+from epifalcon.reports.metric_registry import METRICS as REGISTRY
+from epifalcon.reports.metric_registry import STUDY_METRICS as METRICS
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import Cell, Plan, Planned
 from epifalcon.types import Plain
 
 CHANCE: Final = 0.05
-"""A difference whose adjusted p lies below is called larger than chance."""
+"""Significance level: a difference with a smaller adjusted p is significant."""
 
 
 def study_result(ran: StudyRun) -> dict[str, Any]:
-    """Return what ``epifalcon study run --json`` prints and ``table.json`` holds."""
+    """Return the result that ``--json`` prints and ``table.json`` stores."""
     planned, study = ran.planned, ran.planned.study
     rows = [
         _row(ran, cell, method) for cell in planned.cells for method in cell.methods
@@ -139,7 +139,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
 
 
 def protocol(planned: Planned, cell: Cell, method: str) -> str:
-    """Return whose results the method saw, and whether test people chose its round."""
+    """Return whose cases the method saw, and whether test people chose its round."""
     if entry(method).is_ceiling:
         return "truth of others"
     if not entry(method).trains_in_rounds:
@@ -152,20 +152,20 @@ def protocol(planned: Planned, cell: Cell, method: str) -> str:
 
 
 def _spent(plan: Plan, seed: int, method: str) -> dict[str, float | None]:
-    """Return rounds and the true epsilon by unit, of methods that report them."""
+    """Return number of rounds and true epsilon by unit, if the method reports them."""
     try:
         meta = store.read_manifest(plan.place(seed, method) / PREDICTION)["meta"]
     except EpifalconError:
         return {}
-    told = {**meta, **meta.get("told", {})}
-    told |= told.get("spent", {})
-    found: dict[str, float | None] = {}
-    if told.get("looks"):
-        found["rounds"] = told["looks"][-1]["round"]
-    epsilon = told.get("epsilon")
+    details = {**meta, **meta.get("told", {})}
+    details |= details.get("spent", {})
+    figures: dict[str, float | None] = {}
+    if details.get("looks"):
+        figures["rounds"] = details["looks"][-1]["round"]
+    epsilon = details.get("epsilon")
     if isinstance(epsilon, Mapping):
-        found |= {f"epsilon_{unit}": epsilon.get(unit) for unit in UNITS}
-    return found
+        figures |= {f"epsilon_{unit}": epsilon.get(unit) for unit in UNITS}
+    return figures
 
 
 def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
@@ -173,7 +173,7 @@ def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
 
 
 def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
-    """Put each row's differences into it, adjusted together for a reference."""
+    """Add differences to each row, with p values adjusted per reference."""
     cells = {cell.label: cell for cell in planned.cells}
     by_key = {(row["cell"], row["method"]): row for row in rows}
     families: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -195,7 +195,7 @@ def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
-    """Return the row minus the other on the seeds that both have, by metric."""
+    """Return paired differences of two rows on their common seeds, by metric."""
     theirs = {one["seed"]: one for one in other["by_seed"]}
     seeds = [one["seed"] for one in row["by_seed"] if one["seed"] in theirs]
     ours = {one["seed"]: one for one in row["by_seed"]}
@@ -220,7 +220,7 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
 
 
 def _leaks(planned: Planned, rows: Sequence[Plain]) -> list[str]:
-    """Return a note for each method that is above the oracle of its cell."""
+    """Return a note for each method significantly above the oracle of its cell."""
     notes = []
     for bound in (row for row in rows if entry(row["method"]).bounds_methods):
         for row in rows:
@@ -246,7 +246,7 @@ def _failures(rows: Sequence[Plain]) -> list[str]:
 
 
 def _training(measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return ``TRAINING`` of one row: lists by seed, and if any run hit its limit."""
+    """Return ``TRAINING`` of one row: lists by seed, and whether a limit was hit."""
     found: dict[str, Any] = {}
     for name in TRAINING:
         values = [one.training.get(name) for one in measured]
@@ -257,7 +257,7 @@ def _training(measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _limit_notes(rows: Sequence[Plain]) -> list[str]:
-    """Return one note that names the methods whose best step was their last."""
+    """Return one note naming the methods whose best training step was the last."""
     at_limit, runs = Counter[str](), Counter[str]()
     for row in rows:
         for one in row["by_seed"]:
@@ -272,12 +272,12 @@ def _limit_notes(rows: Sequence[Plain]) -> list[str]:
 
 
 def interval(summary: Summary) -> dict[str, float | None]:
-    """Return mean and ends of the interval, as JSON holds them."""
+    """Return mean and interval bounds as a plain dict."""
     return {"mean": summary.mean, "low": summary.low, "high": summary.high}
 
 
 def _failure_text(by_seed: Mapping[int, Any]) -> str | None:
-    """Return each message once, with its seeds."""
+    """Return each distinct failure message with its seeds; None without failures."""
     seeds: dict[str, list[str]] = {}
     for seed, one in by_seed.items():
         if isinstance(one, Failed):

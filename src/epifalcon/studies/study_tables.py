@@ -9,7 +9,7 @@ from epifalcon.experiments.run_folder import CALIBRATED, SCALINGS, TRAINING
 from epifalcon.methods.registry import entry, names
 from epifalcon.reports import formats
 from epifalcon.reports.formats import number, plural, signed
-from epifalcon.reports.metrics import METRICS, TERMINAL_METRICS
+from epifalcon.reports.metric_registry import METRICS, TERMINAL_METRICS
 from epifalcon.reports.tables import Table, csv_text
 from epifalcon.studies.study import Column, Study
 from epifalcon.studies.study_rows import CHANCE
@@ -17,9 +17,9 @@ from epifalcon.types import Plain
 
 _ENDS: Final = ("mean", "low", "high")
 _COMPARED: Final = ("auc", "dep")
-"""Metrics whose differences are in the tables; the CSV has all."""
+"""Metrics whose differences are in the tables; the CSV has all metrics."""
 _MOST_NAMED: Final = 4
-"""Rows that a sentence names at most."""
+"""Maximum number of rows named in a sentence."""
 _DIFFERENCE: Final = (*_ENDS, "seeds", "wins", "p", "p_holm")
 
 
@@ -34,12 +34,12 @@ def result_tables(study: Study, result: Plain) -> list[Table]:
 
 
 def figure_tables(study: Study, result: Plain) -> list[Table]:
-    """Return the figures of each group, every column of them."""
+    """Return one table of metrics per group, with all columns."""
     return [_figures_table(study, result, rows) for rows in _by_group(result)]
 
 
 def difference_tables(result: Plain) -> list[Table]:
-    """Return the differences of each group that has some, over several seeds."""
+    """Return one table of differences per group with several seeds."""
     tables = [
         _differences_table(rows)
         for rows in _by_group(result)
@@ -49,7 +49,7 @@ def difference_tables(result: Plain) -> list[Table]:
 
 
 def screen_tables(study: Study, result: Plain) -> list[Table]:
-    """Return the same for a terminal, which has no room for all columns."""
+    """Return the tables of metrics for a terminal, with fewer columns."""
     few = tuple(one for one in study.columns if one.on_screen)
     metrics = study.metrics
     if len(metrics) > len(TERMINAL_METRICS):
@@ -98,7 +98,7 @@ def _ends(part: Plain, names: Iterable[str]) -> dict[str, float | None]:
 
 
 def as_markdown(study: Study, result: Plain, said: Sequence[str] = ()) -> str:
-    """Return the findings, all tables, and the command that made them."""
+    """Return findings, all tables, and the command that made them as Markdown."""
     parts = [f"# {headline(result)}", lead(result)]
     parts.append(f"```console\n$ {result['made_by']}\n```")
     parts += ["\n".join(f"- {one}" for one in said)] if said else []
@@ -113,7 +113,7 @@ def headline(result: Plain) -> str:
 
 
 def lead(result: Plain) -> str:
-    """Say what was done and what must be known of it."""
+    """Return the introduction: description, scale, seeds and notes."""
     seeds = len(result["seeds"])
     many = f"{seeds} seeds" if seeds > 1 else "one seed: nothing may be claimed"
     size = {"hamlet": "In a town of 2,000 people; ", "full": "At full size; "}
@@ -125,12 +125,12 @@ def lead(result: Plain) -> str:
 
 
 def reference_title(name: str) -> str:
-    """Return the title of a reference that differences are to."""
+    """Return the title of the reference of a comparison."""
     return entry(name).title if name in names() else name
 
 
 def findings(result: Plain) -> list[str]:
-    """Return sentences: best methods, differences beyond chance, seeds, failures."""
+    """Return sentences: best methods, significant differences, seeds, failures."""
     groups = [
         found
         for rows in _by_group(result)
@@ -189,7 +189,7 @@ def _best(rows: Sequence[Plain]) -> list[str]:
 
 
 def _differences(rows: Sequence[Plain]) -> list[str]:
-    """Name the rows that differ from each reference by more than chance."""
+    """Return sentences naming rows that differ significantly from a reference."""
     said = []
     methods = [row for row in rows if row["protocol"] == "reported"]
     for name in _keys(row["differences"] for row in methods):
@@ -198,7 +198,7 @@ def _differences(rows: Sequence[Plain]) -> list[str]:
             for row in methods
             if "auc" in row["differences"].get(name, {})
         ]
-        # With one seed nothing can be said of chance.
+        # One seed gives no p value.
         if all(gap["p_holm"] is None for gap, _ in gaps):
             continue
         sure = [one for one in gaps if _verdict(one[1], one[0]["p_holm"]) == "yes"]
@@ -247,7 +247,7 @@ def recalibration_tables(study: Study, result: Plain) -> list[Table]:
 
 
 def cost_table(result: Plain) -> Table:
-    """Return what one seed of each row takes, and what failed."""
+    """Return the table of time and memory per seed, and of failures."""
     made = []
     for row in result["rows"]:
         figures = row["figures"]
@@ -263,7 +263,7 @@ def cost_table(result: Plain) -> Table:
 
 
 def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
-    """Return metrics, the paper's beside them if printed, and further columns."""
+    """Return the table of metrics, values of the paper, and further columns."""
     printed = {name for row in rows for name in row["published"] or {}}
     columns = [*_name_columns(rows), "protocol"]
     titles = {name: METRICS[name].title for name in study.metrics}
@@ -286,7 +286,7 @@ def _figures_table(study: Study, result: Plain, rows: Sequence[Plain]) -> Table:
 
 
 def _differences_table(rows: Sequence[Plain]) -> Table:
-    """Return every difference to a reference, and whether it is beyond chance."""
+    """Return the table of differences to references, with their significance."""
     made = []
     compared: dict[str, int] = {}
     for row in rows:
@@ -326,7 +326,7 @@ def _name_columns(rows: Sequence[Plain]) -> list[str]:
 
 
 def _names(rows: Sequence[Plain], row: Plain) -> list[str]:
-    """Return what identifies a row: its title, and its cell if titles repeat."""
+    """Return the name cells of a row: title, and the cell if titles repeat."""
     named = [_name(row)]
     return named if len(_name_columns(rows)) == 1 else [row["cell"], *named]
 
@@ -378,7 +378,7 @@ def _keys(parts: Iterable[Plain]) -> list[str]:
 
 
 def _training(row: Plain) -> dict[str, str]:
-    """Return ``TRAINING`` of a row as CSV cells; values of seeds are spaced apart."""
+    """Return ``TRAINING`` of a row as CSV cells, values by seed separated by spaces."""
     cells = {}
     for name in TRAINING:
         # Tables written before these columns existed lack them.

@@ -1,7 +1,7 @@
-"""The work of one worker process: measure a method, or analyse a finished run.
+"""Entry points of worker processes: measure a method, or analyse a finished run.
 
-Each function leaves its result, or ``failed.json``, in the method's folder and returns
-the exit code of the process: 0, 1 after a failure, 6 where nothing can be written.
+Each entry point stores its result, or ``failed.json``, in the method's folder and
+returns the exit code: 0, 1 after a failure, 6 if the result cannot be written.
 """
 
 import os
@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from epifalcon import store
+from epifalcon.attacks.claims import Candidates, true_claims
+from epifalcon.attacks.upload_recorder import VIEW, read_notes
 from epifalcon.errors import DataError, WriteError
 from epifalcon.evaluation import metrics
-from epifalcon.evaluation.attacks.claims import Candidates, true_claims
-from epifalcon.evaluation.attacks.upload_recorder import VIEW, read_notes
 from epifalcon.experiments.run_folder import (
     FAILED,
     METHODS,
@@ -33,7 +33,7 @@ from epifalcon.experiments.run_folder import (
     precision_at_recalls,
 )
 from epifalcon.experiments.run_methods import Listeners, Outcome, run_method
-from epifalcon.federation.preparing import hypergraph
+from epifalcon.federation.preparation import hypergraph
 from epifalcon.federation.training import Task, pseudo_traces_of, public_mobility
 from epifalcon.hypergraph.contacts import contacts_of
 from epifalcon.locks import alone
@@ -43,13 +43,13 @@ from epifalcon.methods.registry import load_file
 from epifalcon.privacy.pseudo_traces import PseudoTraces
 from epifalcon.progress import Progress, silent
 from epifalcon.streams import Streams
-from epifalcon.studies import auditing
+from epifalcon.studies import privacy_audit
 from epifalcon.studies.study import FollowUp, source_sha256
 from epifalcon.studies.worker_pool import STOPPED
 
 _CHECKPOINT_SECONDS = 20.0
 _LOCK_SECONDS = 20.0
-"""How long a worker waits for one that lost its parent and is about to end."""
+"""Maximum wait for the lock of a worker that lost its parent and is ending."""
 _BINS = 20
 _PEOPLE = 500
 _MOST_MEETINGS = 60_000_000
@@ -60,7 +60,7 @@ def measure(
     folder: str, method: str, sources: Sequence[str], progress: Progress = silent
 ) -> int:
     """Run ``method`` in the run of ``folder`` and save ``Measured`` or ``Failed``."""
-    run, files = Path(folder), [Path(one) for one in sources]
+    run, files = Path(folder), [Path(source) for source in sources]
 
     def work() -> None:
         for source in files:
@@ -82,7 +82,7 @@ def follow_up(
         values = ANALYSES[kind](FinishedRun.open(Path(folder), method), progress)
         Followed(dict(values), cpu_seconds()).save(place)
         if kind == "audit":
-            # As large as the rest of the run, and not read again.
+            # The recorded uploads are large and not needed again.
             shutil.rmtree(place.parent / VIEW, ignore_errors=True)
 
     return _saving_failure(place, work)
@@ -100,7 +100,7 @@ def _saving_failure(
             except WriteError:
                 raise
             except (Exception, SystemExit) as error:
-                # Whatever a method raises is reported in its row; others continue.
+                # Any error of a method is reported in its row; other methods continue.
                 if isinstance(error, SystemExit) and error.code == STOPPED:
                     raise
                 Failed.of(error, source()).save(place)
@@ -115,22 +115,22 @@ def measure_method(
     folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
 ) -> Measured:
     """Run ``method`` in the run of ``folder`` and save its metrics."""
-    begun = open_run(folder)
-    place = begun.method_folder(method)
-    found_done = (place / PREDICTION).is_dir()
+    run = open_run(folder)
+    place = run.method_folder(method)
+    was_done = (place / PREDICTION).is_dir()
     listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
-    outcome = run_method(begun, method, listeners)
+    outcome = run_method(run, method, listeners)
     peak, used = peak_rss_mb(), cpu_seconds()
     measured = Measured(
         title=outcome.title,
         seconds=outcome.seconds,
-        cpu_seconds=None if found_done else used,
-        peak_rss_mb=None if found_done else peak,
+        cpu_seconds=None if was_done else used,
+        peak_rss_mb=None if was_done else peak,
         source_sha256=source_sha256(method, sources),
         training=training_of(outcome),
-        **evaluated(begun, outcome),
+        **evaluated(run, outcome),
     )
-    measured.save(place, begun.origin)
+    measured.save(place, run.origin)
     (place / FAILED).unlink(missing_ok=True)
     return measured
 
@@ -148,18 +148,18 @@ def training_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of ``Measured`` that scores and true labels determine."""
-    found = outcome.evaluation
-    if found is None:
+    """Return the fields of ``Measured`` computed from scores and true labels."""
+    evaluation = outcome.evaluation
+    if evaluation is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
-    ranked = found.ranked
+    ranked = evaluation.ranked
     return {
-        "metrics": found.metrics.as_plain(),
+        "metrics": evaluation.metrics.as_plain(),
         "recalibrated": {name: calibrated(one) for name, one in ranked.items()},
         "masked": 0 if outcome.masked is None else len(outcome.masked),
-        "left_raw": found.left_raw,
+        "left_raw": evaluation.left_raw,
         "precision": precision_at_recalls(ranked["raw"]),
-        # Sums, because those of several seeds can be added.
+        # Sums per bin, because they can be added over seeds.
         "reliability": np.stack(
             [metrics.sums_by_bin(ranked[one], _BINS, "width") for one in SCALINGS]
         ),
@@ -167,7 +167,7 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
 
 
 def calibrated(ranked: metrics.Curve) -> dict[str, float]:
-    """Return ``CALIBRATED`` of one ranking whose scores are risks."""
+    """Return the calibration metrics ``CALIBRATED`` of one set of risks."""
     return {
         "brier": metrics.brier(ranked),
         "log_loss": metrics.log_loss(ranked),
@@ -179,42 +179,46 @@ def calibrated(ranked: metrics.Curve) -> dict[str, float]:
 
 def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Return the error of every attack of ``epifalcon audit`` on Falcon, by name."""
-    found = auditing.attacks_on(run, read_notes(run.place), 0, progress)
-    blind = found[0].random
-    errors = [one.error for one in found if one.random == blind]
-    strongest = min((one for one in errors if one is not None), default=None)
-    named = {one.name: one.error for one in found}
+    attacks = privacy_audit.attacks_on(run, read_notes(run.place), 0, progress)
+    blind = attacks[0].random
+    errors = [attack.error for attack in attacks if attack.random == blind]
+    strongest = min((error for error in errors if error is not None), default=None)
+    named = {attack.name: attack.error for attack in attacks}
     return named | {"strongest": strongest, "random": blind}
 
 
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
-    """Return the errors of attacks on places, on at most 500 people's pseudo traces."""
+    """Return the errors of attacks on places, for at most 500 people, by attack."""
     task = Task(run.traces, run.known, run.settings, run.seed)
     made = pseudo_traces_of(task, progress)
     rng = Streams(run.seed).numpy("attacked people")
     count = min(_PEOPLE, run.traces.people)
     people = np.sort(rng.choice(run.traces.people, count, replace=False))
-    traces = auditing.people_of(run.traces, people)
+    traces = privacy_audit.people_of(run.traces, people)
     some = PseudoTraces(traces, np.ascontiguousarray(made.pseudo[:, :, people]))
     window = run.settings.model.window_slots
     claims = Candidates.of_pseudo(some, window)
     all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
-    places = auditing.Places(
+    places = privacy_audit.Places(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
-        learnt=auditing.learn_attacks(run.experiment, made.copies, run.seed, progress),
+        learnt=privacy_audit.learn_attacks(
+            run.experiment, made.copies, run.seed, progress
+        ),
         claimed=all_claims[claims.key],
     )
     true = true_claims(claims, traces)
-    found = [auditing.judged(one, claims, true, run.seed) for one in places.tried()]
+    found = [
+        privacy_audit.judged(one, claims, true, run.seed) for one in places.tried()
+    ]
     return {one.name: one.error for one in found} | {"random": found[0].random}
 
 
 def graph_sizes(run: FinishedRun, _progress: Progress) -> dict[str, float | None]:
     """Return the sizes of the run's hypergraph and contact graph.
 
-    ``edges``: regions by window; ``incidences``: people at them; ``contacts``: pairs
-    of people who ever met, None if too many to count; ``meetings``: pairs by slot.
+    ``edges``: region-window pairs; ``incidences``: people per edge, summed;
+    ``contacts``: pairs of people who ever met, None if too many; ``meetings``: all.
     """
     incidence = hypergraph(run.traces, run.settings)
     contacts = contacts_of(run.traces)
@@ -239,7 +243,7 @@ ANALYSES: Final[Mapping[FollowUp, Analysis]] = {
 
 
 def cpu_seconds() -> float:
-    """Return the processor time of this process and of loading its libraries."""
+    """Return the CPU time of this process, including loading its libraries."""
     inherited = _LOADING_SECONDS if os.getpid() != _LOADED_BY else 0.0
     return inherited + process_time()
 

@@ -1,8 +1,8 @@
-"""Run jobs in worker processes, as many at a time as cores and memory allow.
+"""Run jobs in worker processes, as many in parallel as cores and memory allow.
 
 Workers are forked by the fork server of ``multiprocessing``, which has loaded the
-libraries once. A worker that fails, is killed or runs out of memory is reported and
-the others continue. No worker outlives its parent.
+libraries once. If a worker fails, is killed or runs out of memory, this is reported
+and the others continue. Workers exit when their parent exits.
 """
 
 import contextlib
@@ -39,15 +39,15 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 
 @dataclass(frozen=True)
 class Job:
-    """A function to be called in a worker of its own."""
+    """A function call to be executed in a separate worker process."""
 
     name: str
-    """Shown with progress."""
+    """Name in progress messages."""
     function: str
     """``module:name``; called with ``arguments`` and a ``Progress``, returns the exit
     code."""
     arguments: tuple[str | tuple[str, ...], ...]
-    """Paths must be absolute: workers start in another folder."""
+    """Paths must be absolute: workers have another working directory."""
     threads: int = 1
 
 
@@ -59,18 +59,18 @@ class Ended:
     code: int
     """Exit code; negative for a signal."""
     output: str
-    """The last characters that it printed."""
+    """The end of its standard output and error."""
     seconds: float
 
     @property
     def last_line(self) -> str:
-        """The last line of the output that is not empty."""
+        """The last non-empty line of the output."""
         lines = [line for line in self.output.splitlines() if line.strip()]
         return lines[-1].strip() if lines else ""
 
     @property
     def reason(self) -> str:
-        """Describe the end of a worker that left no result."""
+        """Reason why a worker ended without a result."""
         if self.code >= 0:
             return self.last_line or f"ended with code {self.code} and no result"
         try:
@@ -83,7 +83,7 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """How many workers run at the same time, and whether failures are retried."""
+    """Number of parallel workers, and whether failed jobs are retried."""
 
     jobs: int | None = None
     """None for one per core."""
@@ -95,12 +95,12 @@ class Workers:
 
     @property
     def at_once(self) -> int:
-        """The largest number of workers, if memory allows."""
+        """Maximum number of parallel workers."""
         return self.jobs or cores()
 
     @property
     def threads(self) -> int:
-        """Threads of each worker when all cores are shared evenly."""
+        """Threads per worker if all cores are divided evenly."""
         return max(1, cores() // self.at_once)
 
 
@@ -111,11 +111,11 @@ def run_jobs(
     watch: Callable[[Sequence["Worker"]], None],
     priority: Callable[[Job], tuple[float, ...]] = lambda _job: (),
 ) -> Iterator[Ended]:
-    """Run all jobs and yield each that ends; leaving the iterator ends all workers.
+    """Run all jobs and yield each that ends; closing the iterator ends all workers.
 
-    A job starts beside others only if ``needed_mb`` of memory is free; one alone always
-    starts. The smallest ``priority`` starts first. ``watch`` is called with the workers
-    under way. The next batch is requested only when all workers are busy.
+    If other jobs run, a job starts only if ``needed_mb`` of memory is free. Jobs with
+    the smallest ``priority`` start first. ``watch`` is called with the running workers.
+    Jobs start before the next batch is requested, so preparing it overlaps with them.
     """
     coming = iter(batches)
     waiting = list(next(coming, ()))
@@ -123,7 +123,7 @@ def run_jobs(
     batch: Sequence[Job] | None = ()
     try:
         while waiting or running or batch is not None:
-            for worker in [one for one in running if not one.process.is_alive()]:
+            for worker in [each for each in running if not each.process.is_alive()]:
                 running.remove(worker)
                 yield worker.result()
             waiting.sort(key=priority)
@@ -151,17 +151,17 @@ def run_jobs(
 def _next(
     waiting: list[Job], running: list["Worker"], needed_mb: Callable[[Job], float]
 ) -> Job | None:
-    """Return the first job whose memory is free; any job where nothing runs."""
+    """Return the first job that fits into free memory; any job if none is running."""
     if not running:
         return waiting[0] if waiting else None
-    # Workers hold a part of what they will need already.
+    # Running workers have already allocated a part of the memory they need.
     claimed = (needed_mb(one.job) - rss_mb(one.process.pid) for one in running)
     room = free_mb() - sum(max(0.0, one) for one in claimed)
     return next((job for job in waiting if needed_mb(job) <= room), None)
 
 
 class Worker:
-    """One job under way, with its latest ``progress``."""
+    """A running job with its latest ``progress`` message."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -180,20 +180,20 @@ class Worker:
         theirs.close()
 
     def listen(self) -> None:
-        """Read what the worker has reported since the last call."""
+        """Read the progress messages since the last call."""
         with contextlib.suppress(EOFError, OSError):
             while self._reports.poll():
                 self.progress = self._reports.recv_bytes().decode()
 
     def result(self) -> Ended:
-        """Describe the end of a worker that has ended, and free what it held."""
+        """Return how a finished worker ended, and release its resources."""
         seconds, code = monotonic() - self._start, self.process.exitcode
         output = self._output.read_text(encoding="utf-8", errors="replace")
         self._close()
         return Ended(self.job, 0 if code is None else code, output[-_TAIL:], seconds)
 
     def kill(self, grace: float) -> None:
-        """End the worker if it does not end within ``grace`` seconds."""
+        """Kill the worker if it does not exit within ``grace`` seconds."""
         self.process.join(grace)
         self.process.kill()
         self.process.join()
@@ -209,7 +209,7 @@ class Worker:
 def without_main() -> Iterator[None]:
     """Hide the main module, which ``multiprocessing`` would import in each worker.
 
-    A script without a guard would run again; one from standard input has no file.
+    A script without a main guard would run again; one from stdin has no file.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -220,7 +220,7 @@ def without_main() -> Iterator[None]:
 
 
 def _work(job: Job, output: str, reports: connection.Connection) -> NoReturn:
-    """Do ``job`` in this process, which ends with its parent."""
+    """Execute ``job`` in this process and exit; exit early if the parent exits."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
     handle = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -229,7 +229,7 @@ def _work(job: Job, output: str, reports: connection.Connection) -> NoReturn:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     faulthandler.enable(2)
     with contextlib.suppress(OSError):
-        # Where memory runs out, this process shall be killed and not its parent.
+        # If memory runs out, the kernel should kill this process, not its parent.
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
     _limit_threads(job.threads)
     module, _, name = job.function.partition(":")
@@ -245,19 +245,19 @@ def _end_with_parent() -> None:
 
 
 def _limit_threads(number: int) -> None:
-    """Let every library of this process compute with ``number`` threads."""
+    """Limit all numeric libraries of this process to ``number`` threads."""
     import numba
     import threadpoolctl  # type: ignore[import-untyped]
     import torch
 
-    # First: it starts its threads, which changes the number that torch has.
+    # numba first: starting its threads changes the thread count of torch.
     numba.set_num_threads(min(number, numba.get_num_threads()))
     threadpoolctl.threadpool_limits(number)
     torch.set_num_threads(number)
 
 
 def _reporter(reports: connection.Connection) -> Progress:
-    """Return a ``Progress`` that sends its values to the parent, not too often."""
+    """Return a ``Progress`` that sends messages to the parent at a limited rate."""
     last = 0.0
 
     def report(name: str, done: int, total: int, told: str = "") -> None:  # noqa: ARG001

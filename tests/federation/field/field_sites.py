@@ -5,21 +5,21 @@ from dataclasses import replace
 import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.federation.field.course import Course, Gathered
-from epifalcon.federation.field.home import FieldHome
+from epifalcon.federation.field.inference_schedule import Course, Gathered
 from epifalcon.federation.field.settings import (
     FieldPrivacySettings,
     FieldTask,
     FieldWishes,
 )
-from epifalcon.federation.field.sites import FieldOrder, FieldSiteRun, FieldSitesRun
-from epifalcon.federation.plan import RunSeeds
-from epifalcon.federation.preparing import split
+from epifalcon.federation.field.site_people import FieldHome
+from epifalcon.federation.field.site_runs import FieldOrder, FieldSiteRun, FieldSitesRun
+from epifalcon.federation.network.site_calls import Conduct
+from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
+from epifalcon.federation.preparation import split
+from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.files import SITE_FILE, SiteFiles
-from epifalcon.federation.sites.server_run import Conduct
+from tests.federation.falcon.test_server_run import store_site
 from tests.federation.local_sites import Loopback
-from tests.federation.sites.test_coordinating import store_site
 from tests.methods.test_hbp import town_scene
 from tests.studies import town
 

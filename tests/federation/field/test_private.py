@@ -6,9 +6,17 @@ import pytest
 
 from epifalcon.belief_propagation.seir_chain import SweepOptions
 from epifalcon.errors import BudgetExceededError, SettingsError
-from epifalcon.federation.field import reading
-from epifalcon.federation.field.course import Course, Gathered
-from epifalcon.federation.field.home import (
+from epifalcon.federation.field import denoising
+from epifalcon.federation.field.denoising import DenoisingExchange, Profile
+from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.federation.field.privacy_plan import (
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+)
+from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.field.site_people import (
     FieldHome,
     FieldRun,
     Sent,
@@ -16,10 +24,7 @@ from epifalcon.federation.field.home import (
     presence_cut,
     send,
 )
-from epifalcon.federation.field.plan import INFECTIOUS, PRESENCE, TESTS, FieldPlan
-from epifalcon.federation.field.reading import DenoisingExchange, Profile
-from epifalcon.federation.field.settings import FieldPrivacySettings
-from epifalcon.federation.preparing import Household
+from epifalcon.federation.preparation import Household
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.ledger import Ledger
 from tests.belief_propagation.graphs import cohorts_of, graph_of, part_of
@@ -246,7 +251,7 @@ def test_more_exchanges_are_read_together(mode):
     first, second, third = private.exchange._received
     np.testing.assert_allclose(second.sigma, 2 * first.sigma)
     np.testing.assert_allclose(third.sigma, second.sigma)
-    pooled = reading._pooled(private.exchange._received)
+    pooled = denoising._pooled(private.exchange._received)
     mean = (first.total + second.total / 4 + third.total / 4) / 1.5
     np.testing.assert_allclose(pooled.total, mean)
     np.testing.assert_allclose(pooled.sigma, first.sigma / math.sqrt(1.5))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.federation.field.home import Cut, Sent, _add_messages, send
+from epifalcon.federation.field.site_people import Cut, Sent, _add_messages, send
 from tests.belief_propagation.graphs import cohorts_of
 from tests.methods.test_hbp import town_scene
 from tests.oracles import private_field_loop as oracle

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from epifalcon.federation.network.site_calls import PROGRESS, SUMMARY, Conduct
 from epifalcon.federation.nvflare.jobs import RUNS, Admin, Job, connect, job_of
 from epifalcon.federation.nvflare.processes import (
     Party,
@@ -18,9 +19,8 @@ from epifalcon.federation.nvflare.processes import (
     wait_for_port,
 )
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
-from epifalcon.federation.preparing import split
-from epifalcon.federation.sites.server_run import PROGRESS, SUMMARY, Conduct
-from epifalcon.studies.rehearsing import lay_out_site
+from epifalcon.federation.preparation import split
+from epifalcon.studies.federation_rehearsal import lay_out_site
 from tests.federation.nvflare.echo import CLASSES, ECHO
 from tests.studies import town
 

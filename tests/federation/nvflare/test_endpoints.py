@@ -12,6 +12,8 @@ from nvflare.collab.api.context import set_call_context
 from nvflare.collab.api.exceptions import RunAborted
 
 from epifalcon.errors import DataError, SettingsError, StoppedError
+from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.network.site_calls import SUMMARY, Conduct, InMemoryTransport
 from epifalcon.federation.nvflare.endpoints import (
     GONE,
     CollabTransport,
@@ -19,11 +21,9 @@ from epifalcon.federation.nvflare.endpoints import (
     SiteEnd,
 )
 from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reason
-from epifalcon.federation.preparing import split
+from epifalcon.federation.preparation import split
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.server_run import SUMMARY, Conduct, InMemoryTransport
-from epifalcon.studies.rehearsing import lay_out_site
+from epifalcon.studies.federation_rehearsal import lay_out_site
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.federation.field.field_sites import order_of as field_order_of
 from tests.federation.nvflare.echo import SECRET, EchoSite, ScriptedCoordinator

@@ -17,23 +17,23 @@ import numpy as np
 import psutil
 import pytest
 
-from epifalcon.app.federating import _require_success
+from epifalcon.cli.federate import _require_success
 from epifalcon.errors import DataError, TooFewSitesError
-from epifalcon.federation.field.plan import FieldPlan
+from epifalcon.federation.falcon.server_run import MODEL
+from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.network.site_files import SITE_FILE
+from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.nvflare.endpoints import GONE
 from epifalcon.federation.nvflare.jobs import RUNS, write_job
 from epifalcon.federation.nvflare.processes import Party, wait_for_port
 from epifalcon.federation.nvflare.provisioning import provision
-from epifalcon.federation.preparing import split
+from epifalcon.federation.preparation import split
 from epifalcon.federation.settings import PrivacySettings, SiteRules
-from epifalcon.federation.sites.coordinating import MODEL
-from epifalcon.federation.sites.files import SITE_FILE
-from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.session import LEDGER, RISKS
 from epifalcon.models.tensor_files import read_tensors
 from epifalcon.privacy.ledger import Ledger
-from epifalcon.studies.rehearsing import order_of as order_of_experiment
+from epifalcon.studies.federation_rehearsal import order_of as order_of_experiment
 from tests.federation.local_sites import sites_oracle
 from tests.federation.nvflare.echo import SECRET
 from tests.federation.nvflare.live import (

@@ -8,6 +8,8 @@ import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
 from epifalcon.errors import DataError, EpifalconError, SettingsError, TooFewSitesError
+from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.network.site_calls import Conduct
 from epifalcon.federation.nvflare.components import KitStorage
 from epifalcon.federation.nvflare.jobs import (
     COMPLETED,
@@ -30,8 +32,6 @@ from epifalcon.federation.nvflare.provisioning import (
     provision,
 )
 from epifalcon.federation.settings import SiteRules
-from epifalcon.federation.sites.run import FalconOrder
-from epifalcon.federation.sites.server_run import Conduct
 from tests.studies import town
 
 ORDER = FalconOrder(settings=town.FALCON, rules=SiteRules(), seed=1)

@@ -5,9 +5,9 @@ from typing import Literal
 
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.checks import Checked, Count, Positive
-from epifalcon.epidemic.known import TestErrors
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
-from epifalcon.epidemic.rules import OutbreakSettings
+from epifalcon.epidemic.settings import OutbreakSettings
+from epifalcon.epidemic.test_results import TestErrors
 from epifalcon.errors import SettingsError
 from epifalcon.privacy.accounting import DELTA
 from epifalcon.privacy.events import Unit

@@ -1,1 +1,1 @@
-"""NVFlare's plumbing: kits, processes, jobs and calls; nothing of the method."""
+"""NVFlare integration: kits, processes, jobs and transport; no method code."""

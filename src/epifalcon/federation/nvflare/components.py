@@ -1,14 +1,14 @@
-"""All uses of NVFlare's internals: its programs, and components of a kit.
+"""All uses of NVFlare's internals: its programs, and the components of a kit.
 
 ``python -m epifalcon.federation.nvflare.components serve KIT`` is the long-running
 process of a server or a site: NVFlare's own program in the foreground, without the
-scripts of its kits that restart it for ever. ``... job PARENT MODULE ARGUMENTS`` is
-the process of one job, which ends with the process ``PARENT`` that started it: a job
-process has a session of its own, so that no signal to its parent reaches it, and
-Linux's death signal is bound to the thread that started it, which NVFlare ends early.
+kit scripts that restart it indefinitely. ``... job PARENT MODULE ARGUMENTS`` is the
+process of one job, which ends when the process ``PARENT`` ends. It polls its parent
+because a job process has its own session, which signals to the parent do not reach, and
+Linux's parent-death signal refers to the starting thread, which NVFlare ends early.
 
-The classes are built by NVFlare from a kit's settings (``provisioning``) and live in
-the long-running processes. Each use has a test in ``tests/federation/nvflare``.
+NVFlare instantiates the classes from a kit's settings (``provisioning``) in the
+long-running processes. Each use has a test in ``tests/federation/nvflare``.
 """
 
 import importlib
@@ -45,7 +45,7 @@ from epifalcon.federation.nvflare.jobs import COMPLETED, JOB, read_reason
 from epifalcon.federation.nvflare.provisioning import HERE, open_kit
 
 PARENT = "EPIFALCON_PARENT"
-"""Environment variable: the process without which this one should end."""
+"""Environment variable: id of the process with which this one should end."""
 _JOB_PROGRAMS = (
     "nvflare.private.fed.app.server.runner_process",
     "nvflare.private.fed.app.client.worker_process",
@@ -56,13 +56,13 @@ _log = logging.getLogger(__name__)
 
 
 class KitStorage(FilesystemStorage):
-    """NVFlare's storage in a folder of the kit, wherever the kit stands."""
+    """NVFlare's file storage in a folder relative to the kit."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(root_dir=os.path.abspath(folder), uri_root="/")
 
     def update_meta(self, uri: str, meta: dict[str, Any], replace: bool) -> None:
-        """With a status that tells of a failure goes the reason."""
+        """Update a job's record; add the reason if its status is a failure."""
         status = str(meta.get(JobMetaKey.STATUS.value, ""))
         if status.startswith("FINISHED") and status != COMPLETED:
             meta = {**meta, **read_reason(Path.cwd(), uri)}
@@ -70,12 +70,12 @@ class KitStorage(FilesystemStorage):
 
 
 class JobHandle(ProcessHandle):
-    """Tells a job process that a signal ended from one whose own code failed.
+    """Distinguishes a job process killed by a signal from one that failed.
 
-    NVFlare takes both for a failure of the whole job, on all sites, whatever the
-    minimum of sites. A process that was killed only takes its own site away: its
-    code becomes ``UNKNOWN``, which is not reported, and the server learns from the
-    next heartbeat that this site no longer runs the job.
+    NVFlare treats both as a failure of the whole job at all sites, whatever the
+    minimum number of sites. Here a killed process removes only its own site: its
+    return code becomes ``UNKNOWN``, which is not reported, and the next heartbeat
+    shows the server that this site no longer runs the job.
     """
 
     def poll(self) -> Any:  # noqa: ANN401
@@ -89,15 +89,15 @@ class _Launcher(ProcessJobLauncher):
     """Starts a job's process so that it cannot outlive the process that started it."""
 
     def get_command(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> str:  # noqa: ARG002
-        given = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
-        program = given[JobProcessArgs.EXE_MODULE][1]
+        options = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        program = options[JobProcessArgs.EXE_MODULE][1]
         words = [sys.executable, "-m", f"{HERE}.components", "job"]
         words += [str(os.getpid()), program]
         for name in self.arguments():
-            if name == JobProcessArgs.EXE_MODULE or name not in given:
+            if name == JobProcessArgs.EXE_MODULE or name not in options:
                 continue
-            option, value = given[name]
-            # One option stands for many words, and only that one is to be split.
+            option, value = options[name]
+            # Only this option holds several words and must be split.
             split = name == JobProcessArgs.OPTIONS
             words += [option, *(value.split() if split else [str(value)])]
         return shlex.join(words)
@@ -125,7 +125,7 @@ class SiteLauncher(_Launcher):
 
 
 class Controller(CollabController):
-    """Collab's controller, which would wait for calls to sites that are gone."""
+    """Collab's controller, without waiting for calls to lost sites when it stops."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:  # noqa: ARG002
         for threads in (self.inbound_executor, self.outbound_executor):
@@ -133,7 +133,7 @@ class Controller(CollabController):
 
 
 class AbandonedJobs(FLComponent):
-    """Marks jobs of a server that was killed; NVFlare lists them as running."""
+    """Marks unfinished jobs of a killed server, which NVFlare lists as running."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         if event_type == EventType.SYSTEM_START:
@@ -141,10 +141,10 @@ class AbandonedJobs(FLComponent):
 
 
 class CleanStop(FLComponent):
-    """Ends the process, and what it started, on SIGTERM or SIGINT.
+    """Ends the process and its children on SIGTERM or SIGINT.
 
-    Jobs are stopped and a site takes leave of its server, so that the server need
-    not wait for its silence; after ``_FAREWELL_SECONDS`` it ends in any case.
+    A server stops its jobs and a site disconnects, so that its server need not wait
+    for a timeout. After ``_FAREWELL_SECONDS`` the process ends in any case.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
@@ -156,7 +156,7 @@ class CleanStop(FLComponent):
             for known in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(known, signal.SIG_IGN)
             _log.info("asked to stop by %s", signal.Signals(number).name)
-            # NVFlare's own loops hold the main thread, so another one ends it.
+            # NVFlare's loops block the main thread, so another thread ends it.
             threading.Thread(target=_end, args=(engine,), daemon=True).start()
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -164,7 +164,7 @@ class CleanStop(FLComponent):
 
 
 def _end(engine: Any) -> None:  # noqa: ANN401
-    leave = threading.Thread(target=_take_leave, args=(engine,), daemon=True)
+    leave = threading.Thread(target=_disconnect, args=(engine,), daemon=True)
     leave.start()
     leave.join(_FAREWELL_SECONDS)
     for child in psutil.Process().children(recursive=True):
@@ -173,7 +173,7 @@ def _end(engine: Any) -> None:  # noqa: ANN401
     os._exit(0)
 
 
-def _take_leave(engine: Any) -> None:  # noqa: ANN401
+def _disconnect(engine: Any) -> None:  # noqa: ANN401
     try:
         if hasattr(engine, "stop_all_jobs"):
             engine.stop_all_jobs()
@@ -184,7 +184,7 @@ def _take_leave(engine: Any) -> None:  # noqa: ANN401
 
 
 def end_with(parent: int) -> None:
-    """From now on, end this process and its children once ``parent`` has gone."""
+    """End this process and its children once the process ``parent`` has ended."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -197,35 +197,35 @@ def end_with(parent: int) -> None:
 
 
 def run_job(parent: int, program: str, arguments: list[str]) -> None:
-    """Run NVFlare's program of a job."""
+    """Run one of NVFlare's job programs in this process."""
     if program not in _JOB_PROGRAMS:
         raise SystemExit(f"{program!r} is no program of a job")
     end_with(parent)
-    # NVFlare formats every message as text for a line of its log that is dropped unless
-    # DEBUG is on: 20 ms per MB, and data in the log if it is on.
+    # NVFlare formats every message as text for a DEBUG log line: this costs 20 ms per
+    # MB even if DEBUG is off, and writes data to the log if it is on.
     ConsumableBufferList.__repr__ = object.__repr__
     sys.argv = [program, *arguments]
     module = importlib.import_module(program)
-    given = module.parse_arguments()
-    os.environ[JOB] = given.job_id
-    # As the program's own last lines do, but without six seconds of grace: all calls
-    # have been answered when a job ends.
+    options = module.parse_arguments()
+    os.environ[JOB] = options.job_id
+    # Same as the end of NVFlare's program, but without its six seconds of grace time:
+    # all calls have been answered when a job ends.
     code = MainProcessMonitor.run(
         main_func=module.main,
-        run_dir=os.path.join(given.workspace, given.job_id),
+        run_dir=os.path.join(options.workspace, options.job_id),
         shutdown_grace_time=0.2,
         cleanup_grace_time=2.0,
-        args=given,
+        args=options,
     )
     raise SystemExit(code)
 
 
 def serve(folder: Path) -> None:
-    """Run NVFlare's program of the server or site whose kit is ``folder``."""
+    """Run NVFlare's server or site program for the kit in ``folder``."""
     kit = open_kit(folder, "server", "site")
     if parent := os.environ.pop(PARENT, ""):
         end_with(int(parent))
-    # Until NVFlare is up (see CleanStop) both signals just end the process.
+    # Until NVFlare has started (see CleanStop), both signals end the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     role, program, options = "server", "server_train", []
     if kit.kind == "site":

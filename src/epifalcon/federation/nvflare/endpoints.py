@@ -1,8 +1,8 @@
-"""The two ends of a job, which NVFlare builds from its JSON, and calls between them.
+"""Server and site endpoints of a job, built by NVFlare from JSON, and their transport.
 
-The coordinator calls all sites at once through a ``Transport``; a site answers bytes
-with bytes. Texts of errors may name a place or a person, so they stay where they are:
-NVFlare and the other side see the type of an error alone.
+The coordinator calls all sites in parallel through a ``Transport``; calls and answers
+are bytes. Error messages may name a region or a person, so they stay on the machine
+where they occur: NVFlare and the other side receive only the type of an error.
 """
 
 import logging
@@ -27,8 +27,8 @@ from epifalcon.settings import build
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
-    from epifalcon.federation.sites.server_run import Transport
-    from epifalcon.federation.sites.session import SiteSession
+    from epifalcon.federation.network.site_calls import Transport
+    from epifalcon.federation.network.site_session import SiteSession
 
 _log = logging.getLogger(__name__)
 GONE = "the site's process is gone"
@@ -42,7 +42,7 @@ _REASONS = {
 
 
 class CoordinatorEnd(FLComponent):
-    """The server's end of a job: one run over all its sites."""
+    """Server endpoint of a job: one run over all its sites."""
 
     def __init__(
         self, method: str, run: str, order: Plain, conduct: Plain, resume: bool
@@ -51,10 +51,10 @@ class CoordinatorEnd(FLComponent):
         self._method, self._run, self._resume = method, run, resume
         self._order, self._conduct = order, conduct
         self._lost: set[str] = set()
-        """Sites whose job process is gone, by the server's heartbeats."""
+        """Sites whose job process has ended, according to the heartbeats."""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Keep track of sites that come and go."""
+        """Update the set of lost sites when sites disconnect or reconnect."""
         if event_type == EventType.CLIENT_DISCONNECTED:
             self._lost.add(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
         elif event_type == EventType.CLIENT_RECONNECTED:
@@ -62,7 +62,7 @@ class CoordinatorEnd(FLComponent):
 
     @collab.main
     def run(self) -> None:
-        """Carry out the job."""
+        """Run the job; on failure raise an error without its original message."""
         context = collab.context
         transport = CollabTransport(context.clients, self._lost, context.is_aborted)
         folder = Path(collab.workspace.get_root_dir())
@@ -72,33 +72,33 @@ class CoordinatorEnd(FLComponent):
             _log.info("the job was stopped")
         except Exception as error:
             _log.error("the coordinator failed: %s", place_of(error))
-            # NVFlare would log the text, which may reveal data; the type does not.
+            # NVFlare logs the message, which may reveal data; the type does not.
             kind = type(error).__name__
             raise RuntimeError(f"the coordinator failed: {kind}") from None
         finally:
             transport.close()
 
     def coordinate(self, transport: "Transport", folder: Path) -> None:
-        """Run in the kit ``folder`` to the end; write a failure's reason."""
-        # What loads torch comes with the job, not with every process.
-        from epifalcon.federation.sites.files import require_run_name
-        from epifalcon.federation.sites.server_run import Conduct
+        """Run to the end in the kit ``folder``; on failure write the reason there."""
+        # These modules load torch, which only job processes need.
+        from epifalcon.federation.network.site_calls import Conduct
+        from epifalcon.federation.network.site_files import require_run_name
 
         try:
-            place = folder / jobs.RUNS / require_run_name(self._run)
-            if place.exists() and not self._resume:
-                raise SettingsError(f"{place}: the run exists; go on with it by resume")
+            path = folder / jobs.RUNS / require_run_name(self._run)
+            if path.exists() and not self._resume:
+                raise SettingsError(f"{path}: the run exists; go on with it by resume")
             kind = jobs.server_run(self._method)
             order = build(kind.order_type, self._order, "order")
             conduct = build(Conduct, self._conduct, "conduct")
-            kind(transport, place, order, conduct).go()
+            kind(transport, path, order, conduct).go()
         except EpifalconError as error:
             jobs.write_reason(folder, error)
             raise
 
 
 class SiteEnd:
-    """A site's end of a job: answers the calls of one run with its own people."""
+    """Site endpoint of a job: answers the calls of one run."""
 
     def __init__(self, method: str) -> None:
         self._method = method
@@ -109,7 +109,7 @@ class SiteEnd:
 
     @collab.init
     def open(self) -> None:
-        """Get ready; an error is reported with the first call."""
+        """Prepare the endpoint; an error is reported at the first call."""
         try:
             folder = Path(collab.workspace.get_root_dir())
             self.prepare(collab.site_name, folder)
@@ -130,15 +130,15 @@ class SiteEnd:
             return type(error).__name__
 
     def prepare(self, name: str, folder: Path) -> None:
-        """Set the site's name and kit; data are read when a run says hello."""
-        # Seconds of imports, in parallel at all sites and before the first call.
+        """Set the site's name and kit; data are loaded at the ``hello`` of a run."""
+        # Imports take seconds: do them in parallel at all sites before the first call.
         jobs.site_run(self._method)
         self._name, self._folder = name, folder
 
     def respond(self, call: bytes) -> bytes:
-        """Answer a call of the job's run, which the first call names."""
+        """Answer a call of the job's run; the first call sets the run's name."""
         from epifalcon.federation.messages import heading_of
-        from epifalcon.federation.sites.files import SiteFiles
+        from epifalcon.federation.network.site_files import SiteFiles
 
         if not self._name:
             raise DataError("the site was not opened")
@@ -150,7 +150,7 @@ class SiteEnd:
 
 
 class CollabTransport:
-    """``Transport`` over NVFlare's Collab calls: one per site, each in a thread."""
+    """``Transport`` over NVFlare's Collab calls, one thread per call."""
 
     def __init__(
         self,
@@ -190,42 +190,42 @@ class CollabTransport:
             done, _ = wait(pending, _POLL_SECONDS, return_when=FIRST_COMPLETED)
             for future in done:
                 site = pending.pop(future)
-                found = _result(future, seconds)
-                if isinstance(found, bytes):
-                    answers[site] = found
+                result = _result(future, seconds)
+                if isinstance(result, bytes):
+                    answers[site] = result
                 else:
-                    failed[site] = found
+                    failed[site] = result
             self._refuse_stopped()
             late = time.monotonic() > end
             for future, site in list(pending.items()):
                 if late or site in self._lost:
                     del pending[future]
-                    gone = site in self._lost
+                    lost = site in self._lost
                     failed[site] = (
-                        GONE if gone else _REASONS["timeout"].format(limit=seconds)
+                        GONE if lost else _REASONS["timeout"].format(limit=seconds)
                     )
         return answers, failed
 
     def _refuse_stopped(self) -> None:
-        """NVFlare stops a job by order, and when it has too few sites."""
+        """Raise ``StoppedError`` if NVFlare stopped the job, naming the lost sites."""
         if self._stopped():
             gone = ", ".join(site for site in self.sites if site in self._lost)
             raise StoppedError(f"the job was stopped{gone and f'; gone: {gone}'}")
 
     def close(self) -> None:
-        """Drop calls that nobody waits for any more."""
+        """Cancel pending calls and release the threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def place_of(error: BaseException) -> str:
-    """Type of an error and where it was raised, without its text."""
+    """Return the type of an error and where it was raised, without its message."""
     frames: Any = traceback.extract_tb(error.__traceback__)
     places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-4:]]
     return f"{type(error).__name__} at {' > '.join(places)}"
 
 
 def _result(future: Future[Any], seconds: float) -> bytes | str:
-    """The answer to a call, or why there is none."""
+    """Return the answer to a call, or the reason of its failure as text."""
     try:
         answer = future.result()
     except RunAborted:
@@ -241,6 +241,6 @@ def _result(future: Future[Any], seconds: float) -> bytes | str:
     if isinstance(answer, bytes):
         return answer
     if isinstance(answer, str):
-        # SiteEnd sends the type of an error and nothing else.
+        # SiteEnd sends only the type of an error.
         return f"the site failed with {answer[:60]}"
     return f"the site sent {type(answer).__name__}, expected bytes"

@@ -1,8 +1,8 @@
-"""Jobs: JSON that names installed classes and no code; submission, status, failures.
+"""Jobs: JSON that names installed classes but has no code; submission, status, errors.
 
-A job's process ends with a code and no text. Its reason is written to the server's
-kit under the job's number, goes into the job's record together with its status, and
-so reaches the administrator.
+A job's process returns an exit code without text. So the reason of a failure is written
+to the server's kit under the job's id and added to the job's record with its status,
+where the administrator can read it.
 """
 
 import contextlib
@@ -40,41 +40,40 @@ from epifalcon.settings import as_plain
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
-    from epifalcon.federation.sites.server_run import Conduct, ServerRun
-    from epifalcon.federation.sites.session import Order, SiteSession
+    from epifalcon.federation.network.site_calls import Conduct, ServerRun
+    from epifalcon.federation.network.site_session import Order, SiteSession
 
 T = TypeVar("T")
 RUNS = "runs"
-"""Folder in a kit with a folder for each run."""
+"""Folder in a kit with one folder per run."""
 JOB = "EPIFALCON_JOB"
-"""Environment variable of a job's process: the job's number."""
+"""Environment variable of a job's process: the job's id."""
 COMPLETED = "FINISHED:COMPLETED"
-"""The status of a job that did not fail."""
+"""Status of a successful job."""
 _RECORD = "epifalcon"
-"""Key of the reason in a job's record."""
+"""Key of the failure reason in a job's record."""
 _OUTCOMES = "outcomes"
-_FIELD, _FALCON = "epifalcon.federation.field", "epifalcon.federation.sites"
 _METHODS = {
-    "falcon": (f"{_FALCON}.coordinating:SitesRun", f"{_FALCON}.run:SiteRun"),
-    "falcon-field": (f"{_FIELD}.sites:FieldSitesRun", f"{_FIELD}.sites:FieldSiteRun"),
+    "falcon": ("falcon.server_run:SitesRun", "falcon.site_run:SiteRun"),
+    "falcon-field": ("field.site_runs:FieldSitesRun", "field.site_runs:FieldSiteRun"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _READY_SECONDS = 60.0
 _MOST_CALLS = 1000
-"""Threads are made when needed: one for each site that is being called."""
+"""Upper limit; threads are created on demand, one per site being called."""
 _POLL_SECONDS = 0.5
 _MOST_REASONS = 20
-# Else its warnings go to the screen of a program that sets up no logging.
+# Otherwise NVFlare's warnings are printed by programs that configure no logging.
 logging.getLogger("nvflare").addHandler(logging.NullHandler())
 
 
 def server_run(method: str) -> "type[ServerRun[Any]]":
-    """The class of a method's run at the server; loads torch."""
+    """Return the class of a method's run at the server; loads torch."""
     return cast("type[ServerRun[Any]]", _load(method, 0))
 
 
 def site_run(method: str) -> "type[SiteSession[Any]]":
-    """The class of a method's run at a site; loads torch."""
+    """Return the class of a method's run at a site; loads torch."""
     return cast("type[SiteSession[Any]]", _load(method, 1))
 
 
@@ -82,12 +81,12 @@ def _load(method: str, end: int) -> object:
     if method not in _METHODS:
         raise SettingsError(f"method={method!r} must be one of {', '.join(_METHODS)}")
     module, _, name = _METHODS[method][end].partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(f"epifalcon.federation.{module}"), name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the server and each site run, and the least number of sites."""
+    """Classes and arguments of the server and sites, and the minimum of sites."""
 
     name: str
     args: Plain
@@ -124,7 +123,7 @@ def job_of(
 
 
 def write_job(job: Job, folder: Path) -> Path:
-    """Write the job's folder inside ``folder`` and return its path."""
+    """Write the job's folder inside ``folder``; return its path."""
     place = folder / job.name
     config = place / "app" / "config"
     config.mkdir(parents=True)
@@ -144,12 +143,12 @@ def write_job(job: Job, folder: Path) -> Path:
         },
         config / "config_fed_server.json": {
             "format_version": 2,
-            # Sites poll for tasks, of which a job has two, at its start; each poll
-            # costs 10 ms of CPU time.
+            # Sites poll for tasks, and a job has only two, both at its start. Each
+            # poll costs 10 ms of CPU time.
             "server": {"task_request_interval": 0.5},
             "workflows": [_component("controller", CONTROLLER, controller)],
             "components": [_component("coordinator", job.coordinator, job.args)],
-            # From the report that a site no longer runs the job to treating it as gone.
+            # Delay from the report that a site no longer runs the job to its removal.
             "dead_client_grace_period": 1.0,
             "dead_client_check_lead_time": 1.0,
             **no_filters,
@@ -181,7 +180,7 @@ def write_reason(folder: Path, error: EpifalconError) -> None:
 
 
 def read_reason(folder: Path, job: str) -> dict[str, Any]:
-    """The reason of a job, to be added to its record; empty without."""
+    """Return the reason of a job's failure for its record; empty if none exists."""
     path = folder / _OUTCOMES / f"{Path(job).name}.json"
     try:
         return {_RECORD: json.loads(path.read_text(encoding="utf-8"))}
@@ -190,9 +189,9 @@ def read_reason(folder: Path, job: str) -> dict[str, Any]:
 
 
 def error_of(kind: str, text: str) -> EpifalconError:
-    """The error that ended a job, as it would be in this process."""
+    """Return the error that ended a job as an exception of this package."""
     if kind == StoppedError.__name__ and "gone: " in text:
-        # NVFlare stops a job that has lost its sites.
+        # NVFlare stops a job that has lost too many sites.
         return TooFewSitesError(text)
     known = getattr(errors, kind, EpifalconError)
     if not (isinstance(known, type) and issubclass(known, EpifalconError)):
@@ -202,34 +201,34 @@ def error_of(kind: str, text: str) -> EpifalconError:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job as the server knows it."""
+    """Status of a job at the server."""
 
     job: str
     name: str
     status: str
     submitted: str
     kind: str = ""
-    """Type of the error that ended it."""
+    """Type of the error that ended the job."""
     why: str = ""
-    """Text of the error, such as which site refused and why."""
+    """Message of the error, such as which site refused and why."""
 
     @classmethod
     def of(cls, job: str, record: Mapping[str, Any]) -> "JobStatus":
-        """Read the server's record of a job."""
+        """Build the status from the server's record of a job."""
         names = ("name", "status", "submit_time_iso")
-        made = cls(job, *(str(record.get(name)) for name in names))
-        if not made.finished or made.succeeded:
-            return made
-        found = record.get(_RECORD)
-        if isinstance(found, dict):
-            kind, why = str(found.get("kind", "")), str(found.get("why", ""))
-            return replace(made, kind=kind, why=why)
+        status = cls(job, *(str(record.get(name)) for name in names))
+        if not status.finished or status.succeeded:
+            return status
+        reason = record.get(_RECORD)
+        if isinstance(reason, dict):
+            kind, why = str(reason.get("kind", "")), str(reason.get("why", ""))
+            return replace(status, kind=kind, why=why)
         for name in ("job_deploy_detail", "schedule_history"):
             lines = record.get(name)
-            listed = [str(one) for one in lines] if isinstance(lines, list) else []
-            if odd := [one for one in listed if not one.endswith(": OK")]:
-                return replace(made, why="; ".join(odd[-3:]))
-        return made
+            listed = [str(line) for line in lines] if isinstance(lines, list) else []
+            if odd := [line for line in listed if not line.endswith(": OK")]:
+                return replace(status, why="; ".join(odd[-3:]))
+        return status
 
     @property
     def finished(self) -> bool:
@@ -242,7 +241,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class FederationStatus:
-    """The server, the sites that are connected to it, and those that are not."""
+    """Status of the server, connected and missing sites, and jobs."""
 
     server: str
     connected: tuple[str, ...]
@@ -251,46 +250,46 @@ class FederationStatus:
 
 
 class Admin:
-    """A session with the server; made by ``connect``."""
+    """A session with the server; created by ``connect``."""
 
     def __init__(self, session: Any, kit: Kit) -> None:  # noqa: ANN401
         self._session = session
         self.kit = kit
 
     def submit(self, job: Job) -> str:
-        """Hand in a job and give its id; it starts once enough sites are there."""
+        """Submit a job and return its id; it starts once enough sites are connected."""
         with tempfile.TemporaryDirectory() as scratch, _tried("submit"):
             return str(self._session.submit_job(str(write_job(job, Path(scratch)))))
 
     def connected(self) -> tuple[str, ...]:
-        """Names of the sites that are connected now."""
+        """Return the names of the connected sites."""
         with _tried("list sites"):
-            found = self._session.get_system_info().client_info
-        return tuple(sorted(client.name for client in found))
+            clients = self._session.get_system_info().client_info
+        return tuple(sorted(client.name for client in clients))
 
     def status(self) -> FederationStatus:
-        """Server, sites and jobs."""
+        """Return the status of the server, sites and jobs."""
         with _tried("ask for the status"):
             info = self._session.get_system_info()
-        there = {client.name for client in info.client_info}
+        connected = {client.name for client in info.client_info}
         return FederationStatus(
             server=str(info.server_info.status),
-            connected=tuple(sorted(there)),
-            missing=tuple(sorted(set(self.kit.deployment.sites) - there)),
+            connected=tuple(sorted(connected)),
+            missing=tuple(sorted(set(self.kit.deployment.sites) - connected)),
             jobs=self.jobs(),
         )
 
     def jobs(self) -> tuple[JobStatus, ...]:
         """Return all jobs that the server stores, oldest first."""
         with _tried("list jobs"):
-            found = self._session.list_jobs()
+            rows = self._session.list_jobs()
         names = ("job_id", "job_name", "status", "submit_time")
-        made = [JobStatus(*(str(one.get(name)) for name in names)) for one in found]
-        listed = sorted(made, key=lambda one: one.submitted)
-        failed = [one for one in listed if one.finished and not one.succeeded]
-        # The list has no reasons: one more question for each of the newest.
-        again = {one.job: self.job(one.job) for one in failed[-_MOST_REASONS:]}
-        return tuple(again.get(one.job, one) for one in listed)
+        statuses = [JobStatus(*(str(row.get(name)) for name in names)) for row in rows]
+        listed = sorted(statuses, key=lambda job: job.submitted)
+        failed = [job for job in listed if job.finished and not job.succeeded]
+        # The list has no reasons: request the records of the newest failed jobs.
+        detailed = {job.job: self.job(job.job) for job in failed[-_MOST_REASONS:]}
+        return tuple(detailed.get(job.job, job) for job in listed)
 
     def job(self, job: str) -> JobStatus:
         """Return one job; ``DataError`` if the server knows no such job."""
@@ -298,49 +297,49 @@ class Admin:
             return JobStatus.of(job, self._session.get_job_meta(job))
 
     def stop(self, job: str) -> None:
-        """Stop a job, running or waiting."""
+        """Stop a running or waiting job."""
         with _tried(f"stop job {job}"):
             self._session.abort_job(job)
 
     def wait(self, job: str, limit: float) -> JobStatus:
         """Wait until the job has finished, at most ``limit`` seconds."""
-        return _until(lambda: self.job(job), lambda one: one.finished, limit)
+        return _until(lambda: self.job(job), lambda status: status.finished, limit)
 
     def wait_for_sites(self, count: int, limit: float) -> tuple[str, ...]:
-        """Wait until ``count`` sites are connected, or raise naming the missing."""
-        there = _until(self.connected, lambda one: len(one) >= count, limit)
-        if len(there) < count:
-            missing = sorted(set(self.kit.deployment.sites) - set(there))
+        """Wait until ``count`` sites are connected; raise if some are missing."""
+        connected = _until(self.connected, lambda sites: len(sites) >= count, limit)
+        if len(connected) < count:
+            missing = sorted(set(self.kit.deployment.sites) - set(connected))
             raise EpifalconError(
-                f"{len(there)} of {count} sites connected within {limit:g} s; "
+                f"{len(connected)} of {count} sites connected within {limit:g} s; "
                 f"missing: {', '.join(missing)}"
             )
-        return there
+        return connected
 
 
-def _until(look: Callable[[], T], is_done: Callable[[T], bool], limit: float) -> T:
-    """Look until it is done, at most ``limit`` seconds; return the last look."""
+def _until(poll: Callable[[], T], is_done: Callable[[T], bool], limit: float) -> T:
+    """Poll until ``is_done``, at most ``limit`` seconds; return the last value."""
     end = time.monotonic() + limit
-    while not is_done(found := look()) and time.monotonic() <= end:
+    while not is_done(value := poll()) and time.monotonic() <= end:
         time.sleep(_POLL_SECONDS)
-    return found
+    return value
 
 
 @contextlib.contextmanager
 def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
-    """A session with the server of the administrator's kit in ``folder``."""
+    """Open a session with the server, using the admin kit in ``folder``."""
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     kit = open_kit(folder, "admin")
     host, port = kit.deployment.host, kit.deployment.admin_port
-    place = f"{host}:{port}"
+    address = f"{host}:{port}"
     try:
-        # NVFlare takes seconds to find out that nobody listens.
+        # NVFlare takes seconds to detect that no server listens.
         socket.create_connection((host, port), limit).close()
     except OSError as error:
         why = error.strerror or error
-        raise EpifalconError(f"cannot reach the server at {place}: {why}") from None
-    with _tried(f"reach the server at {place}"), _silence():
+        raise EpifalconError(f"cannot reach the server at {address}: {why}") from None
+    with _tried(f"reach the server at {address}"), _silence():
         session = new_secure_session(
             kit.deployment.admin, str(kit.folder), timeout=limit
         )
@@ -353,7 +352,7 @@ def connect(folder: Path, limit: float = 10.0) -> Iterator[Admin]:
 
 @contextlib.contextmanager
 def _tried(what: str) -> Iterator[None]:
-    """NVFlare's many errors as ours, each with what was tried."""
+    """Convert NVFlare's errors to ``EpifalconError``, naming the failed action."""
     from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
     try:
@@ -369,5 +368,5 @@ def _tried(what: str) -> Iterator[None]:
 
 
 def _silence() -> contextlib.redirect_stdout[io.StringIO]:
-    """Hide what NVFlare's API prints to the screen."""
+    """Suppress what NVFlare's API prints to stdout."""
     return contextlib.redirect_stdout(io.StringIO())

@@ -1,4 +1,4 @@
-"""Servers and sites as processes: in the foreground, or as children of a rehearsal."""
+"""Run servers and sites in the foreground or as child processes of a rehearsal."""
 
 import contextlib
 import os
@@ -18,13 +18,13 @@ _STOP_SECONDS = 8.0
 
 
 def run_in_foreground(folder: Path) -> None:
-    """Become the server or site of a kit until SIGTERM or SIGINT; does not return."""
+    """Replace this process by the server or site of a kit; does not return."""
     kit = open_kit(folder, "server", "site")
     os.execve(sys.executable, _command(kit), _environment(kit))
 
 
 class Party:
-    """A server or site that runs as a child of this process, and ends with it."""
+    """A server or site that runs as a child of this process and ends with it."""
 
     def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
         self.kit = open_kit(folder, "server", "site")
@@ -38,7 +38,7 @@ class Party:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Of its own, so that Ctrl-C reaches it by ``stop`` alone.
+                # Own session: Ctrl-C does not reach the child, only ``stop`` does.
                 start_new_session=True,
             )
 
@@ -47,19 +47,19 @@ class Party:
         return self.process.poll() is None
 
     def ask_to_stop(self) -> None:
-        """Ask it to end, and do not wait."""
+        """Send SIGTERM without waiting for the process to end."""
         if self.running:
             self.process.send_signal(signal.SIGTERM)
 
     def stop(self, limit: float = _STOP_SECONDS) -> None:
-        """End it and its jobs; kill what has not ended after ``limit`` seconds."""
+        """Stop the process and its jobs; kill it after ``limit`` seconds."""
         self.ask_to_stop()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(limit)
         self.kill()
 
     def kill(self) -> None:
-        """End it with SIGKILL; its jobs notice and end by themselves."""
+        """Kill the process with SIGKILL; its jobs detect this and end."""
         self.process.kill()
         self.process.wait()
 
@@ -79,7 +79,7 @@ def running(
                 parties[name] = Party(folder, {**(extra or {}), **(own or {})})
         yield parties
     finally:
-        # Sites first, all together: they take leave of a server that still listens.
+        # Stop all sites first, so that they disconnect while the server still runs.
         sites = [party for party in parties.values() if party.kit.kind == "site"]
         for party in sites:
             party.ask_to_stop()
@@ -88,25 +88,25 @@ def running(
 
 
 def wait_for_port(party: Party, limit: float) -> None:
-    """Wait until the server listens, or raise with the end of what it printed."""
-    place = (party.kit.deployment.host, party.kit.deployment.admin_port)
+    """Wait until the server listens, or raise an error that names its log file."""
+    address = (party.kit.deployment.host, party.kit.deployment.admin_port)
     end = time.monotonic() + limit
     while time.monotonic() < end:
         if not party.running:
             raise EpifalconError(f"the server ended at once; see {party.log}")
-        with contextlib.suppress(OSError), socket.create_connection(place, 1.0):
+        with contextlib.suppress(OSError), socket.create_connection(address, 1.0):
             return
         time.sleep(0.1)
     raise EpifalconError(f"the server did not listen within {limit:g} s: {party.log}")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on at this moment."""
+    """Return currently unused ports of the loopback interface."""
     with contextlib.ExitStack() as stack:
-        taken = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in taken:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in taken]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for item in sockets:
+            item.bind(("127.0.0.1", 0))
+        return [int(item.getsockname()[1]) for item in sockets]
 
 
 def _command(kit: Kit) -> list[str]:
@@ -114,17 +114,17 @@ def _command(kit: Kit) -> list[str]:
 
 
 def _environment(kit: Kit) -> dict[str, str]:
-    """All temporary files in the kit; error texts out of NVFlare's own log lines."""
+    """Return variables for temporary files in the kit and logs without error texts."""
     temporary = kit.folder / STATE / "tmp"
     temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Proxies would be asked for loopback too; gRPC must not look for any.
-    barred = {"http_proxy", "https_proxy", "grpc_proxy", "all_proxy"}
-    kept = {k: v for k, v in os.environ.items() if k.lower() not in barred}
+    # Without proxies: gRPC would use them for loopback connections too.
+    excluded = {"http_proxy", "https_proxy", "grpc_proxy", "all_proxy"}
+    inherited = {k: v for k, v in os.environ.items() if k.lower() not in excluded}
     return {
-        # A job waits most of its time: threads that turned on the spot meanwhile
-        # would take the processors from whoever it waits for.
+        # A job waits most of the time: busy-waiting threads would take processor
+        # time from the processes that it waits for.
         "OMP_WAIT_POLICY": "passive",
-        **kept,
+        **inherited,
         "TMPDIR": str(temporary),
         "NVFLARE_SECURE_LOGGING": "true",
         "PYTHONUNBUFFERED": "1",

@@ -1,7 +1,7 @@
-"""Start-up kits: what each machine of a federation needs, and nothing more.
+"""Start-up kits: the files that each machine of a federation needs.
 
-NVFlare's own provisioning makes the root certificate and one certificate for each
-participant; the settings beside them are ours. Nothing is downloaded.
+NVFlare's provisioning creates the root certificate and one certificate per
+participant; epifalcon writes the settings. Nothing is downloaded.
 """
 
 import contextlib
@@ -46,17 +46,17 @@ _ABOUT = "epifalcon.json"
 _ORG = "epifalcon"
 _ROOT_CERTIFICATE, _ROOT_KEY = "rootCA.pem", "rootCA.key"
 _UNUSED = ("*.sh", "*.ipynb", "readme.txt", "*.default", "*.sample")
-"""Of NVFlare's kits: scripts that restart for ever, and settings we replace."""
+"""Files of NVFlare's kits that are removed: restart scripts and its settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
     """One server, its sites and one administrator.
 
-    ``host`` is the server's name as the sites reach it, and the name in its
-    certificate. A site whose job process is gone is noticed after one or two
-    ``heartbeat_seconds``; one whose whole machine is gone, after
-    ``silence_seconds``. A job starts, and goes on, with ``minimum_sites`` or more.
+    ``host`` is the server's host name for the sites, and the name in its
+    certificate. A lost job process of a site is detected after one or two
+    ``heartbeat_seconds``, a lost machine after ``silence_seconds``. A job starts
+    and continues only with ``minimum_sites`` or more.
     """
 
     project: str
@@ -77,7 +77,7 @@ class Deployment:
             _matches(_NAME, "letters, digits, - and _", **{f"sites[{index}]": site})
             if site.lower() in _RESERVED:
                 raise SettingsError(f"sites[{index}]={site!r} is a reserved name")
-        # One folder for each site, also where the disk does not know a from A.
+        # One folder per site, also on case-insensitive file systems.
         if len({site.lower() for site in self.sites}) != len(self.sites):
             raise SettingsError(f"sites={list(self.sites)} must be different names")
         for name, port in (("port", self.port), ("admin_port", self.admin_port)):
@@ -90,7 +90,7 @@ class Deployment:
             raise SettingsError(
                 f"minimum_sites={self.minimum_sites} must be at most {most}"
             )
-        # NVFlare rests in steps of two seconds: with less it would never rest.
+        # NVFlare sleeps in steps of two seconds: with less it would busy-wait.
         checks.at_least(2, heartbeat_seconds=self.heartbeat_seconds)
         checks.at_least(
             4 * self.heartbeat_seconds, silence_seconds=self.silence_seconds
@@ -98,19 +98,19 @@ class Deployment:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """The deployment in a TOML file, or ``SettingsError`` naming file and key."""
+    """Read a deployment from TOML; raise ``SettingsError`` naming file and key."""
     return build(Deployment, read_toml(path), str(path))
 
 
-def _matches(pattern: re.Pattern[str], wanted: str, **values: str) -> None:
+def _matches(pattern: re.Pattern[str], expected: str, **values: str) -> None:
     for name, value in values.items():
         if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise SettingsError(f"{name}={value!r} must be {wanted}")
+            raise SettingsError(f"{name}={value!r} must be {expected}")
 
 
 @dataclass(frozen=True)
 class Kit:
-    """A kit as it stands on a machine."""
+    """A kit on this machine."""
 
     folder: Path
     kind: Kind
@@ -125,15 +125,15 @@ def provision(
     classes: tuple[str, ...] = (),
     authority: Path | None = None,
 ) -> dict[str, Path]:
-    """Write the kits of a deployment into ``out``; give each one's folder by name.
+    """Write the kits of a deployment to ``out``; return their folders by name.
 
-    ``out`` appears whole or not at all: ``server``, one folder for each site,
-    ``admin``, and ``authority`` with the root's private key, which no machine of
-    the federation needs. ``classes`` are the dotted paths, besides our plumbing,
-    that a job may name. Keys can be read by their owner alone.
+    ``out`` is written atomically: ``server``, one folder per site, ``admin``, and
+    ``authority`` with the root's private key, which no machine of the federation
+    needs. ``classes`` are dotted paths that a job may name in addition to
+    ``PLUMBING``. Keys are readable only by their owner.
 
-    With ``authority``, that folder of an earlier ``out``, the sites join the
-    federation of that root: only their kits are written.
+    With ``authority``, the folder of that name in an earlier ``out``, the sites join
+    that federation and only their kits are written.
     """
     names = {site: site for site in deployment.sites}
     if authority is None:
@@ -141,11 +141,11 @@ def provision(
     with new_directory(out) as scratch:
         work = scratch / ".work"
         made = _certificates(deployment, work, authority)
-        for theirs, ours in names.items():
-            shutil.move(made / theirs, scratch / ours)
-            _finish(scratch / ours, ours, deployment, classes)
+        for source, target in names.items():
+            shutil.move(made / source, scratch / target)
+            _finish(scratch / target, target, deployment, classes)
         if authority is None:
-            # NVFlare's state holds every key of all; only the root's is needed.
+            # NVFlare's state holds all private keys; only the root's is needed.
             state = work / deployment.project / "state" / "cert.json"
             held = json.loads(state.read_text(encoding="utf-8"))
             root = scratch / "authority"
@@ -153,37 +153,37 @@ def provision(
             (root / _ROOT_CERTIFICATE).write_text(held["root_cert"], encoding="ascii")
             (root / _ROOT_KEY).write_text(held["root_pri_key"], encoding="ascii")
         shutil.rmtree(work)
-        # Each kit for its owner alone: it holds a private key and, later, logs.
+        # Owner access only: a kit holds a private key and, later, logs.
         for path in (scratch, *scratch.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
-    return {ours: out / ours for ours in names.values()}
+    return {target: out / target for target in names.values()}
 
 
 def open_kit(folder: Path, *kinds: Kind) -> Kit:
-    """The kit in ``folder``, or ``DataError`` if it is none, or not of ``kinds``."""
+    """Return the kit in ``folder``; raise ``DataError`` if it is not of ``kinds``."""
     folder = Path(os.path.realpath(folder))
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder")
-    found = [
+    matching = [
         kind for name, kind in _STARTUP.items() if (folder / "startup" / name).is_file()
     ]
-    if len(found) != 1 or not (folder / _ABOUT).is_file():
+    if len(matching) != 1 or not (folder / _ABOUT).is_file():
         raise DataError(f"{folder}: not a start-up kit of epifalcon")
-    if kinds and found[0] not in kinds:
-        wanted = " or ".join(kinds)
+    if kinds and matching[0] not in kinds:
+        expected = " or ".join(kinds)
         raise DataError(
-            f"{folder}: is the kit of {found[0]}, expected that of {wanted}"
+            f"{folder}: is the kit of {matching[0]}, expected that of {expected}"
         )
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         deployment = build(Deployment, about["deployment"])
-        return Kit(folder, found[0], str(about["name"]), deployment)
+        return Kit(folder, matching[0], str(about["name"]), deployment)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{folder / _ABOUT}: cannot be read: {error}") from None
 
 
 def _certificates(deployment: Deployment, work: Path, authority: Path | None) -> Path:
-    """NVFlare's own kits, one folder for each participant."""
+    """Create NVFlare's kits, one folder per participant; return their parent."""
     from nvflare.lighter.entity import Project
     from nvflare.lighter.impl.cert import CertBuilder
     from nvflare.lighter.impl.static_file import StaticFileBuilder
@@ -207,7 +207,7 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
     work.mkdir()
     notes, logger = io.StringIO(), logging.Logger(__name__, logging.ERROR)
     logger.addHandler(logging.StreamHandler(notes))
-    # It prints the traceback of what it then reports.
+    # NVFlare prints a traceback in addition to the error that it logs.
     with contextlib.redirect_stderr(io.StringIO()):
         context = Provisioner(str(work), builders).provision(project, logger=logger)
     made = context.get("current_prod_dir")
@@ -217,7 +217,7 @@ def _certificates(deployment: Deployment, work: Path, authority: Path | None) ->
 
 
 def _root(authority: Path | None) -> dict[str, Any]:
-    """Certificate and key that sign what is new; nothing for a root of its own."""
+    """Return an existing root certificate and key; empty to create a new root."""
     if authority is None:
         return {}
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -234,7 +234,7 @@ def _root(authority: Path | None) -> dict[str, Any]:
 def _finish(
     kit: Path, name: str, deployment: Deployment, classes: tuple[str, ...]
 ) -> None:
-    """Replace what NVFlare wrote beside certificates by our ``kit.toml``."""
+    """Replace NVFlare's settings in a kit by those of ``kit.toml``."""
     for pattern in _UNUSED:
         for path in kit.rglob(pattern):
             path.unlink()
@@ -253,9 +253,9 @@ def _finish(
 
 
 def kit_settings(kind: str) -> dict[str, Any]:
-    """NVFlare's settings of a kind of kit, by file name without ``.json``."""
-    found: dict[str, Any] = read_toml(_KIT_SETTINGS)[kind]
-    return found
+    """Return NVFlare's settings for a kind of kit, by file name without ``.json``."""
+    settings: dict[str, Any] = read_toml(_KIT_SETTINGS)[kind]
+    return settings
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

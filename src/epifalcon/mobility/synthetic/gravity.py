@@ -57,14 +57,14 @@ class Destinations(NamedTuple):
     kernels: tuple[Kernel, ...]
 
 
-@njit
+@njit()
 def decay(kernel: Kernel, distance: float) -> float:
     """Compute -log f(d)."""
     near = kernel.exponent * math.log1p(distance / kernel.scale)
     return near + distance / kernel.cutoff
 
 
-@njit
+@njit()
 def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
     """Compute the least ``decay`` between far regions of two cells."""
     east = max(0.0, box[there, 0] - box[here, 1], box[here, 0] - box[there, 1])
@@ -74,7 +74,7 @@ def _bound(kernel: Kernel, box: Floats, here: int, there: int) -> float:
     return math.inf if nearest == math.inf else decay(kernel, nearest)
 
 
-@njit
+@njit()
 def search(cumulative: Floats, low: int, high: int, target: float) -> int:
     """Find the first index in [low, high) whose running sum exceeds ``target``."""
     last = high - 1
@@ -87,7 +87,7 @@ def search(cumulative: Floats, low: int, high: int, target: float) -> int:
     return low
 
 
-@njit
+@njit()
 def distance(to: Destinations, here: int, there: int) -> float:
     """Compute the kilometres between the centres of two regions."""
     east = to.place[here, 0] - to.place[there, 0]
@@ -95,7 +95,7 @@ def distance(to: Destinations, here: int, there: int) -> float:
     return math.sqrt(east * east + north * north)
 
 
-@njit
+@njit()
 def draw(to: Destinations, purpose: int, here: int, state: State) -> int:
     """Draw a region other than ``here``, or ``here`` if no other is within reach."""
     row, kernel = to.cell[here], to.kernels[purpose]
@@ -169,7 +169,7 @@ def _nearest(centre_km: Floats) -> tuple[NDArray[np.int32], Floats, Floats]:
     return found.astype(np.int32), far, radius
 
 
-@njit
+@njit()
 def _near_weights(weight: Floats, near_km: Floats, kernel: Kernel) -> Floats:
     """Running sums along each row of attraction times kernel."""
     running = np.zeros_like(near_km)
@@ -213,7 +213,7 @@ def _boxes(
     return box
 
 
-@njit
+@njit()
 def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Running sums within each cell, and each cell's total."""
     cumulative = np.empty_like(weight)
@@ -225,7 +225,7 @@ def _running(weight: Floats, starts: NDArray[np.int64]) -> tuple[Floats, Floats]
     return cumulative, total
 
 
-@njit
+@njit()
 def _reach(box: Floats, mass: Floats, kernel: Kernel) -> Floats:
     reach = np.empty((mass.size, mass.size))
     for here in range(mass.size):

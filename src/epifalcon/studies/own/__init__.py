@@ -1,1 +1,1 @@
-"""Studies of our own, one file each."""
+"""Studies that are not in the paper."""

@@ -1,4 +1,4 @@
-"""Accuracy against the true epsilon of a visit, a day and a person."""
+"""Accuracy against the true epsilon per visit, per day and per person."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,20 +7,20 @@ from itertools import product
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.study_plots import Panel, points
+from epifalcon.studies.scenarios import PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
 SIGMAS: Mapping[Scale, tuple[float, ...]] = {
     "hamlet": (0.1, 1.0),
     "full": (0.05, 0.1, 0.2, 0.5, 1.0),
 }
-"""Noise of Falcon as published, whatever it costs."""
+"""Noise scales of Falcon in mode ``paper``, without a fixed epsilon."""
 BUDGETS: Mapping[Scale, Mapping[str, tuple[int, ...]]] = {
     "hamlet": {"person": (8,), "day": (8,), "visit": (8,)},
     "full": {"person": (8, 64, 512, 4096), "day": (8, 64), "visit": (1, 8)},
 }
-"""Epsilons of Falcon in mode ``local``, by the unit they are promised for."""
+"""Epsilons of Falcon in mode ``local``, by privacy unit."""
 FIELD_EPSILONS: Mapping[Scale, tuple[int, ...]] = {
     "hamlet": (1, 8),
     "full": (1, 3, 8, 30),
@@ -29,7 +29,7 @@ SWEEPS: Mapping[Scale, Mapping[str, tuple[int, ...]]] = {
     "hamlet": {"person": (1, 3), "day": (1,), "visit": (1,)},
     "full": {"person": (1, 2, 3, 5), "day": (1, 2, 3, 5), "visit": (1, 2, 3, 5)},
 }
-"""Exchanges of Falcon Field at an epsilon of 8; with others there is one."""
+"""Number of sweeps of Falcon Field at epsilon 8; one sweep at other epsilons."""
 UNITS = ("person", "day", "visit")
 _PROMISE = 8
 _CLEAR = "nothing private"
@@ -59,7 +59,7 @@ def _falcon(scale: Scale) -> Iterator[Cell]:
 
 
 def _field(scale: Scale) -> Iterator[Cell]:
-    """Yield Falcon Field by mode, unit and epsilon, and by the number of exchanges."""
+    """Yield cells of Falcon Field by mode, unit, epsilon and number of sweeps."""
     promises = product(("sums", "local"), UNITS, FIELD_EPSILONS[scale])
     for mode, unit, epsilon in promises:
         for sweeps in SWEEPS[scale][unit] if epsilon == _PROMISE else (1,):
@@ -97,7 +97,7 @@ def _draw(result: Plain) -> dict[str, Drawn]:
     rows = [row for row in result["rows"] if row["cell"] != _CLEAR]
     panels = []
     for unit in UNITS:
-        # Rows promised for the unit, one exchange each, and those promised for none.
+        # Rows of this unit with one sweep, and rows without a unit.
         mine = [
             row
             for row in rows

@@ -1,4 +1,4 @@
-"""Time, memory and accuracy by the number of people; two graphs by their size."""
+"""Time, memory, accuracy and graph sizes by the number of people."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,21 +6,21 @@ from dataclasses import replace
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.reports.study_plots import Panel, points
+from epifalcon.studies.scenarios import SARS
 from epifalcon.studies.study import Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import SARS
 from epifalcon.types import Plain
 
 SIZES: Mapping[Scale, Mapping[int, int]] = {
     "hamlet": {500: 100, 1000: 200, 2000: 400},
     "full": {2000: 400, 15_738: 3127, 50_000: 5000, 200_000: 10_000, 1_000_000: 20_000},
 }
-"""Regions by people."""
+"""Number of regions by number of people."""
 ROUNDS = 100
 _MOST = {"gcn": 50_000, "falcon": 200_000}
-"""People that a method is run on at most."""
+"""Maximum number of people by method."""
 _METHODS = ("hbp", FIELD, "hgnn", "gcn", "falcon")
 _TOWN = 5000
-"""Up to so many people the city is built as the hamlet."""
+"""Cities with at most this many people use the ``hamlet`` preset."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -35,7 +35,7 @@ def _cells(scale: Scale) -> list[Cell]:
         )
         facts, label = {"people": people, "regions": regions}, f"{people:,} people"
         methods = tuple(one for one in _METHODS if people <= _MOST.get(one, people))
-        # Graphs are measured on the runs of a method that runs everywhere.
+        # Graph sizes are measured on the runs of a method that runs at every size.
         counted, graphs = ("soft-dct-ratio",), f"{label}, graphs"
         town = replace(town.also(words), facts=facts)
         made += [

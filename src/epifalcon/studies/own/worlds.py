@@ -1,12 +1,12 @@
-"""Methods in worlds that differ from what they take for granted."""
+"""Methods in scenarios that violate their assumptions."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
+from epifalcon.studies.scenarios import SARS, TRUE_FACTORS
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import SARS, TRUE_FACTORS
 from epifalcon.types import Plain
 
 WORLDS: Mapping[str, str] = {
@@ -27,7 +27,7 @@ WORLDS: Mapping[str, str] = {
     "authors-sir": "The rule of the authors' program, SIR without latent time; methods "
     "are told.",
 }
-"""Layers, put on the town, and what they change."""
+"""Preset layers added to the base scenario, with a description of the change."""
 ASSUMED = "as assumed"
 METHODS: Mapping[Scale, tuple[str, ...]] = {
     "hamlet": (
@@ -36,7 +36,7 @@ METHODS: Mapping[Scale, tuple[str, ...]] = {
     ),
     "full": ("soft-dct-ratio", "mean-field", "hbp", FIELD, "oracle"),
 }
-"""At full size those that need no training: ten seeds of all would take days."""
+"""Full size has only methods without training: ten seeds of all would take days."""
 
 
 def _cells(scale: Scale) -> list[Cell]:

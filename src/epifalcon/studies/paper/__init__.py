@@ -1,1 +1,1 @@
-"""The paper's tables and figures, one file a study."""
+"""The paper's tables and figures, one file per study."""

@@ -1,12 +1,12 @@
-"""Falcon with parts taken away, each with reported and with everybody's cases."""
+"""Falcon without single components, with reported and with all cases."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
+from epifalcon.studies.scenarios import EVERYBODYS, OTHER_DATA, PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import EVERYBODYS, OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
 _PAPERS, _FURTHER = "The paper's rows", "Further rows"
@@ -18,7 +18,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "without privacy": (),
     "falcon": PAPER,
 }
-"""Variants that have a region model, and so two inputs for it."""
+"""Variants with a region model, run with reported and with all cases."""
 _STATUS = ("model.input=status",)
 
 
@@ -59,7 +59,7 @@ def _cells(scale: Scale) -> list[Cell]:
 def _cell(
     scale: Scale, label: str, method: str, words: Sequence[str], printed: str = ""
 ) -> Cell:
-    """Return one variant; ``printed`` names its row of the paper, if there is one."""
+    """Return the cell of a variant; ``printed`` is its row in the paper, if any."""
     against = [Against("hgnn", _HGNN, "hgnn")]
     twin = label.removesuffix(_LEAKING)
     if twin != label:

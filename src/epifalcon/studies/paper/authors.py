@@ -1,4 +1,4 @@
-"""The paper's tables under its program's own protocol, and the way to an honest one."""
+"""Tables 6 and 7 under the authors' protocol, then stepwise to one without leaks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -6,14 +6,14 @@ from dataclasses import replace
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.paper.noise import table_6
+from epifalcon.studies.scenarios import EPSILON, PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import EPSILON, PAPER, SARS
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"
 _HGNN, _WHOLE, _BARE = "HGNN", "Falcon whole", "without privacy"
 PEOPLE, _SIGMA_PEOPLE = 20, 10
-"""Recorded for the attacks, in the ladder and in table 6."""
+"""Number of people recorded for attacks, in the ladder and in table 6."""
 PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "without region model": ("without region model", ("region.macro_cases=none",)),
     "without pseudo traces": ("without pseudo traces", ("pseudo.pseudo_copies=0",)),
@@ -21,7 +21,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     _BARE: ("without privacy", ("privacy.mode=off",)),
     _WHOLE: ("falcon", ()),
 }
-"""Rows of table 7 by title: the name of the paper's row, and what is changed."""
+"""Rows of table 7 by title: name of the row in the paper, and overrides."""
 LADDER: Mapping[str, tuple[str, ...]] = {
     "the authors' protocol": (),
     "reported cases": ("region.macro_cases=reported",),
@@ -38,7 +38,7 @@ LADDER: Mapping[str, tuple[str, ...]] = {
     "noise for each upload and coordinate": ("privacy.upload_noise=upload",),
     "DPSGD": ("privacy.gradient_noise=gradient",),
 }
-"""Each step by what it changes; it keeps what the steps before it changed."""
+"""Overrides of each step; they are added to those of all earlier steps."""
 PLACES = (
     *("norm", "energy", "consistency", "counts", "uploads and counts", "claimants"),
     *("moves", "recurrence", "moves and recurrence", "moves by sets", "everything"),
@@ -47,7 +47,7 @@ STRONGEST = "strongest"
 
 
 def _cells(scale: Scale) -> list[Cell]:
-    """Return tables 7 and 6, the ladder, and references without any leak."""
+    """Return cells of tables 7 and 6, the ladder, and references without leaks."""
     town = replace(SARS[scale], preset=f"{SARS[scale].preset}+authors")
 
     def falcon(label: str, words: Sequence[str]) -> Cell:

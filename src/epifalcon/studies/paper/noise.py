@@ -1,4 +1,4 @@
-"""Accuracy and attack errors by the noise of uploads: table 6."""
+"""Accuracy and attack errors by the noise scale of uploads: table 6."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,13 +6,13 @@ from dataclasses import replace
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import NOISE
 from epifalcon.reports.study_plots import Panel, Point, points
+from epifalcon.studies.scenarios import OTHER_DATA, PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import OTHER_DATA, PAPER, SARS
 from epifalcon.types import Plain
 
 PSEUDO = 9
 PEOPLE: Mapping[Scale, int] = {"hamlet": 40, "full": 100}
-"""Of whom the server keeps notes."""
+"""Number of people whose uploads the server records."""
 ATTACKS: Mapping[str, str] = {
     "norm": "Places: the longest upload of a slot is taken for the true one; the "
     "paper's attack.",
@@ -30,16 +30,16 @@ ATTACKS: Mapping[str, str] = {
     "tested from rows": "People: who was tested, by how their rows drift.",
     "result from rows": "People: who tested positive, by how their rows drift.",
 }
-"""Each attack, and what it uses; a column has the share it gets wrong."""
+"""Description of each attack; its column in the table is its error rate."""
 _DRAWN = (
     *("norm", "everything", "consistency", "result from rows"),
     *("moves and recurrence", "moves"),
 )
-"""The paper's two attacks, and the strongest others."""
+"""Plotted attacks: the two of the paper, and the strongest others."""
 
 
 def table_6(town: Cell, people: int) -> list[Cell]:
-    """Return Falcon with the noise of each column of table 6, audited."""
+    """Return one audited cell of Falcon for each noise scale of table 6."""
     town = town.also((f"pseudo.pseudo_copies={PSEUDO}", f"view.people={people}"))
     return [
         replace(

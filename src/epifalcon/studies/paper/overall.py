@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from epifalcon.reports.paper_values import OVERALL
 from epifalcon.studies.compare import curves_by_group, draw_comparison
-from epifalcon.studies.study import Against, Cell, Scale, Study
-from epifalcon.studies.towns import (
+from epifalcon.studies.scenarios import (
     EPSILON,
     EVERYBODYS,
     OMICRON,
@@ -16,6 +15,7 @@ from epifalcon.studies.towns import (
     all_methods,
     printed,
 )
+from epifalcon.studies.study import Against, Cell, Scale, Study
 
 _ONE_BASIC = "Basic has one seed, since forty days of all methods take hours"
 
@@ -29,7 +29,7 @@ _SARS: Mapping[Scale, tuple[Cell, ...]] = {
         replace(SARS["full"], label="larger", group="Larger", published=_LARGER),
     ),
 }
-"""Towns with the paper's figures for them."""
+"""Scenarios with the values printed in the paper."""
 _OMICRON: Mapping[Scale, tuple[Cell, ...]] = {
     "hamlet": (replace(OMICRON["hamlet"], label="town", group=f"{_TOWN}, Omicron"),),
     "full": (
@@ -40,7 +40,7 @@ _OMICRON: Mapping[Scale, tuple[Cell, ...]] = {
 
 
 def _cells(town: Cell) -> list[Cell]:
-    """Return all methods in one town, Falcon also with its noise, and with the leak."""
+    """Return cells of all methods, of Falcon with noise, and of Falcon with leak."""
     label, figures = f"{town.label}, the paper's noise", dict(town.published)
     falcon = {"falcon": figures.pop("falcon")} if figures else {}
     against = tuple(Against(one, town.label, one) for one in ("hgnn", "hbp"))

@@ -1,21 +1,21 @@
-"""Pseudo traces of five kinds: accuracy against what an attacker gets wrong."""
+"""Pseudo traces of five generators: accuracy against attack error."""
 
 from dataclasses import replace
 
 from epifalcon.reports import study_plots
-from epifalcon.reports.metrics import METRICS
+from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
+from epifalcon.studies.scenarios import PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
 GENERATORS = ("plausible", "uniform", "aggregate", "walk", "recurring")
-"""The paper's own, its three rivals, and ours."""
+"""The generator of the paper, its three baselines, and one of this package."""
 COPIES = (1, 5, 10)
 PLACES = ("claimants", "moves", "recurrence", "moves and recurrence", "moves by sets")
 _DRAWN = ("moves", "moves and recurrence", "moves by sets")
-"""The paper's attack, and the two that are strongest against the paper's pseudo traces
-and against ours; the others are in the table."""
+"""Plotted attacks: that of the paper, and the strongest against ``plausible`` and
+against ``recurring`` traces."""
 SIGMA = 0.1
 LEARNING_RATE = 0.03
 NOISE = (
@@ -25,7 +25,7 @@ NOISE = (
 )
 """Chosen on seeds 101 and 102, which are not reported. AUC of ``plausible`` on
 ``larger-sars``, seed 101, with 1 and 10 traces: .655 and .604. With the default noise
-of .378 one trace has .564 already; with noise .05 and a learning rate of .01 ten
+of .378, one trace gives only .564; with noise .05 and a learning rate of .01, ten
 traces cost nothing (.669 and .668)."""
 
 

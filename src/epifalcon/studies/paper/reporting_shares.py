@@ -1,4 +1,4 @@
-"""How much is reported: sweeps of the share of traces (eta) and of tests (lambda)."""
+"""Accuracy by the reported share of traces (eta) and of tests (lambda)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,26 +6,26 @@ from functools import partial
 
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
-from epifalcon.reports.metrics import METRICS
+from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
+from epifalcon.studies.scenarios import PAPER, SARS
 from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import PAPER, SARS
 from epifalcon.types import Plain
 
 RIVALS = (
     *("dct", "soft-dct-ratio", "hbp", "gcn", "hgnn", "graph-wavenet", "fedpregnn"),
     *(FIELD, "oracle"),
 )
-"""One of each kind, and the ceiling."""
+"""One method of each kind, and the oracle."""
 TRACE_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
 LABEL_SHARES = (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
-"""The paper has six, "from high to low", and does not print which."""
+"""The paper has six, "from high to low", without their values."""
 
 
 def _cells(
     scale: Scale, setting: str, symbol: str, shares: Sequence[float]
 ) -> list[Cell]:
-    """Return rivals and Falcon with its noise at each of ``shares`` of ``setting``."""
+    """Return cells of rivals and of Falcon with noise for each share."""
     first = f"{symbol} {shares[0]:g}"
     made = []
     for share in shares:

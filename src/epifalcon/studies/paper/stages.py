@@ -11,9 +11,7 @@ from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.paper_values import STAGE_DAYS, STAGES
-from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
-from epifalcon.studies.towns import (
+from epifalcon.studies.scenarios import (
     EPSILON,
     EVERYBODYS,
     OMICRON,
@@ -21,11 +19,13 @@ from epifalcon.studies.towns import (
     PAPER,
     printed,
 )
+from epifalcon.studies.scheduler import StudyRun
+from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
 from epifalcon.types import Plain
 
 _RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
 _LAST = "after"
-"""The stage whose outbreak is drawn: it holds the days before."""
+"""Stage whose outbreak is plotted; it includes the days of earlier stages."""
 
 
 def _cells(scale: Scale) -> list[Cell]:
@@ -52,7 +52,7 @@ def _cells(scale: Scale) -> list[Cell]:
 
 
 def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
-    """Return people in each state by day, one line per seed: ``epidemic``."""
+    """Return ``epidemic``: counts of people by state, seed and day."""
     counted: dict[str, list[list[int]]] = {}
     if _LAST not in ran.planned.plans:
         return {"epidemic": counted}

@@ -1,0 +1,274 @@
+"""Canaries through Falcon Field's releases: what sums with and without one show.
+
+A canary is a made-up person who stays in one place for the whole window, each in
+another one, and tested positive in the first or last slot: more than the bound lets
+through. It is in or out by a fair coin; everybody else, and all that the server sends,
+stays as it is. Each draw has noise of its own and goes through the code of sites,
+``federation.field.site_people``: a site's sums with or without the canary, or under
+``local`` what the canary itself sends, against zero at the same places. The auditor
+scores what came along the difference of both worlds before noise.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from epifalcon.attacks.audit.canaries import Seen, coins
+from epifalcon.attacks.audit.releases import (
+    ALL,
+    ROUNDING,
+    AuditRow,
+    AuditSettings,
+    Strength,
+    audit_row,
+    noise_of,
+)
+from epifalcon.attacks.field_messages import Overheard
+from epifalcon.epidemic.test_results import Known
+from epifalcon.federation.field.privacy_plan import (
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+)
+from epifalcon.federation.field.settings import FieldTask
+from epifalcon.federation.field.site_people import FieldHome
+from epifalcon.federation.preparation import Household
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Floats, Mask
+
+_BARE_EPSILON = 1e12
+_BARE_DRAWS, _LEAST_DRAWS = 2, 20
+_MOST_PLACES = 200
+
+
+def audit_field_releases(
+    heard: Overheard,
+    seed: int,
+    settings: AuditSettings | None = None,
+    progress: Progress = silent,
+) -> tuple[AuditRow, ...]:
+    """A row for each channel, and for all cells, at each strength.
+
+    Empty for ``off``, which promises nothing. With probability
+    ``settings.confidence`` a plan that keeps its claims passes.
+    """
+    settings = settings or AuditSettings()
+    if not heard.task.private:
+        return ()
+    rows: list[AuditRow] = []
+    for number, strength in enumerate(settings.strengths):
+        rows += _AuditRun(heard, settings, strength, seed).rows()
+        progress("canaries", number + 1, len(settings.strengths))
+    return tuple(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _AuditRun:
+    """All draws at one strength."""
+
+    heard: Overheard
+    settings: AuditSettings
+    strength: Strength
+    seed: int
+
+    @cached_property
+    def task(self) -> FieldTask:
+        """With the noise of this strength."""
+        epsilon = {"test": self.settings.test_epsilon, "bare": _BARE_EPSILON}
+        wishes = self.heard.task.wishes
+        wish = wishes.privacy
+        strong = replace(wish, epsilon=epsilon.get(self.strength, wish.epsilon))
+        return replace(self.heard.task, wishes=replace(wishes, privacy=strong))
+
+    @cached_property
+    def plan(self) -> FieldPlan:
+        """Of that noise."""
+        return FieldPlan(self.task.wishes.privacy, self.heard.traces.clock)
+
+    def rows(self) -> list[AuditRow]:
+        """Draw, score and compare with what such a run enters into the ledger."""
+        ledger = Ledger(Budget(delta=self.plan.budget.delta))
+        ledger.record(*self.plan.opening())
+        for number in range(1, 1 + self.plan.settings.sweeps):
+            ledger.record(*self.plan.exchange(number))
+        seen = (*self._cells(), self._tests())
+        tests = len(self.settings.strengths) * len(seen)
+        allowed = 1 + ROUNDING if self.strength == "bare" else math.inf
+        return [
+            audit_row(
+                one,
+                ledger,
+                self.settings,
+                self.strength,
+                sigma=1.0,
+                noise=noise_of(one, 1.0),
+                allowed=allowed,
+                tests=tests,
+            )
+            for one in seen
+        ]
+
+    @property
+    def _local(self) -> bool:
+        return self.heard.task.mode == "local"
+
+    @property
+    def _channels(self) -> tuple[str, ...]:
+        """Noised cells: under ``local`` places tell where people are."""
+        return (INFECTIOUS,) if self._local else (PRESENCE, INFECTIOUS)
+
+    @cached_property
+    def _places(self) -> int:
+        """Regions, and canaries of each draw."""
+        return min(len(self.heard.traces.regions), _MOST_PLACES)
+
+    @property
+    def _draws(self) -> int:
+        if self.strength == "bare":
+            return _BARE_DRAWS
+        return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
+
+    def _cells(self) -> list[Seen]:
+        """All draws of canaries at their places, by channel."""
+        clear, everybody = self.heard.clear, np.ones(self._places, np.bool_)
+        inside = self._released(everybody, clear, 0)
+        outside = self._released(~everybody, clear, 0)
+        if self._local:
+            outside = {name: np.zeros_like(one) for name, one in inside.items()}
+        apart = {name: inside[name] - outside[name] for name in self._channels}
+        tossed = coins(self.seed, f"field {self.strength}", (self._draws, self._places))
+        scores: dict[str, list[Floats]] = {name: [] for name in self._channels}
+        noise: dict[str, list[Floats]] = {name: [] for name in self._channels}
+        for number, coin in enumerate(tossed):
+            there = everybody if self._local else coin
+            came = self._released(there, self.task, 1 + number)
+            for name in self._channels:
+                rest = came[name] - outside[name] - there * apart[name]
+                noise[name].append(rest)
+                along = (rest + coin * apart[name]) * apart[name] - apart[name] ** 2 / 2
+                along /= self._scale(name)[:, None, None] ** 2
+                scores[name].append(along.sum(axis=(0, 1)))
+        found = {name: np.ravel(scores[name]) for name in self._channels}
+        seen = [
+            self._seen(
+                name,
+                found[name],
+                tossed.ravel(),
+                self._longest(name, apart[name]),
+                np.stack(noise[name], axis=1),
+            )
+            for name in self._channels
+        ]
+        together = np.sum(list(found.values()), axis=0)
+        return [*seen, self._seen(ALL, together, tossed.ravel())]
+
+    def _tests(self) -> Seen:
+        """One person alone, tested positive or not tested at all."""
+        tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
+        true = np.array([1.0, 1.0])
+        rest = np.empty((len(tossed), 2))
+        for number, is_in in enumerate(tossed):
+            home = self._home(np.array([is_in]), self.task, 1 + number, 0)
+            rest[number] = home.count().tests[0] - is_in * true
+        seen = rest + tossed[:, None] * true
+        scores = ((seen - true / 2) * true).sum(axis=1) / self._scale(TESTS)[0] ** 2
+        longest = float(np.linalg.norm(true)) / self.plan.receipt(TESTS, 0).clip
+        return self._seen(TESTS, scores, tossed, longest, rest[None, :, None, :])
+
+    def _seen(
+        self,
+        channel: str,
+        scores: Floats,
+        included: Mask,
+        longest: float = 0.0,
+        noise: Floats | None = None,
+    ) -> Seen:
+        """Record (canaries,) scores, and noise of (exchanges, draws, cells, places)."""
+        blank = {}
+        if noise is not None and self.strength != "bare":
+            blank[channel] = noise / self._scale(channel)[:, None, None, None]
+        return Seen(
+            channel=channel,
+            unit="person",
+            way="each upload" if self._local else "sums of a site",
+            rounds=_rounds(channel, len(self.heard.told)),
+            scores=scores[None],
+            lengths=np.array([[longest]]),
+            included=included,
+            middle=0.0,
+            blank=blank,
+        )
+
+    def _scale(self, channel: str) -> Floats:
+        """(exchanges,) the noise of each number that leaves."""
+        if channel == TESTS:
+            return np.array([self.plan.sigma(TESTS)])
+        rounds = _rounds(channel, len(self.heard.told))
+        return np.array([self._scales[channel, number] for number in rounds])
+
+    @cached_property
+    def _scales(self) -> dict[tuple[str, int], float]:
+        """By channel and exchange, as a site has it."""
+        home = self._home(np.ones(1, np.bool_), self.task, 0, 0)
+        home.count()
+        self.heard.sent(home)
+        return home.scale
+
+    def _released(self, there: Mask, task: FieldTask, draw: int) -> dict[str, Floats]:
+        """What leaves for the canaries' places: (exchanges, cells, places) each."""
+        around = 0 if self._local else self.settings.around
+        home = self._home(there, task, draw, around)
+        found = {PRESENCE: home.count().crowd[None]}
+        home.begin(self.heard.run)
+        sums = [
+            home.sweep(received, options).infectious
+            for received, options in self.heard.told
+        ]
+        found[INFECTIOUS] = np.stack(sums)
+        return {
+            name: found[name][:, :, 1 : 1 + self._places] for name in self._channels
+        }
+
+    def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldHome:
+        """People of the run, and one canary at each place ``there``."""
+        traces, known = self.heard.traces, self.heard.known
+        count = min(around, traces.people)
+        tests = known.of_people(np.arange(traces.people) < count)
+        region = np.where(there, np.arange(len(there)), -1).astype(np.int32)
+        stays = np.tile(region, (traces.slots, 1))
+        by_slot = np.concatenate([traces.by_slot[:, :count], stays], axis=1)
+        tested = np.flatnonzero(there)
+        early = tested % 2 == 0
+        listed = Known.from_tests(
+            count + len(there),
+            np.append(tests.person, count + tested).astype(np.int32),
+            np.append(tests.positive, np.ones_like(early)).astype(np.bool_),
+            np.append(tests.slot, np.where(early, 0, traces.slots - 1)).astype(
+                np.int32
+            ),
+        )
+        city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
+        key = (self.seed + 1) * 10**9 + draw
+        home = Household(city, listed, 0)
+        return FieldHome(home, task, self.heard.seed, key, traces.people)
+
+    def _longest(self, channel: str, apart: Floats) -> float:
+        """The longest vector by which a canary moves a release, in clips."""
+        numbers = _rounds(channel, len(self.heard.told))
+        lengths = np.linalg.norm(apart, axis=1).max(axis=1)
+        allowed = [
+            self._scales[channel, number]
+            / self.plan.sigma(channel, number)
+            * math.sqrt(self.plan.receipt(channel, number).terms.releases.person)
+            for number in numbers
+        ]
+        return float((lengths / np.array(allowed)).max())
+
+
+def _rounds(channel: str, exchanges: int) -> tuple[int, ...]:
+    return (0,) if channel in (PRESENCE, TESTS) else tuple(range(1, 1 + exchanges))

@@ -1,0 +1,393 @@
+"""Send canaries through every private release of a plan and compare with its claims.
+
+Each channel is audited at three strengths:
+
+- ``run``, the run's own noise: guesses show next to nothing where the noise is strong
+  or the claim is larger than any number of canaries can reach;
+- ``test``, just so much noise that the ledger claims a small epsilon for the few
+  rounds sent: the same code shows its faults (less noise than claimed, a round or a
+  parameter without noise, noise used twice, a value without a receipt);
+- ``bare``, next to no noise: nothing may come out longer than the clip.
+
+Rounds are the first, the last, and some drawn at random between them.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Literal, get_args
+
+import numpy as np
+
+from epifalcon.attacks.audit.bounds import (
+    CONFIDENCE,
+    guess_extremes,
+    one_run_epsilon,
+    rates_mu,
+    shared_confidence,
+)
+from epifalcon.attacks.audit.canaries import CanaryPeople, CanaryVisits, Seen, Way
+from epifalcon.attacks.audit.noise_checks import (
+    NOTHING_FOUND,
+    TOO_FAR,
+    NoiseFound,
+    look_at_noise,
+    shared_noise,
+    worst,
+)
+from epifalcon.checks import one_of, positive, unit_interval, whole
+from epifalcon.errors import SettingsError
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.accounting import epsilon_of, sigma_for
+from epifalcon.privacy.events import GaussianRelease, Terms, Unit
+from epifalcon.privacy.gaussian import GaussianMechanism
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+
+Strength = Literal["run", "test", "bare"]
+
+ALL = "all cells"
+"""Channel of a row about all channels together."""
+ROUNDING = 1e-4
+"""What sums in single precision may add to a length, as a share of the clip."""
+_BARE = 1e-6
+"""Noise of the bare strength, in clips: next to none, yet none is left out."""
+_BARE_CANARIES, _BARE_ROUNDS = 400, 2
+"""A clip that does not hold fails at every row: few will do."""
+_COHORTS, _COHORT = 60, 8
+"""Cohorts of people who send one sum of gradients, and how many are in each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """One channel at one strength: what is claimed, and what guesses show."""
+
+    channel: str
+    unit: Unit
+    way: Way
+    strength: Strength
+    sigma: float
+    """Of the noise, as the plan has it."""
+    rounds: tuple[int, ...]
+    """Numbers of the rounds that were audited."""
+    delta: float
+    claimed: float
+    """Epsilon by the ledger's receipts for these rounds, this channel, this unit."""
+    lower_bound: float
+    """The least epsilon that an honest ledger could have claimed for the same
+    (``rates_mu``); infinite where noise is used twice."""
+    one_run_bound: float
+    """Lower bound on epsilon without taking anything for Gaussian."""
+    confidence: float
+    """Of all rows together."""
+    canaries: int
+    noise: NoiseFound
+    without_receipt: int
+    """Rounds in which something left that the ledger does not know."""
+    longest: float
+    """The longest value that left for a canary, in clips, with its noise."""
+    allowed: float
+    """How long clip and noise can make it."""
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """What is wrong, in words; nothing if the claim stands."""
+        found, noise = [], self.noise
+        where = f" in {', '.join(noise.parts)}" if noise.parts else ""
+        if noise.repeated:
+            found.append(
+                f"noise repeats{where}: {noise.repeats} equal vectors, correlation "
+                f"between {noise.along} {noise.correlation:.1f} standard errors"
+            )
+        if noise.short:
+            found.append(f"noise of {noise.sigma:.3g}{where}, claimed {self.sigma:.3g}")
+        if self.longest > self.allowed:
+            found.append(
+                f"a value {self.longest:.4g} clips long left, the clip allows 1"
+            )
+        if self.without_receipt:
+            found.append(f"{self.without_receipt} rounds left without a receipt")
+        if self.lower_bound > self.claimed:
+            found.append(
+                f"epsilon is {self.lower_bound:.3g} or more, claimed {self.claimed:.3g}"
+            )
+        return tuple(found)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim stands."""
+        return not self.findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """How many canaries, how many rounds, how sure."""
+
+    canaries: int = 4000
+    """Visits, each in or out by a fair coin."""
+    canary_people: int = 2000
+    """The same for gradients, of which a person sends one."""
+    around: int = 60
+    """People of the run at the canaries' site; none under ``local`` (Falcon Field)."""
+    rounds: int = 6
+    """Of the run's, at most; an even number lets noise used in two of them cancel."""
+    confidence: float = CONFIDENCE
+    """That no bound of the whole audit is too high; each test has its share."""
+    test_epsilon: float = 2.0
+    """What the ledger shall claim for the rounds of the test strength."""
+    guess_share: float = 0.25
+    """Canaries guessed for the one-run bound: the most extreme scores."""
+    strengths: tuple[Strength, ...] = ("run", "test", "bare")
+    """At which the audit is made."""
+
+    def __post_init__(self) -> None:
+        whole(2, canaries=self.canaries, canary_people=self.canary_people)
+        whole(1, rounds=self.rounds)
+        whole(0, around=self.around)
+        positive(test_epsilon=self.test_epsilon, guess_share=self.guess_share)
+        unit_interval(confidence=self.confidence, guess_share=self.guess_share)
+        if not self.strengths or len(set(self.strengths)) < len(self.strengths):
+            raise SettingsError("strengths must name 'run', 'test', 'bare', each once")
+        for strength in self.strengths:
+            one_of(get_args(Strength), strength=strength)
+        if self.confidence in (0, 1):
+            raise SettingsError(f"confidence={self.confidence} must be between 0 and 1")
+
+
+def audit_releases(
+    plan: PrivacyPlan,
+    model: FalconSettings,
+    seed: int,
+    settings: AuditSettings | None = None,
+    progress: Progress = silent,
+) -> tuple[AuditRow, ...]:
+    """Audit every noised channel of ``plan`` at each strength.
+
+    A row for each channel, strength and way: each upload as the server sees it, and
+    the fast engine. Empty for mode ``off``, which claims nothing. Counts of the fast
+    engine and channels without noise are not audited. With probability
+    ``settings.confidence`` a plan that keeps its claims passes.
+    """
+    settings = AuditSettings() if settings is None else settings
+    if plan.upload is None or plan.gradient is None:
+        return ()
+    channels = 2 + 2 * plan.layers * len(_kinds(plan)) + (plan.presence is not None)
+    total = len(settings.strengths) * channels
+    rows: list[AuditRow] = []
+    for strength in settings.strengths:
+        mine = settings
+        if strength == "bare":
+            mine = replace(
+                settings,
+                rounds=min(settings.rounds, _BARE_ROUNDS),
+                canaries=min(settings.canaries, _BARE_CANARIES),
+                canary_people=min(settings.canary_people, _COHORTS),
+            )
+        rounds = audited_rounds(model.rounds, mine.rounds, seed)
+        audited = _with_noise(plan, strength, settings, len(rounds))
+        run = _AuditRun(audited, strength, mine, rounds, total)
+        seen = []
+        for one in run.send(model, seed):
+            seen.append(one)
+            progress("audit", len(rows) + len(seen), total, one.channel)
+        rows += run.evaluate(seen)
+    return tuple(rows)
+
+
+def audited_rounds(planned: int, count: int, seed: int) -> tuple[int, ...]:
+    """Choose ``count`` of a run's rounds, ascending: both ends, others at random.
+
+    All of them if there are no more. Two neighbours stand at each end, since noise
+    may be used again in the next round only.
+    """
+    whole(1, planned=planned, count=count)
+    if planned <= count:
+        return tuple(range(planned))
+    chosen = list(dict.fromkeys((0, planned - 1, planned - 2, 1)))[:count]
+    rest = np.setdiff1d(np.arange(planned), chosen)
+    rng = Streams(seed).numpy("audited rounds")
+    drawn = rng.choice(rest, count - len(chosen), replace=False)
+    return tuple(sorted([*chosen, *drawn.tolist()]))
+
+
+def _with_noise(
+    plan: PrivacyPlan, strength: Strength, settings: AuditSettings, rounds: int
+) -> PrivacyPlan:
+    """Return the plan with the noise of a strength; counts leave once.
+
+    That of ``test`` makes a ledger claim about ``test_epsilon`` for each channel over
+    all rounds.
+    """
+
+    def changed(
+        mechanism: GaussianMechanism | None, terms: Terms, times: int
+    ) -> GaussianMechanism | None:
+        if mechanism is None or strength == "run":
+            return mechanism
+        clip, sigma = mechanism.clip, _BARE * mechanism.clip
+        if strength == "test":
+            reach = GaussianRelease(terms=terms, clip=clip, sigma=1.0).sensitivity
+            sigma = sigma_for(settings.test_epsilon, plan.budget.delta, reach, times)
+        return GaussianMechanism(clip, sigma)
+
+    return replace(
+        plan,
+        budget=Budget(delta=plan.budget.delta),
+        upload=changed(plan.upload, plan.terms("upload/0", 0), rounds),
+        gradient=changed(plan.gradient, plan.gradient_terms(0), rounds),
+        presence=changed(plan.presence, plan.terms("counts", 0), 1),
+    )
+
+
+@dataclass(frozen=True)
+class _AuditRun:
+    """All channels at one strength, with a ledger of their own."""
+
+    plan: PrivacyPlan
+    strength: Strength
+    settings: AuditSettings
+    rounds: tuple[int, ...]
+    rows: int
+    """Rows of the whole audit, which share the confidence."""
+
+    def send(self, model: FalconSettings, seed: int) -> Iterator[Seen]:
+        """Send all canaries through all rounds, a channel at a time."""
+        plan, rounds, count = self.plan, self.rounds, self.settings.canary_people
+        visits = CanaryVisits(plan, model, seed, self.settings.canaries)
+        if plan.presence is not None:
+            yield visits.counts()
+        for kind, layer in product(_kinds(plan), range(plan.layers)):
+            yield visits.uploads(kind, layer, rounds)
+            yield visits.fast(kind, layer, rounds)
+        yield CanaryPeople(plan, model, seed, count).gradients(rounds)
+        cohorts = min(count, _COHORTS)
+        yield CanaryPeople(plan, model, seed, cohorts, _COHORT).gradients(rounds)
+
+    def evaluate(self, seen: list[Seen]) -> list[AuditRow]:
+        """Compare with what a run of these rounds would enter into the ledger."""
+        ledger = Ledger(self.plan.budget)
+        ledger.record(*self.plan.opening())
+        for number in self.rounds:
+            ledger.record(*self.plan.round_receipts(number))
+            ledger.record(*self.plan.scoring_receipts(number))
+        found, rows = self._noise(seen), []
+        for one in seen:
+            allowed = math.inf
+            if self.strength == "bare":
+                spread = math.sqrt(one.noises) * (math.sqrt(one.size) + TOO_FAR)
+                allowed = 1 + _BARE * spread + ROUNDING
+            rows.append(
+                audit_row(
+                    one,
+                    ledger,
+                    self.settings,
+                    self.strength,
+                    sigma=self._sigma(one.channel),
+                    noise=found[one.way, one.channel],
+                    allowed=allowed,
+                    tests=self.rows,
+                )
+            )
+        return rows
+
+    def _noise(self, seen: list[Seen]) -> dict[tuple[Way, str], NoiseFound]:
+        """Check the noise of each channel, and whether two channels share noise.
+
+        Too little noise in one channel is no fault of the others; shared noise is a
+        fault of both.
+        """
+        found = {
+            (one.way, one.channel): noise_of(one, self._sigma(one.channel))
+            for one in seen
+        }
+        for one, other in combinations(seen, 2):
+            if one.way != other.way or not self._sigma(one.channel):
+                continue
+            common = [
+                name
+                for name, blank in one.blank.items()
+                if name in other.blank and other.blank[name].shape == blank.shape
+            ]
+            shared = [
+                shared_noise(one.blank[name], other.blank[name]) for name in common
+            ]
+            if not any(each.repeated for each in shared):
+                continue
+            for key in ((one.way, one.channel), (other.way, other.channel)):
+                if not found[key].repeated:
+                    found[key] = worst([found[key], *shared], ["", *common])
+        return found
+
+    def _sigma(self, channel: str) -> float:
+        made = {"counts": self.plan.presence, "gradient": self.plan.gradient}
+        mechanism = made.get(channel, self.plan.upload)
+        return 0.0 if mechanism is None else mechanism.sigma
+
+
+def noise_of(seen: Seen, sigma: float) -> NoiseFound:
+    """Check the noise of all blanks of a channel."""
+    parts = [look_at_noise(blank, sigma, name) for name, blank in seen.blank.items()]
+    return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
+
+
+def audit_row(
+    seen: Seen,
+    ledger: Ledger,
+    settings: AuditSettings,
+    strength: Strength,
+    *,
+    sigma: float,
+    noise: NoiseFound,
+    allowed: float,
+    tests: int,
+) -> AuditRow:
+    """Compare what was seen of one channel with the receipts in ``ledger``.
+
+    ``tests`` rows share the confidence. The bound on mu is the best one of the sum over
+    rounds and of each round alone, which shows a round that left without noise. Its
+    thresholds are halfway between what "in" and "out" should score, fixed before
+    anything is seen. All channels together (``ALL``) have no receipts of their own.
+    """
+    spent, delta = ledger.spent(), ledger.budget.delta
+    claimed = spent.total if seen.channel == ALL else spent.channels.get(seen.channel)
+    received = {
+        one.terms.round
+        for one in ledger.releases
+        if isinstance(one, GaussianRelease) and seen.channel in (one.terms.channel, ALL)
+    }
+    rounds, total = len(seen.scores), seen.scores.sum(axis=0)
+    scored = [(total, rounds * seen.middle)]
+    scored += [(score, seen.middle) for score in seen.scores] if rounds > 1 else []
+    level = shared_confidence(settings.confidence, tests * len(scored))
+    mu = max(
+        rates_mu(score > threshold, seen.included, level) for score, threshold in scored
+    )
+    guesses = guess_extremes(total, seen.included, settings.guess_share)
+    level = shared_confidence(settings.confidence, tests)
+    return AuditRow(
+        channel=seen.channel,
+        unit=seen.unit,
+        way=seen.way,
+        strength=strength,
+        sigma=sigma,
+        rounds=seen.rounds,
+        delta=delta,
+        claimed=0.0 if claimed is None else claimed[seen.unit].epsilon,
+        lower_bound=epsilon_of(math.inf if noise.repeated else mu, delta),
+        one_run_bound=one_run_epsilon(guesses, delta, level),
+        confidence=settings.confidence,
+        canaries=guesses.canaries,
+        noise=noise,
+        without_receipt=len(set(seen.rounds) - received),
+        longest=float(seen.lengths.max()),
+        allowed=allowed,
+    )
+
+
+def _kinds(plan: PrivacyPlan) -> tuple[str, ...]:
+    """Return the kinds of rows at places, as channel names begin."""
+    exchanged = ("return",) if plan.way.exchanged else ()
+    return "upload", *exchanged, "scoring"

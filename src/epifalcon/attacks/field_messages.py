@@ -1,0 +1,188 @@
+"""Label inference from the messages that each person sends in Falcon Field.
+
+Applies where the server sees the messages of each person separately (mode ``local``,
+and ``off`` with one person per site). Places are sent in the clear and the server knows
+what each person received. It computes the messages of an untested, a negative and a
+positive person and compares them with the observed ones. This is a likelihood-ratio
+test, the most powerful attack on these messages if the test time is guessed correctly.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import logsumexp
+
+from epifalcon.attacks.label_inference import Diagnosis
+from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
+from epifalcon.epidemic.test_results import Known
+from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.federation.field.privacy_plan import INFECTIOUS, TESTS
+from epifalcon.federation.field.settings import FieldTask
+from epifalcon.federation.field.site_people import FieldHome, FieldRun
+from epifalcon.federation.preparation import Household
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Floats, PersonIds
+
+_CLEAR = 0.05
+"""Noise scale that the attacker assumes for messages without noise (rounding)."""
+_MOST_EXCHANGES = 3
+_WHEN = (0.1, 0.5, 0.9)
+"""Quantiles of the test slots, which are public, used as hypothetical test times."""
+
+
+@dataclass(frozen=True, eq=False)
+class Overheard:
+    """A Falcon Field run and all messages that the server broadcast in it."""
+
+    task: FieldTask
+    traces: Traces
+    known: Known
+    """Used for evaluation and to simulate the devices; no attack reads it."""
+    seed: int
+    noise: int
+    run: FieldRun
+    told: tuple[tuple[EdgeMessages, SweepOptions], ...]
+
+    @classmethod
+    def of(
+        cls, task: FieldTask, traces: Traces, known: Known, seed: int, noise: int
+    ) -> "Overheard":
+        """Run the task in one process with everybody and record all broadcasts."""
+        task = _single_run(task)
+        everybody = FieldHome(Household(traces, known, 0), task, seed, noise)
+        people = _Recording([everybody])
+        Course(people, task, traces.people, traces.clock).go()
+        if people.run is None:
+            raise AssertionError("a course without any run")
+        return cls(task, traces, known, seed, noise, people.run, tuple(people.heard))
+
+    def home(
+        self, person: int, known: Known, task: FieldTask | None = None
+    ) -> FieldHome:
+        """Return a site that holds one ``person``, whose tests are ``known``."""
+        by_slot = np.ascontiguousarray(self.traces.by_slot[:, [person]])
+        alone = Traces(by_slot, self.traces.clock, self.traces.regions)
+        home = Household(alone, known, person)
+        count = self.traces.people
+        return FieldHome(home, task or self.task, self.seed, self.noise, count)
+
+    def sent(self, home: FieldHome) -> Floats:
+        """Return all values that the site ``home`` uploads in all exchanges, flat."""
+        home.begin(self.run)
+        parts = []
+        for received, options in self.told:
+            sums = home.sweep(received, options)
+            parts += [sums.infectious.ravel(), sums.evidence.ravel()]
+        return np.concatenate(parts)
+
+    def spread(self, home: FieldHome) -> Floats:
+        """Return the noise scale of each value of ``sent``; call ``sent`` first."""
+        edges = 1 + len(self.traces.regions)
+        if not self.task.private:
+            size = 2 * len(self.told) * self.traces.slots * edges
+            return np.full(size, _CLEAR)
+        cells = self.traces.slots // home.plan.length * edges
+        exchanges = range(1, 1 + len(self.told))
+        parts = [np.full(cells, home.scale[INFECTIOUS, number]) for number in exchanges]
+        return np.concatenate(parts)
+
+    @property
+    def clear(self) -> FieldTask:
+        """The same task with negligible noise, to compute expected messages."""
+        if not self.task.private:
+            return self.task
+        settings = self.task.wishes
+        privacy = replace(settings.privacy, epsilon=1e12)
+        return replace(self.task, wishes=replace(settings, privacy=privacy))
+
+
+def from_messages(
+    heard: Overheard, people: PersonIds, progress: Progress = silent
+) -> Diagnosis:
+    """Infer labels from the messages that each person sent in all exchanges."""
+    guesses = hypotheses(heard)
+    likely = np.empty((len(people), len(guesses)))
+    for row, person in enumerate(people):
+        device = heard.home(int(person), _own(heard.known, int(person)))
+        observed, spread = heard.sent(device), heard.spread(device)
+        for number, tests in enumerate(guesses):
+            expected = [
+                heard.sent(heard.home(int(person), test, heard.clear)) for test in tests
+            ]
+            scores = [
+                -0.5 * float((((observed - mean) / spread) ** 2).sum())
+                for mean in expected
+            ]
+            likely[row, number] = logsumexp(scores) - np.log(len(scores))
+        progress("messages", row + 1, len(people))
+    return Diagnosis.of("messages", likely)
+
+
+def from_counts(heard: Overheard, people: PersonIds) -> Diagnosis:
+    """Infer labels from each person's upload to the count of tests."""
+    likely = np.empty((len(people), 3))
+    spread = _CLEAR
+    for row, person in enumerate(people):
+        device = heard.home(int(person), _own(heard.known, int(person)))
+        if heard.task.private:
+            spread = device.plan.sigma(TESTS)
+        observed = device.count().tests.sum(axis=0)
+        for number, mean in enumerate(((1, 0), (1, 1), (0, 0))):
+            likely[row, number] = -0.5 * (((observed - mean) / spread) ** 2).sum()
+    return Diagnosis.of("counts", likely)
+
+
+def hypotheses(heard: Overheard) -> tuple[Sequence[Known], ...]:
+    """Return test records of a negative, a positive and an untested person.
+
+    A tested person has one record for each of the test times ``_WHEN``.
+    """
+    slots = heard.known.slot if len(heard.known.slot) else np.array([0])
+    when = np.unique(np.quantile(slots, _WHEN).astype(np.int32))
+
+    def tested(positive: bool) -> list[Known]:
+        zero, result = np.zeros(1, np.int32), np.array([positive])
+        return [Known(1, zero, result, np.array([slot], np.int32)) for slot in when]
+
+    none = np.zeros(0, np.int32)
+    return tested(False), tested(True), [Known(1, none, np.zeros(0, np.bool_), none)]
+
+
+def _single_run(task: FieldTask) -> FieldTask:
+    """Reduce a run without privacy to one fit with at most ``_MOST_EXCHANGES``."""
+    if task.private:
+        return task
+    field = task.wishes.field
+    reduced = replace(
+        field,
+        folds=0,
+        sweeps=min(field.sweeps, _MOST_EXCHANGES),
+        region=replace(field.region, law="one"),
+    )
+    return replace(task, wishes=replace(task.wishes, field=reduced))
+
+
+def _own(known: Known, person: int) -> Known:
+    mine = known.person == person
+    return Known(
+        1, np.zeros(int(mine.sum()), np.int32), known.positive[mine], known.slot[mine]
+    )
+
+
+class _Recording(Gathered):
+    """Sites in one process that also record all messages they receive."""
+
+    def __init__(self, homes: Sequence[FieldHome]) -> None:
+        super().__init__(homes)
+        self.heard: list[tuple[EdgeMessages, SweepOptions]] = []
+        self.run: FieldRun | None = None
+
+    def begin(self, run: FieldRun) -> None:
+        self.run = run
+        super().begin(run)
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        self.heard.append((received, options))
+        return super().sweep(received, options)

@@ -1,0 +1,316 @@
+"""The localisation attack: which of the claimed places fits how people move.
+
+Shokri et al., "Quantifying Location Privacy" (2011), as the paper uses it
+("Evaluation of Privacy and Utility"): the server knows the population's mobility
+profile <p, pi> and computes P(true place at t = r | all claims of the person) by
+the forward-backward algorithm.
+
+Adapted: the states of a window are its claims. pi(r|t) weighs the first window, the
+normalised rows of p(r, t -> r', t+1), distance term included, every later one. The
+aggregate profile replaces Shokri's profile of each person, which the server lacks.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon._numba import compiled, each_part
+from epifalcon.attacks.claims import Candidates
+from epifalcon.errors import DataError
+from epifalcon.mobility.mobility_model import (
+    MobilityModel,
+    Transitions,
+    distance_weight,
+    find_move,
+)
+from epifalcon.types import Floats, RegionIds
+
+_PEOPLE_AT_ONCE = 16
+_SWEEPS, _UNDAMPED_SWEEPS, _STEADY = 40, 4, 1e-7
+_LEAST, _DEEPEST = 1e-300, -1e6
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """The population's mobility profile, for any number of attacks."""
+
+    moves: Transitions
+    visits: Floats
+    """(slots per day, regions) pi(r|t)."""
+
+    @classmethod
+    def of(cls, model: MobilityModel) -> "Profile":
+        """Take moves and visits of ``model``."""
+        visits = [np.exp(model.log_visits(t)) for t in range(model.slots_per_day)]
+        return cls(model.transitions, np.stack(visits))
+
+    def log_visits(self, candidates: Candidates) -> Floats:
+        """Return log pi(r|t), t the first slot of the claim's window: (claims,)."""
+        self.require_match(candidates)
+        with np.errstate(divide="ignore"):
+            table = np.log(self.visits)[candidates.opens % len(self.visits)]
+        return np.asarray(table[candidates.window, candidates.region])
+
+    def require_match(self, candidates: Candidates) -> None:
+        """Raise ``DataError`` unless both have the same regions and slots per day."""
+        slots, regions = self.visits.shape
+        for name, ours, theirs in (
+            ("regions", regions, candidates.regions),
+            ("slots per day", slots, candidates.clock.slots_per_day),
+        ):
+            if ours != theirs:
+                raise DataError(
+                    f"the mobility model has {ours} {name}, the claims {theirs}"
+                )
+
+
+def forward_backward(
+    candidates: Candidates, profile: Profile, evidence: Floats | None = None
+) -> Floats:
+    """Compute P(the person was there | all claims of the person): (claims,).
+
+    Adds up to 1 over the claims of each person and window. ``evidence`` (claims,)
+    is the log-likelihood of other observations if the claim is true, up to a
+    constant for each row, -inf for a claim that cannot be true; without it all
+    claims are alike.
+
+    - **Gaps.** A person without claims for a while is assumed to stand still and to
+      make one move into the slot of the next claims, as pseudo traces do.
+    - **Windows** of several slots: one region per window, one move at the border.
+    - **Impossible moves**, only with epsilon 0, count as 1e-300.
+    """
+    filled = np.diff(candidates.start) > 0
+    alone = np.where(filled, np.cumsum(filled) - 1, len(filled))
+    return posteriors(candidates, profile, alone, evidence)
+
+
+def posteriors(
+    candidates: Candidates,
+    profile: Profile,
+    sets: NDArray[np.int64],
+    evidence: Floats | None,
+) -> Floats:
+    """Compute P(there | all claims) if rows of one set have one truth: (claims,).
+
+    ``sets`` (rows,) numbers the sets in order of first appearance; rows without
+    claims have any number behind those of the person. The sets of a person are the
+    nodes of a graph, the claims of a set its states, and sets that follow each other
+    somewhere are joined; loopy belief propagation (Pearl 1988; Murphy, Weiss and
+    Jordan 1999) is exact on a chain or tree.
+    """
+    profile.require_match(candidates)
+    given = np.zeros(candidates.claims)
+    if evidence is not None:
+        given = candidates.about_claims("evidence", evidence)
+        if np.isnan(given).any() or (given == np.inf).any():
+            raise DataError("evidence must be finite or -inf")
+        most = candidates.row_max(given)
+        if np.isneginf(most).any():
+            raise DataError("evidence rules out every claim of a person in a window")
+        given = np.maximum(given - candidates.per_claim(most), _DEEPEST)
+    rows = _Rows(
+        candidates.start,
+        candidates.region,
+        given,
+        sets,
+        candidates.opens,
+        profile.visits,
+        profile.moves,
+    )
+    made = np.empty(candidates.claims)
+
+    def work(part: int) -> None:
+        first = part * _PEOPLE_AT_ONCE
+        past = min(first + _PEOPLE_AT_ONCE, candidates.people)
+        _assign_people(rows, first, past, made)
+
+    parts = -(-candidates.people // _PEOPLE_AT_ONCE)
+    each_part(work, parts, 10 * candidates.claims)
+    return made
+
+
+class _Rows(NamedTuple):
+    """Claims and mobility profile as compiled code takes them."""
+
+    start: NDArray[np.int64]
+    region: RegionIds
+    evidence: Floats
+    """(claims,) log-likelihoods minus the maximum of their row."""
+    sets: NDArray[np.int64]
+    opens: NDArray[np.int64]
+    """(windows,) the slot at which each window begins."""
+    visits: Floats
+    moves: Transitions
+
+
+class _Graph(NamedTuple):
+    """The sets of one person, with room for those of any of several people."""
+
+    size: NDArray[np.int64]
+    """(sets,) claims of each set."""
+    way: NDArray[np.int64]
+    """(sets, sets) number of the way from one set to another; -1 for none."""
+    belief: Floats
+    """(sets, claims) log weight of a claim by itself and by all messages; at the end
+    its probability."""
+    joint: Floats
+    """(ways, claims of the taker, claims of the giver) weight of both, at most 1."""
+    message: Floats
+    """(ways, claims of the taker) log messages."""
+
+
+@compiled
+def _assign_people(rows: _Rows, first: int, past: int, probability: Floats) -> None:
+    """Fill ``probability`` (claims,) for people ``first`` to ``past``."""
+    start, windows, claims = rows.start, len(rows.opens), 1
+    for row in range(first * windows, past * windows):
+        claims = max(claims, start[row + 1] - start[row])
+    graph = _Graph(
+        np.empty(windows, np.int64),
+        np.empty((windows, windows), np.int64),
+        np.empty((windows, claims)),
+        np.empty((2 * windows, claims, claims)),
+        np.empty((2 * windows, claims)),
+    )
+    for person in range(first, past):
+        base = person * windows
+        lowest = rows.sets[base : base + windows].min()
+        _propagate(_weigh(rows, base, lowest, graph), graph)
+        for row in range(base, base + windows):
+            size = start[row + 1] - start[row]
+            if size > 0:
+                belief = graph.belief[rows.sets[row] - lowest]
+                probability[start[row] : start[row + 1]] = belief[:size]
+
+
+@compiled
+def _weigh(rows: _Rows, base: int, lowest: int, graph: _Graph) -> int:
+    """Fill the graph of a person, messages being 0; return the number of sets."""
+    claims = graph.belief.shape[1]
+    move = np.empty((claims, claims))
+    graph.belief[:] = 0.0
+    graph.way[:] = -1
+    count, ways, last = 0, 0, -1
+    for window in range(len(rows.opens)):
+        row = base + window
+        begin = rows.start[row]
+        size = rows.start[row + 1] - begin
+        if size == 0:
+            continue
+        here = rows.sets[row] - lowest
+        count = max(count, here + 1)
+        graph.size[here] = size
+        belief = graph.belief[here]
+        for spot in range(size):
+            belief[spot] += rows.evidence[begin + spot]
+        if last < 0:
+            visits = rows.visits[rows.opens[window] % len(rows.visits)]
+            for spot in range(size):
+                belief[spot] += np.log(max(visits[rows.region[begin + spot]], _LEAST))
+            last = row
+            continue
+        was = rows.sets[last] - lowest
+        _fill_moves(rows, last, row, rows.opens[window], move)
+        if was != here and graph.way[was, here] < 0:
+            graph.way[was, here], graph.way[here, was] = ways, ways + 1
+            graph.joint[ways : ways + 2] = 1.0
+            graph.message[ways : ways + 2] = 0.0
+            ways += 2
+        known = graph.size[was]
+        if was == here:
+            for spot in range(size):
+                belief[spot] += np.log(move[spot, spot])
+        else:
+            joint = graph.joint[graph.way[was, here], :size, :known]
+            most = 0.0
+            for later in range(size):
+                for spot in range(known):
+                    joint[later, spot] *= move[spot, later]
+                    most = max(most, joint[later, spot])
+            joint /= most
+            graph.joint[graph.way[here, was], :known, :size] = joint.T
+        last = row
+    return count
+
+
+@compiled
+def _fill_moves(rows: _Rows, before: int, after: int, opens: int, move: Floats) -> None:
+    """Fill ``move`` (earlier, later claims) with probabilities, 1e-300 or more.
+
+    ``before`` and ``after`` are rows of claims. The move is the one into slot
+    ``opens``, at which the later window begins.
+    """
+    start, region, moves = rows.start, rows.region, rows.moves
+    base = (opens - 1) % len(rows.visits) * len(moves.point_km)
+    early, later = start[before], start[after]
+    for one in range(start[before + 1] - early):
+        here = region[early + one]
+        row = base + here
+        share = 1.0 / moves.total[row] if moves.total[row] > 0 else 0.0
+        low, past = moves.first[row], moves.first[row + 1]
+        for other in range(start[after + 1] - later):
+            to = region[later + other]
+            value = 0.0
+            if moves.epsilon > 0:
+                near = distance_weight(moves.point_km, moves.spherical, here, to)
+                value = moves.epsilon * near
+            # Claims are in ascending order: search only behind the one before.
+            low = find_move(moves.there, low, past, to)
+            if low < past and moves.there[low] == to:
+                value += moves.weight[low]
+            move[one, other] = max(value * share, _LEAST)
+
+
+@compiled
+def _propagate(sets: int, graph: _Graph) -> None:
+    """Pass messages up and down the sets until nothing changes.
+
+    Where the sets are a chain, as with claims that never return as a whole, the
+    first sweep is the forward-backward algorithm, which is exact.
+    """
+    chain = True
+    for sweep in range(_SWEEPS):
+        damping = 0.0 if sweep < _UNDAMPED_SWEEPS else 0.5
+        change = 0.0
+        for giver in range(sets):
+            for taker in range(giver + 1, sets):
+                if graph.way[giver, taker] >= 0:
+                    chain = chain and taker == giver + 1
+                    change = max(change, _send(giver, taker, damping, graph))
+        for giver in range(sets - 1, -1, -1):
+            for taker in range(giver - 1, -1, -1):
+                if graph.way[giver, taker] >= 0:
+                    change = max(change, _send(giver, taker, damping, graph))
+        if chain or change < _STEADY:
+            break
+    for one in range(sets):
+        weight = graph.belief[one, : graph.size[one]]
+        weight -= np.max(weight)
+        weight[:] = np.exp(weight)
+        weight /= np.sum(weight)
+
+
+@compiled
+def _send(giver: int, taker: int, damping: float, graph: _Graph) -> float:
+    """Update one message; return by how much it changed."""
+    way = graph.way[giver, taker]
+    known, message = graph.size[giver], graph.message[way]
+    back = graph.message[graph.way[taker, giver], :known]
+    given = graph.belief[giver, :known] - back
+    weight = np.exp(given - np.max(given))
+    made = np.empty(graph.size[taker])
+    for later in range(len(made)):
+        total = 0.0
+        for spot in range(known):
+            total += graph.joint[way, later, spot] * weight[spot]
+        made[later] = np.log(max(total, _LEAST))
+    made -= np.max(made)
+    change = 0.0
+    for later in range(len(made)):
+        new = damping * message[later] + (1 - damping) * made[later]
+        graph.belief[taker, later] += new - message[later]
+        change = max(change, abs(new - message[later]))
+        message[later] = new
+    return change

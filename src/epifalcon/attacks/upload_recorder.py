@@ -1,0 +1,750 @@
+"""Record what a curious server sees of a sample of people over many rounds.
+
+``Notes`` holds the statistics that the attacks need, in memory that grows with the
+claims and not with the rounds. Nothing in it is known to devices alone: no true trace,
+no flag for a true place, no test result, no row before noise.
+
+The model behind the evidence: at all true places of a round a person sends the same
+row v, at pseudo places zeros, each with noise N(0, sigma^2) of its own. Given how
+likely each claim is to be true from the rounds before (online EM), the uploads of the
+*other* windows give v up to a known error, and an upload is then more or less likely
+to hold it. With ``model.input=status`` the first layer's row is one of three, by
+status, which the server itself broadcasts (``KnownRows``): a matched filter.
+"""
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit, logsumexp
+
+from epifalcon import store
+from epifalcon.checks import whole
+from epifalcon.errors import CorruptFileError, DataError, SettingsError
+from epifalcon.federation.checkpoints import Checkpoint
+from epifalcon.federation.client import Cohort
+from epifalcon.federation.messages import (
+    Broadcast,
+    GradientUpload,
+    LocationUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.federation.server_view import Crowd, Seen
+from epifalcon.federation.settings import PredictionSettings, ViewSettings
+from epifalcon.hypergraph.incidence import EdgeKeys
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.person_model import STATUSES, Parameters, initial_parameters
+from epifalcon.models.settings import FalconSettings
+from epifalcon.models.tensor_files import tensors_under
+from epifalcon.streams import Streams
+from epifalcon.types import Counts, Floats, Plain
+
+VIEW = "view"
+"""Folder of the notes in a method's folder."""
+_KIND, _SCHEMA = "server-notes", 3
+_SUMS, _NEWEST = "gradient.", "parameter."
+_FIRST = "upload/0"
+_UNKNOWN = STATUSES - 1
+_ROW_ROUNDS = 500
+"""Most rounds of which the people's rows are stored, evenly spaced."""
+_LEAST_NOISE = 1e-3
+"""Of the clip: noise that an attacker assumes where there is none, to have odds."""
+_LEAST_STRENGTH, _LEAST_CERTAINTY = 1e-6, 1e-9
+
+Singles = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTerms:
+    """What everybody knows of a run's protocol."""
+
+    regions: int
+    windows: int
+    window_slots: int
+    copies: int
+    """Pseudo traces of each person."""
+    width: int
+    parameters: int
+    """Number of model parameters."""
+    rounds: int
+    """Planned; a run may end before."""
+    channels: tuple[str, ...]
+    """Of uploads at places, in the order in which a round has them."""
+    upload_clip: float | None
+    """None where nothing is clipped."""
+    upload_sigma: float
+    gradient_clip: float | None
+    gradient_sigma: float
+    presence_sigma: float
+    """Noise of each claim in the counts."""
+    mask_share: float | None = None
+    """Of a status input: how often a known status is hidden. None where each person
+    has a row of its own."""
+    input_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", tuple(self.channels))
+
+    @classmethod
+    def of(
+        cls,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        *,
+        regions: int,
+        windows: int,
+        state_width: int,
+    ) -> "PublicTerms":
+        """Return the terms of a run; ``state_width`` is 0 without a region model."""
+        upload, gradient, presence = plan.upload, plan.gradient, plan.presence
+        model = initial_parameters(settings, state_width, np.random.default_rng(0))
+        up = [f"upload/{layer}" for layer in range(settings.layers)]
+        back = [f"return/{layer}" for layer in reversed(range(settings.layers))]
+        return cls(
+            regions=regions,
+            windows=windows,
+            window_slots=settings.window_slots,
+            copies=plan.copies,
+            width=settings.width,
+            parameters=sum(one.numel() for one in model.values()),
+            rounds=settings.rounds,
+            channels=tuple(up + back if plan.way.exchanged else up),
+            upload_clip=None if upload is None else upload.clip,
+            upload_sigma=0.0 if upload is None else upload.sigma,
+            gradient_clip=None if gradient is None else gradient.clip,
+            gradient_sigma=0.0 if gradient is None else gradient.sigma,
+            presence_sigma=0.0 if presence is None else presence.sigma,
+            mask_share=settings.mask_share if settings.input == "status" else None,
+            input_dropout=settings.input_dropout,
+        )
+
+    @property
+    def single(self) -> bool:
+        """Whether just one claim of a person in a window is true."""
+        return self.window_slots == 1
+
+    @property
+    def statuses(self) -> int:
+        """Number of rows of a status input; 0 without one."""
+        return 0 if self.mask_share is None else STATUSES
+
+    @property
+    def most_claims(self) -> int:
+        """The most claims that a person can have."""
+        in_window = min(self.window_slots * (self.copies + 1), self.regions)
+        return self.windows * in_window
+
+    @property
+    def assumed_clip(self) -> float:
+        """The clip that odds are computed with."""
+        return 1.0 if self.upload_clip is None else self.upload_clip
+
+    @property
+    def assumed_sigma(self) -> float:
+        """The noise that odds are computed with."""
+        return max(self.upload_sigma, _LEAST_NOISE * self.assumed_clip)
+
+    @property
+    def row_every(self) -> int:
+        """Rounds from one stored row to the next."""
+        return -(-self.rounds // _ROW_ROUNDS)
+
+    def stored_rows(self, rounds: int) -> int:
+        """Return the number of stored rows of each person after ``rounds`` rounds."""
+        return -(-rounds // self.row_every)
+
+    def planned_bytes(self, people: int) -> int:
+        """Return the most bytes that notes of ``people`` people take."""
+        claim = 8 * (6 + len(self.channels) + self.statuses)
+        rows = self.stored_rows(self.rounds) * 4 * (self.width + 1)
+        sums = 16 * len(self.channels) + 8 * (2 + self.parameters + self.statuses)
+        each = self.most_claims * claim + rows + sums
+        return people * each + 8 * self.statuses**3
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Notes:
+    """Running statistics of the uploads of some people.
+
+    Claims are sorted by person and then by key, so that their order says nothing of
+    which are true. The downloads that a person requests are at the same keys, true
+    and pseudo alike, and so reveal nothing more.
+    """
+
+    terms: PublicTerms
+    rounds: int
+    """Rounds seen whole."""
+    people: NDArray[np.int64]
+    """(people,) numbers in the city, ascending."""
+    person: NDArray[np.int32]
+    """(claims,) position in ``people``."""
+    key: EdgeKeys
+    """(claims,) window * regions + region."""
+    norm: Singles
+    """(claims,) 2-norm of the upload of the first channel in the first round."""
+    energy: Floats
+    """(channels, claims) squared norms summed over rounds."""
+    evidence: Floats
+    """(claims,) log-likelihood ratio, true against pseudo, over all rounds and
+    channels. A true row comes back at all true places of a round; each round's mean
+    is weighted by what the rounds before say about each claim."""
+    strength: Floats
+    """(people, channels, 2) estimate of the row's squared norm: sum, and weight."""
+    rows: Singles
+    """(people, stored rounds, width) the person's row in the first channel, estimated
+    from the weighted uploads: unbiased, with noise of sigma^2 / ``certainty``."""
+    certainty: Singles
+    """(people, stored rounds) uploads that the row is worth; 0 for none."""
+    gradients: dict[str, Floats]
+    """By parameter, (people, ...): each person's gradient, clipped and noised, summed
+    over rounds."""
+    gradient_energy: Floats
+    """(people,) squared norms of them summed over rounds."""
+    counts: Floats
+    """(claims,) how many are truly at the place, as the server knows it."""
+    claimed: Counts
+    """(claims,) how many claim the place."""
+    presence: Floats
+    """(claims,) 1 or 0 for being there, as the person's device sent it with noise; NaN
+    where only totals leave."""
+    status: Floats
+    """(people, statuses) log-likelihood of the person's first-layer uploads if it is
+    negative, positive, or of unknown status, up to a constant."""
+    met: Floats
+    """(statuses, claims) product of the first-layer upload with the row of each
+    status, as broadcast for the round, summed over rounds."""
+    gram: Floats
+    """(statuses, statuses, statuses) what ``met`` is to be compared with: products of
+    the status rows among themselves, and for a negative and a positive person what
+    hiding the status adds to their spread, each summed over rounds."""
+    parameters: dict[str, Singles]
+    """The newest that were broadcast."""
+
+    @classmethod
+    def empty(
+        cls,
+        terms: PublicTerms,
+        people: NDArray[np.int64],
+        person: NDArray[np.integer[Any]],
+        key: EdgeKeys,
+    ) -> "Notes":
+        """Return notes of no round; arguments are as the fields."""
+        many, claims, channels = len(people), len(key), len(terms.channels)
+        clip, stored = terms.assumed_clip, terms.stored_rows(terms.rounds)
+        # As sure of the norm as if it lay anywhere up to the clip.
+        surety = 8 * terms.width * (terms.assumed_sigma / clip) ** 4
+        return cls(
+            terms=terms,
+            rounds=0,
+            people=people,
+            person=person.astype(np.int32),
+            key=key,
+            norm=np.zeros(claims, np.float32),
+            energy=np.zeros((channels, claims)),
+            evidence=np.zeros(claims),
+            strength=np.tile([surety * clip**2, surety], (many, channels, 1)),
+            rows=np.zeros((many, stored, terms.width), np.float32),
+            certainty=np.zeros((many, stored), np.float32),
+            gradients={},
+            gradient_energy=np.zeros(many),
+            counts=np.full(claims, np.nan),
+            claimed=np.zeros(claims, np.int64),
+            presence=np.full(claims, np.nan),
+            status=np.zeros((many, terms.statuses)),
+            met=np.zeros((terms.statuses, claims)),
+            gram=np.zeros((terms.statuses,) * 3),
+            parameters={},
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name; ``Notes.of`` puts them together again."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        made = {name: one for name, one in named.items() if isinstance(one, np.ndarray)}
+        made |= {_SUMS + name: one for name, one in self.gradients.items()}
+        return made | {_NEWEST + name: one for name, one in self.parameters.items()}
+
+    def meta(self) -> dict[str, Any]:
+        """Return what is no array, for JSON."""
+        terms = {**asdict(self.terms), "channels": list(self.terms.channels)}
+        return {"terms": terms, "rounds": self.rounds}
+
+    @classmethod
+    def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "Notes":
+        """Build notes from ``arrays`` and ``meta``; ``CorruptFileError`` if odd."""
+        named: dict[str, Any] = {"gradients": {}, "parameters": {}}
+        for name, one in arrays.items():
+            if name.startswith(_SUMS):
+                named["gradients"][name.removeprefix(_SUMS)] = one
+            elif name.startswith(_NEWEST):
+                named["parameters"][name.removeprefix(_NEWEST)] = one
+            else:
+                named[name] = one
+        try:
+            terms = PublicTerms(**meta["terms"])
+            return cls(terms=terms, rounds=meta["rounds"], **named)
+        except (KeyError, TypeError) as error:
+            raise CorruptFileError(
+                f"the record is odd or of another version: {error}"
+            ) from None
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; ``load`` reads it back."""
+        store.write(
+            folder,
+            _KIND,
+            self.arrays(),
+            meta=self.meta(),
+            origin=origin,
+            schema=_SCHEMA,
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> "Notes":
+        """Read what ``save`` wrote; arrays are memory maps."""
+        stored = store.read(folder, _KIND, schema=_SCHEMA)
+        try:
+            return cls.of(dict(stored.arrays), stored.meta)
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{folder}: {error}") from None
+
+
+def read_notes(folder: Path) -> Notes:
+    """Read the notes in a method's folder; ``DataError`` where none were taken."""
+    place = folder / VIEW
+    if not place.is_dir():
+        raise DataError(
+            f"{place}: no such folder: this run recorded nothing that an attack could "
+            "read; run it again with --record-view 500"
+        )
+    return Notes.load(place)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRows:
+    """The first layer's rows of one round by status: negative, positive, unknown.
+
+    A known status is hidden in a share of the rounds, at random: the person then sends
+    the row of unknown status. Input dropout is modelled by its mean effect: a shorter
+    row and more noise in all coordinates alike.
+    """
+
+    row: Floats
+    """(statuses, width) as sent, before noise; with input dropout their mean."""
+    spread: Floats
+    """(statuses,) variance of a coordinate around it, by dropout."""
+
+    @classmethod
+    def of(cls, parameters: Parameters, terms: PublicTerms) -> "KnownRows":
+        """Return the rows of a round from what was broadcast for it."""
+        column = parameters["input.weight"].detach().double().numpy().T
+        square = (column * column).sum(axis=1)
+        # Of width coordinates a share is 0 and the others 1 / (1 - it) as large.
+        length = square / (1 - terms.input_dropout)
+        scale = np.ones(len(column))
+        if terms.upload_clip is not None:
+            norm = np.sqrt(np.maximum(length, 1e-300))
+            scale = np.minimum(1.0, terms.upload_clip / norm)
+        spread = (length - square) * scale**2 / terms.width
+        return cls(column * scale[:, None], spread)
+
+    def gram(self, mask_share: float) -> Floats:
+        """Return what a round adds to ``Notes.gram``."""
+        products = self.row @ self.row.T
+        made = [products]
+        for known in range(_UNKNOWN):
+            apart = products[known] - products[_UNKNOWN]
+            made.append(mask_share * (1 - mask_share) * np.outer(apart, apart))
+        return np.stack(made)
+
+    def log_likelihood(self, total: Floats, certain: Floats, noise: float) -> Floats:
+        """Return the log-likelihood of each row, (sums, statuses), up to a constant.
+
+        ``total`` (sums, width) is ``certain`` times the row, with noise of variance
+        ``noise * certain`` in every coordinate.
+        """
+        certain = certain[:, None]
+        square = (total**2).sum(axis=1, keepdims=True) / np.maximum(certain, 1e-300)
+        length = certain * (self.row**2).sum(axis=1)
+        spread = certain * self.spread
+        return _log_ratio(
+            square, total @ self.row.T, length, spread, noise, len(total.T)
+        )
+
+
+def _log_ratio(
+    square: Floats,
+    along: Floats,
+    length: Floats,
+    spread: Floats,
+    noise: float,
+    width: int,
+) -> Floats:
+    """Return log N(x; row, noise + spread) - log N(x; 0, noise) for vectors x.
+
+    ``square`` is |x|^2, ``along`` the product of x with the row, ``length`` |row|^2.
+    """
+    both = noise + spread
+    found = (along - length / 2) / both + square / 2 * (1 / noise - 1 / both)
+    return np.asarray(found - width / 2 * np.log(both / noise))
+
+
+def shown_chances(status: Floats, mask_share: float) -> Floats:
+    """Return the log-chance of each status to be shown in a round: (statuses,).
+
+    ``status`` are the log-likelihoods of the person's own status so far.
+    """
+    chance = np.exp(status - logsumexp(status))
+    shown = (1 - mask_share) * chance
+    shown[_UNKNOWN] = chance[_UNKNOWN] + mask_share * chance[:_UNKNOWN].sum()
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(shown))
+
+
+def own_status(fits: Floats, mask_share: float) -> Floats:
+    """Convert log-likelihoods of the row sent to those of the person's own status.
+
+    Shape (statuses,) both: a known status is shown or, hidden, looks unknown.
+    """
+    with np.errstate(divide="ignore"):
+        shown, hidden = np.log(1 - mask_share), np.log(mask_share)
+    found = np.logaddexp(shown + fits, hidden + fits[_UNKNOWN])
+    found[_UNKNOWN] = fits[_UNKNOWN]
+    return np.asarray(found)
+
+
+def posterior(
+    evidence: Floats, start: NDArray[np.int64], copies: int, *, single: bool
+) -> Floats:
+    """Return the probability of each claim to be true, (claims,).
+
+    ``single``: just one claim of a window is true; otherwise each by itself, with
+    prior odds of 1 to ``copies``.
+    """
+    if not single:
+        return np.asarray(expit(evidence - math.log(max(copies, _LEAST_CERTAINTY))))
+    first, size = start[:-1], np.diff(start)
+    weight = np.exp(evidence - np.repeat(np.maximum.reduceat(evidence, first), size))
+    return np.asarray(weight / np.repeat(np.add.reduceat(weight, first), size))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundUploads:
+    """One person's uploads of one round and channel, compared among themselves."""
+
+    rows: Floats
+    """(claims, width)"""
+    start: NDArray[np.int64]
+    """Where each window's claims begin, and the end."""
+    weight: Floats
+    """(claims,) probability of each claim to be true before the round."""
+    noise: float
+    """Variance of a coordinate."""
+
+    @cached_property
+    def window(self) -> NDArray[np.int64]:
+        """(claims,) which window each claim is in."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    @cached_property
+    def square(self) -> Floats:
+        """(claims,) squared norms."""
+        return np.asarray((self.rows**2).sum(axis=1))
+
+    @cached_property
+    def weighted(self) -> Floats:
+        """(windows, width) weighted sums."""
+        rows = self.weight[:, None] * self.rows
+        return np.asarray(np.add.reduceat(rows, self.start[:-1], axis=0))
+
+    @cached_property
+    def certain(self) -> Floats:
+        """(windows,) sums of squared weights."""
+        return np.asarray(np.add.reduceat(self.weight**2, self.start[:-1]))
+
+    @property
+    def rest(self) -> Floats:
+        """(windows, width) weighted sums over all other windows."""
+        return np.asarray(self.weighted.sum(axis=0) - self.weighted)
+
+    @property
+    def rest_certain(self) -> Floats:
+        """(windows,) sums of squared weights over all other windows."""
+        return np.asarray(np.maximum(self.certain.sum() - self.certain, 0.0))
+
+    def evidence(self, variance: float) -> Floats:
+        """Return the log ratio, true against pseudo, of each claim, (claims,).
+
+        Exact for two Gaussians, the row being estimated from the other windows;
+        ``variance`` is the prior variance of one of its coordinates.
+        """
+        certain = self.rest_certain + self.noise / variance
+        mean = self.rest / certain[:, None]
+        along = (self.rows * mean[self.window]).sum(axis=1)
+        length = (mean**2).sum(axis=1)[self.window]
+        spread = (self.noise / certain)[self.window]
+        width = self.rows.shape[1]
+        return _log_ratio(self.square, along, length, spread, self.noise, width)
+
+    def evidence_of_known(self, known: KnownRows, log_chance: Floats) -> Floats:
+        """Return the log ratio where the row is one of the known ones, (claims,).
+
+        ``log_chance`` (statuses,) is that of each row before the round.
+        """
+        fits = known.log_likelihood(self.rest, self.rest_certain, self.noise)
+        chance = log_chance + fits
+        chance -= logsumexp(chance, axis=1, keepdims=True)
+        length, along = (known.row**2).sum(axis=1), self.rows @ known.row.T
+        square, width = self.square[:, None], self.rows.shape[1]
+        ratio = _log_ratio(square, along, length, known.spread, self.noise, width)
+        return np.asarray(logsumexp(chance[self.window] + ratio, axis=1))
+
+
+def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Draw the numbers of ``count`` people, ascending; everybody if there are fewer."""
+    whole(1, people=people, count=count)
+    rng = Streams(seed).numpy("server notes")
+    drawn = rng.choice(people, min(people, count), replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+class NoteTaker:
+    """A ``ServerView`` that continues ``notes``, whose arrays it changes.
+
+    Rounds must come whole and in order: after a round that failed, continue from notes
+    taken before it. Uploads of scoring passes are ignored.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes, self.sample = notes, notes.people
+        self._place = {one: place for place, one in enumerate(self.sample.tolist())}
+        self._start = np.searchsorted(notes.person, np.arange(len(self.sample) + 1))
+        channels = ("gradient", *notes.terms.channels)
+        self._done = {one: np.full(len(self.sample), notes.rounds) for one in channels}
+        """Rounds noted of each person, by channel."""
+        self._known: KnownRows | None = None
+
+    @classmethod
+    def of(
+        cls,
+        cohort: Cohort,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        sample: NDArray[np.int64],
+    ) -> "NoteTaker":
+        """Begin notes of the people of ``sample``, by their numbers in the city."""
+        terms = PublicTerms.of(
+            settings,
+            plan,
+            regions=cohort.incidence.regions,
+            windows=cohort.incidence.windows,
+            state_width=0 if cohort.state is None else cohort.state.shape[1],
+        )
+        place = np.flatnonzero(np.isin(cohort.people, sample))
+        few = cohort.restrict(place.astype(np.int32))
+        if plan.upload is None:
+            few = replace(few, pseudo=())
+        claims = few.claims
+        order = np.lexsort((claims.place, claims.row))
+        notes = Notes.empty(terms, few.people, claims.row[order], claims.place[order])
+        return cls(notes)
+
+    def saw(self, sender: int, message: Seen) -> None:
+        """Note what concerns the sample; messages of others are ignored."""
+        notes = self._notes
+        if isinstance(message, LocationUpload):
+            self._uploads(message)
+        elif isinstance(message, GradientUpload):
+            if sender in self._place:
+                self._gradient(sender, message)
+        elif isinstance(message, Crowd):
+            place = np.searchsorted(message.keys, notes.key)
+            notes.counts[:] = message.counts[place]
+            notes.claimed[:] = message.claims[place]
+        elif isinstance(message, PresenceUpload):
+            if sender in self._place:
+                mine = self._claims(sender, message.keys, "presence")
+                notes.presence[mine] = message.counts
+        elif isinstance(message, Broadcast):
+            for name, one in message.parameters.items():
+                notes.parameters[name] = one.numpy().astype(np.float32)
+            if notes.terms.mask_share is not None:
+                self._known = KnownRows.of(message.parameters, notes.terms)
+                notes.gram[:] += self._known.gram(notes.terms.mask_share)
+
+    def _claims(self, number: int, keys: EdgeKeys, channel: str) -> slice:
+        """Return where a person's claims are; ``DataError`` if ``keys`` are others."""
+        place = self._place[number]
+        mine = slice(self._start[place], self._start[place + 1])
+        if not np.array_equal(self._notes.key[mine], keys):
+            raise DataError(f"person {number} claims other places in {channel}")
+        return mine
+
+    def _advance(self, number: int, channel: str, came: int) -> int:
+        """Count a round, which must be the next one; return the person's position."""
+        place, done = self._place[number], self._done[channel]
+        if came != done[place]:
+            raise DataError(
+                f"{channel} of person {number}: round {came} came, round {done[place]} "
+                "is due; continue from notes that were taken before it"
+            )
+        done[place] += 1
+        return place
+
+    def _uploads(self, message: LocationUpload) -> None:
+        if message.channel not in self._done:
+            return
+        if message.person is None:
+            raise DataError("notes need uploads one by one, not sums of a cohort")
+        rows = message.rows.detach().double().numpy()
+        for number in np.intersect1d(message.person, self.sample).tolist():
+            sent = message.person == number
+            mine = self._claims(number, message.keys[sent], message.channel)
+            place = self._advance(number, message.channel, message.round)
+            self._note(place, mine, message, rows[sent])
+
+    def _note(
+        self, place: int, mine: slice, message: LocationUpload, rows: Floats
+    ) -> None:
+        notes, terms = self._notes, self._notes.terms
+        channel = terms.channels.index(message.channel)
+        window = notes.key[mine] // terms.regions
+        start = np.append(np.flatnonzero(np.diff(window, prepend=-1)), len(window))
+        evidence = notes.evidence[mine]
+        weight = posterior(evidence, start, terms.copies, single=terms.single)
+        seen = RoundUploads(rows, start, weight, terms.assumed_sigma**2)
+        total, certain = seen.weighted.sum(axis=0), float(seen.certain.sum())
+        strength = notes.strength[place, channel]
+        if message.channel == _FIRST and terms.mask_share is not None:
+            if self._known is None:
+                raise DataError("uploads came before the parameters of their round")
+            chances = shown_chances(notes.status[place], terms.mask_share)
+            evidence += seen.evidence_of_known(self._known, chances)
+            notes.met[:, mine] += self._known.row @ rows.T
+            fits = self._known.log_likelihood(
+                total[None], np.array([certain]), seen.noise
+            )
+            notes.status[place] += own_status(fits[0], terms.mask_share)
+        else:
+            most = terms.assumed_clip**2
+            square = np.clip(strength[0] / strength[1], _LEAST_STRENGTH * most, most)
+            evidence += seen.evidence(square / terms.width)
+        notes.energy[channel, mine] += seen.square
+        if channel == 0 and message.round == 0:
+            notes.norm[mine] = np.sqrt(seen.square)
+        if certain < _LEAST_CERTAINTY:
+            return
+        # |total|^2 is (certain |v|)^2 and noise; certain^2 is the inverse variance.
+        square = float(total @ total) - terms.width * seen.noise * certain
+        strength += square, certain**2
+        at, between = divmod(message.round, terms.row_every)
+        if channel == 0 and not between and at < notes.rows.shape[1]:
+            notes.rows[place, at] = total / certain
+            notes.certainty[place, at] = certain
+
+    def _gradient(self, number: int, message: GradientUpload) -> None:
+        if message.people != 1:
+            raise DataError("notes need each person's gradient, not a cohort's sum")
+        notes, place = self._notes, self._advance(number, "gradient", message.round)
+        for name, one in message.gradients.items():
+            value = one.detach().double().numpy()
+            empty = np.zeros((len(self.sample), *value.shape))
+            notes.gradients.setdefault(name, empty)[place] += value
+            notes.gradient_energy[place] += float((value * value).sum())
+
+    def notes(self) -> Notes:
+        """Return a copy of the notes; all people must be at the same round."""
+        sends = np.diff(self._start) > 0
+        done = np.concatenate(
+            [
+                rounds if channel == "gradient" else rounds[sends]
+                for channel, rounds in self._done.items()
+            ]
+        )
+        if done.min() < done.max():
+            raise DataError(
+                f"a round is half noted (between {done.min()} and {done.max()} done): "
+                "continue from notes that were taken before it"
+            )
+        arrays = {name: one.copy() for name, one in self._notes.arrays().items()}
+        return Notes.of(arrays, self._notes.meta() | {"rounds": int(done[0])})
+
+
+class UploadRecorder:
+    """Records the uploads of a random sample of people (``training.Recorder``)."""
+
+    def __init__(self, settings: ViewSettings) -> None:
+        self._settings = settings
+        self._taker: NoteTaker | None = None
+
+    @classmethod
+    def of(cls, settings: PredictionSettings) -> "UploadRecorder | None":
+        """Return the recorder of a run; None where nothing is to be recorded."""
+        return cls(settings.view) if settings.view.people else None
+
+    def start(
+        self,
+        cohort: Cohort,
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seed: int,
+        resumed: Checkpoint | None,
+    ) -> NoteTaker:
+        """Begin a recording, or continue the one in a checkpoint."""
+        if resumed is None:
+            sample = draw_sample(len(cohort.people), self._settings.people, seed)
+            self._taker = NoteTaker.of(cohort, settings, plan, sample)
+        else:
+            tensors = tensors_under(resumed.tensors, f"{VIEW}/")
+            arrays = {name: one.numpy() for name, one in tensors.items()}
+            self._taker = NoteTaker(Notes.of(arrays, resumed.remembered[VIEW]))
+        return self._taker
+
+    def checkpoint(self, made: Checkpoint) -> Checkpoint:
+        """Return the checkpoint with what is recorded so far."""
+        notes = self._notes()
+        tensors = {
+            f"{VIEW}/{name}": torch.from_numpy(array)
+            for name, array in notes.arrays().items()
+        }
+        remembered = {**made.remembered, VIEW: notes.meta()}
+        return replace(made, tensors={**made.tensors, **tensors}, remembered=remembered)
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the recording into the method's folder, unless it is there already."""
+        if (folder / VIEW).is_dir():
+            return
+        with store.new_directory(folder / VIEW) as scratch:
+            self._notes().save(scratch, origin)
+
+    def _notes(self) -> Notes:
+        if self._taker is None:
+            raise DataError("nothing was recorded")
+        return self._taker.notes()
+
+
+def require_room(settings: PredictionSettings, traces: Traces) -> None:
+    """Refuse a recording that would take too much memory, before the run."""
+    wanted, network = settings.view, settings.region.network
+    if not wanted.people:
+        return
+    terms = PublicTerms.of(
+        settings.model,
+        PrivacyPlan.for_run(settings, traces.clock),
+        regions=len(traces.regions),
+        windows=traces.slots // settings.model.window_slots,
+        state_width=network.hidden_width if settings.uses_region_model else 0,
+    )
+    people = min(traces.people, wanted.people)
+    planned = terms.planned_bytes(people)
+    if planned > wanted.most_mb * 2**20:
+        raise SettingsError(
+            f"view.people={wanted.people}, view.most_mb={wanted.most_mb}: notes of "
+            f"{people} people take up to {planned:,} bytes: record fewer people or "
+            "raise view.most_mb"
+        )

@@ -1,0 +1,64 @@
+"""Ground truth of untested people, held out for evaluation."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from epifalcon import store
+from epifalcon.checks import vectors
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.types import Mask, PersonIds
+
+_KIND = "hidden"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """Whether each hidden person is infected; both arrays (hidden people,)."""
+
+    person: PersonIds
+    """In ascending order."""
+    infected: Mask
+
+    def __post_init__(self) -> None:
+        types = {"person": np.int32, "infected": np.bool_}
+        vectors(types, person=self.person, infected=self.infected)
+        if (np.diff(self.person, prepend=-1) <= 0).any():
+            raise DataError("hidden people must stand once each, in ascending order")
+
+
+@final
+class Hidden:
+    """Wrapper around a ``Truth`` that gives access to its arrays only by ``open``."""
+
+    __slots__ = ("__truth",)
+
+    def __init__(self, truth: Truth) -> None:
+        self.__truth = truth
+
+    def __len__(self) -> int:
+        return len(self.__truth.person)
+
+    def __repr__(self) -> str:
+        return f"Hidden({len(self)} people)"
+
+    def open(self, purpose: str) -> Truth:
+        """Return the ground truth for evaluation; ``purpose`` is logged."""
+        if not purpose.strip():
+            raise SettingsError("purpose='' must say what the hidden labels are for")
+        _log.info("hidden labels of %d people opened for %s", len(self), purpose)
+        return self.__truth
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``, separate from the input of methods."""
+        store.write(folder, _KIND, vars(self.__truth), meta={}, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Hidden":
+        """Read what ``save`` wrote."""
+        arrays = store.read(folder, _KIND).arrays
+        return cls(Truth(arrays["person"], arrays["infected"]))

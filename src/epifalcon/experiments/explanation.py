@@ -1,0 +1,321 @@
+"""Explanation of a person's risk by day, hour and region, without other people.
+
+Computed from the person's own trace, tests and messages and from the published field
+of a Falcon Field run. Shown as sentences, tables, a bar chart by day and a page.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from epifalcon import store
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.experiments.run_folder import (
+    FIELD_FOLDER,
+    MESSAGES_FOLDER,
+    PREDICTION,
+    FinishedRun,
+)
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.traces import Traces
+from epifalcon.reports import plot_style
+from epifalcon.reports.html_page import Page, Part, Picture, Section, Text
+from epifalcon.reports.plot_style import BLUE, style_axes
+from epifalcon.reports.tables import Table, write_csv
+from epifalcon.settings import json_text
+from epifalcon.types import UNKNOWN, Floats
+
+TOP = 10
+"""Number of exposures listed by default."""
+CAUTION = (
+    "No other person is named. But a place where only two people were points at the "
+    "other one: show an explanation to the person it is about, and to nobody else."
+)
+SIMULATED = (
+    "City and outbreak are simulated: this person does not exist. An explanation of a "
+    "real person is shown to that person alone: it reveals where somebody was and "
+    "when, and a place where only two people were points at the other one."
+)
+_STEM = "explanation"
+_BAR = 40
+"""Characters of the longest bar on a terminal."""
+_LEAST_SHARE = 0.0005
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """A stay in one region on one day, and its share of the person's risk."""
+
+    day: int
+    begin: float
+    """Hour of the day."""
+    end: float
+    region: str | None
+    """None if the person was not observed."""
+    share: float
+
+    @property
+    def hours(self) -> str:
+        """Begin and end as clock times."""
+        times = (divmod(round(60 * hour), 60) for hour in (self.begin, self.end))
+        return "-".join(f"{hour:02d}:{minute:02d}" for hour, minute in times)
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A person's risk by day and stay; ``before`` and ``by_day`` add up to 1."""
+
+    person: str
+    risk: float
+    """Risk of having been infected."""
+    now: float
+    """Risk of being infected (exposed or infectious) at the end."""
+    tests: bool
+    """True if both risks include the person's own tests."""
+    before: float
+    """Share of the risk from before the first day."""
+    by_day: Floats
+    """(days,) share of the risk."""
+    exposures: tuple[Exposure, ...]
+    """All stays with any risk, the largest share first."""
+    first_day: int = 1
+    """Number of the first day."""
+
+    @property
+    def days(self) -> range:
+        """Numbers of the days."""
+        return range(self.first_day, self.first_day + len(self.by_day))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the explanation for JSON."""
+        return {
+            "person": self.person,
+            "risk": self.risk,
+            "risk_now": self.now,
+            "own_tests": "counted" if self.tests else "aside",
+            "before": self.before,
+            "first_day": self.first_day,
+            "by_day": self.by_day.tolist(),
+            "exposures": [vars(exposure) for exposure in self.exposures],
+        }
+
+
+def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanation:
+    """Explain the risk of ``person``, a name or a number, in ``run``.
+
+    Uses the field inferred from all tests. The listed risk of a tested person is
+    out-of-fold and can differ.
+    """
+    if not entry(run.method).stores_state:
+        raise SettingsError(
+            f"{run.folder}: {run.method} has no risks by place; explanations are of "
+            "falcon-field: choose it with --method, or run it"
+        )
+    number = find_person(run.traces, person)
+    place = run.place / PREDICTION
+    return explain_person(place, run.traces, run.tests, number, tests=tests)
+
+
+def explain_person(
+    place: Path, traces: Traces, known: Known, person: int, *, tests: bool = False
+) -> Explanation:
+    """Explain the risk of a person, by number, from the field stored in ``place``."""
+    field = load_field(place)
+    messages = None
+    if field.graph.own_in_sums:
+        messages = Messages.load(place / MESSAGES_FOLDER).of(person)
+    cohort = field.people(*one_person(traces, known, person), messages)
+    name = str(person) if traces.names is None else traces.names[person]
+    return taken_apart(cohort, field, name, tests)
+
+
+def load_field(place: Path) -> PublishedField:
+    """Load the field stored in the folder of a prediction."""
+    if not (place / FIELD_FOLDER).is_dir():
+        raise DataError(
+            f"{place}: keeps no field: the run was made with field.kept=false or by an "
+            "earlier version of epifalcon; run it again"
+        )
+    return PublishedField.load(place / FIELD_FOLDER)
+
+
+def taken_apart(
+    home: Cohort, field: PublishedField, called: str, tests: bool, first_day: int = 1
+) -> Explanation:
+    """Explain the risk of the only person in ``home``, whose name is ``called``."""
+    received = field.messages()
+    infections = home.infections(received, with_tests=tests)
+    now = home.current_risk(received)
+    shares = infections.shares[:, 0]
+    by_day = shares[1:].reshape(home.traces.clock.days, -1).sum(axis=1)
+    stays = _stays(shares[1:], home.traces, first_day)
+    return Explanation(
+        person=called,
+        risk=float(infections.risk[0]),
+        now=float(now.tested[0] if tests else now.aside[0]),
+        tests=tests,
+        before=float(shares[0]),
+        by_day=by_day,
+        exposures=tuple(sorted(stays, key=lambda stay: -stay.share)),
+        first_day=first_day,
+    )
+
+
+def _stays(share: Floats, traces: Traces, first_day: int) -> list[Exposure]:
+    """Merge consecutive slots of one day and region into stays."""
+    clock, visited = traces.clock, traces.by_slot[:, 0]
+    slot = np.arange(len(visited))
+    new = (np.diff(visited, prepend=-2) != 0) | (slot % clock.slots_per_day == 0)
+    starts = np.flatnonzero(new)
+    total = np.add.reduceat(share, starts)
+    lengths = np.diff(np.append(starts, len(visited)))
+    stays = []
+    for first, slots, part in zip(starts.tolist(), lengths, total, strict=True):
+        if part > 0:
+            region, begin = int(visited[first]), clock.hour_of_slot(first)
+            stays.append(
+                Exposure(
+                    day=first_day + clock.day_of_slot(first),
+                    begin=begin,
+                    end=begin + float(slots) * clock.slot_minutes / 60,
+                    region=None if region == UNKNOWN else traces.regions.name(region),
+                    share=float(part),
+                )
+            )
+    return stays
+
+
+def find_person(traces: Traces, person: str) -> int:
+    """Return the number of the person called ``person``."""
+    if traces.names is not None:
+        names = list(traces.names)
+        if person in names:
+            return names.index(person)
+        raise DataError(f"person={person!r} is none of the run's {len(names):,} people")
+    if person.isascii() and person.isdigit() and int(person) < traces.people:
+        return int(person)
+    raise DataError(
+        f"person={person!r} is none of the run's people, who have numbers from 0 to "
+        f"{traces.people - 1}"
+    )
+
+
+def one_person(traces: Traces, known: Known, person: int) -> tuple[Traces, Known]:
+    """Return trace and tests of one person, whose number is then 0."""
+    by_slot = np.ascontiguousarray(traces.by_slot[:, person : person + 1])
+    own = known.person == person
+    tests = Known(
+        1, np.zeros(int(own.sum()), np.int32), known.positive[own], known.slot[own]
+    )
+    return Traces(by_slot, traces.clock, traces.regions), tests
+
+
+def sentences(found: Explanation, *, tested: bool = True) -> list[str]:
+    """Describe the risk and its main day; mention own tests only if ``tested``."""
+    risks = (
+        f"Risk of having been infected: {found.risk:.1%}; of being infected at the end "
+        f"of the last day: {found.now:.1%}"
+    )
+    if tested:
+        risks += ", the person's own tests, if any, "
+        risks += "counted" if found.tests else "not counted"
+    risks += "."
+    if found.risk == 0:
+        return [risks, "There is no risk to explain: the tests rule it out."]
+    return [risks, _main_day(found)]
+
+
+def _main_day(risk: Explanation) -> str:
+    day = int(np.argmax(risk.by_day))
+    return (
+        f"Of this risk {risk.before:.0%} is from before the first day; the day with "
+        f"most of it is day {risk.first_day + day}, {risk.by_day[day]:.0%}."
+    )
+
+
+def exposure_table(found: Explanation, top: int = TOP) -> Table:
+    """Return a table of the ``top`` largest exposures."""
+    rows = [
+        [str(stay.day), stay.hours, stay.region or "not observed", f"{stay.share:.1%}"]
+        for stay in found.exposures[:top]
+        if stay.share >= _LEAST_SHARE
+    ]
+    return Table("Largest exposures", ["day", "hours", "region", "share"], rows)
+
+
+def day_lines(found: Explanation) -> list[str]:
+    """Return one text bar per day, and one for the time before."""
+    shares = [found.before, *found.by_day.tolist()]
+    names = ["before", *(f"day {day}" for day in found.days)]
+    most = max(*shares, _LEAST_SHARE)
+    return [
+        f"{name:>8} {share:6.1%} {'█' * round(_BAR * share / most)}".rstrip()
+        for name, share in zip(names, shares, strict=True)
+    ]
+
+
+def write_plot(folder: Path, found: Explanation) -> Picture:
+    """Draw one bar per day; write PNG, SVG and CSV."""
+    figure = Figure(figsize=(6.8, 3.2), layout="constrained")
+    axes = style_axes(figure.add_subplot())
+    positions = np.arange(len(found.by_day) + 1)
+    shares = [found.before, *found.by_day.tolist()]
+    names = ["before", *(str(day) for day in found.days)]
+    colours = ["#9aa5ae", *[BLUE] * len(found.by_day)]
+    axes.bar(positions, 100 * np.array(shares), color=colours, width=0.8)
+    step = max(1, len(positions) // 15)
+    axes.set_xticks(positions[::step], names[::step])
+    axes.set(xlabel="day", ylabel="share of the risk, %")
+    path = folder / f"{_STEM}.png"
+    plot_style.save(figure, path)
+    rows = zip(names, shares, strict=True)
+    write_csv(path.with_suffix(".csv"), ["day", "share"], rows)
+    caption = "Share of the risk by day; the grey bar is from before the first day."
+    return Picture(path, caption)
+
+
+def parts(
+    found: Explanation,
+    picture: Picture | None,
+    note: str,
+    *,
+    tested: bool = True,
+    top: int = TOP,
+) -> list[Part]:
+    """Return sentences, plot and table, with ``note`` on who may see them."""
+    shown: list[Part] = [Text(sentences(found, tested=tested), "findings")]
+    if picture is not None:
+        shown.append(picture)
+    if found.risk > 0:
+        shown.append(exposure_table(found, top))
+    return [*shown, Text([note], "note")]
+
+
+def write_page(folder: Path, found: Explanation, made_by: str, top: int = TOP) -> None:
+    """Write page, plot and numbers into a new folder, atomically."""
+    with store.new_directory(folder) as scratch:
+        picture = write_plot(scratch, found)
+        page = Page(
+            title=f"Where the risk of person {found.person} comes from",
+            lead="Computed from the person's own trace and from what places publish.",
+            headline=[
+                (f"{found.risk:.1%}", "risk of having been infected"),
+                (f"{found.now:.1%}", "risk of being infected now"),
+            ],
+            sections=[
+                Section("The risk by day", parts(found, picture, CAUTION, top=top))
+            ],
+            settings_toml=f'own_tests = "{found.as_plain()["own_tests"]}"',
+            made_by=made_by,
+        )
+        text = json_text(found.as_plain(), indent=2) + "\n"
+        (scratch / f"{_STEM}.json").write_text(text, encoding="utf-8")
+        (scratch / f"{_STEM}.html").write_text(page.to_html(), encoding="utf-8")
+        origin = store.Origin.now({"made_by": made_by}, None)
+        store.write_manifest(scratch, _STEM, meta={}, origin=origin)

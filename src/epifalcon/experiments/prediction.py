@@ -1,0 +1,326 @@
+"""Prediction for people and days that were not part of a run.
+
+A forward pass of the trained model over their traces and tests. The model must read
+the known status (``model.input``), not an embedding per person. With privacy the pass
+is a release: its receipts are recorded in the run's ledger first.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.belief_propagation.calibration import current_given_ever, line_from
+from epifalcon.epidemic.read_tests import read_day_tests
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import BudgetExceededError, DataError, SettingsError
+from epifalcon.experiments.explanation import load_field
+from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.run_folder import PREDICTION, FinishedRun, tests_folder
+from epifalcon.experiments.simulation import REPORTED, city_folder
+from epifalcon.federation import preparation, training
+from epifalcon.federation.checkpoints import spent_figures
+from epifalcon.federation.client import Cohort
+from epifalcon.federation.engine import VectorisedEngine
+from epifalcon.federation.preparation import Division, Household, cohort_of
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
+from epifalcon.locks import alone
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.io.visits import read_day_visits
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.region_model import DcrnnRegionModel, regions_sha256
+from epifalcon.privacy.events import Release, UnprotectedRelease
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+from epifalcon.types import UNKNOWN
+
+_PARAMETER = "parameter/"
+
+
+@dataclass(frozen=True, eq=False)
+class Newcomers:
+    """Traces of new people, in the regions of a run, and their test results."""
+
+    traces: Traces
+    known: Known
+
+    def __post_init__(self) -> None:
+        self.known.require_people_of(self.traces)
+
+    @classmethod
+    def of(cls, traces: Traces, known: Known | None, like: Traces) -> "Newcomers":
+        """Return people in the regions and slots of ``like``, the traces of a run.
+
+        Regions must be the same, or match by name and location.
+        """
+        if traces.clock.slot_minutes != like.clock.slot_minutes:
+            raise DataError(
+                f"slots of {traces.clock.slot_hours:g} hours, but the run learnt from "
+                f"slots of {like.clock.slot_hours:g}: import with --slot-hours "
+                f"{like.clock.slot_hours:g}"
+            )
+        if known is None:
+            nobody = np.zeros(0, np.int32)
+            known = Known(traces.people, nobody, np.zeros(0, np.bool_), nobody)
+        return cls(_in_regions(traces, like.regions), known)
+
+    @classmethod
+    def read(cls, city: Path, known: Path | None, like: Traces) -> "Newcomers":
+        """Read people of a city, import or run, and tests from ``known``."""
+        reported = city / REPORTED
+        place = reported if reported.is_dir() else city_folder(city)
+        tests = None if known is None else Known.load(tests_folder(known))
+        try:
+            return cls.of(Traces.load(place), tests, like)
+        except DataError as error:
+            where = str(city) if known is None else f"{city} with tests of {known}"
+            raise DataError(f"{where}: {error}") from None
+
+    @classmethod
+    def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "Newcomers":
+        """Read (person, day, hour, region) and (person, day, result) from files."""
+        traces = read_day_visits(visits, like.clock, like.regions)
+        if tests is None:
+            return cls.of(traces, None, like)
+        results = read_day_tests(tests, like.clock)
+        index = {name: row for row, name in enumerate(traces.names or ())}
+        for name in results.name:
+            if name not in index:
+                raise DataError(f"{tests}: person {name!r} has no visit in {visits}")
+        person = np.array([index[name] for name in results.name], np.int32)
+        slot, positive = results.slot.astype(np.int32), results.positive
+        known = Known.from_tests(traces.people, person, positive, slot, traces.who)
+        return cls(traces, known)
+
+    def folds(self, count: int, seed: int) -> NDArray[np.int64]:
+        """Return the fold of each tested person, a hash of the trace; -1 for others."""
+        key = Streams(seed).seed_for("folds of new people").to_bytes(8)
+        fold = np.full(self.traces.people, -1)
+        for person in np.flatnonzero(self.known.tested):
+            trace = self.traces.by_slot[:, person].tobytes()
+            digest = hashlib.blake2b(trace, digest_size=8, key=key).digest()
+            fold[person] = int.from_bytes(digest) % count
+        return fold
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Risks by one method, and the privacy spent by the run so far."""
+
+    method: str
+    risks: Risks
+    spent: dict[str, Any] | None
+    """``spent_figures`` after the scoring; None if nothing was released."""
+
+
+def score(
+    run: FinishedRun, newcomers: Newcomers, progress: Progress = silent
+) -> Scored:
+    """Predict the risks of people and days that were not part of the run.
+
+    A forward pass with the parameters of the best round. All tests of the newcomers
+    are inputs, so the risk of a tested person includes the own test; region states are
+    cross-fitted as in training. With privacy each call is a release with fresh noise,
+    recorded first; ``BudgetExceededError`` if it exceeds the budget.
+    """
+    require_inductive(run)
+    if entry(run.method).stores_state:
+        return _score_locally(run, newcomers)
+    settings, traces = run.settings, newcomers.traces
+    cohort = _cohort(run, newcomers, progress)
+    plan = PrivacyPlan.for_run(settings, traces.clock)
+    trained = training.best_model(run.place)
+    seed, spent = run.seed, None
+    if plan.is_private:
+        seed, spent = _record_scoring(run, plan, cohort)
+    # The engine has its own, temporary ledger: the pass is already recorded.
+    engine = VectorisedEngine(cohort, settings.model, plan, seed)
+    fresh = engine.state()
+    tensors = {
+        name: tensor
+        for source, parameters in ((fresh.tensors, False), (trained, True))
+        for name, tensor in source.items()
+        if name.startswith(_PARAMETER) == parameters
+    }
+    engine.restore(replace(fresh, tensors=tensors))
+    risks = Risks(engine.scores(fresh=True), newcomers.known.status, traces.names)
+    return Scored(run.method, risks, spent)
+
+
+def _score_locally(run: FinishedRun, newcomers: Newcomers) -> Scored:
+    """Predict the risk of each newcomer from the published field of the run.
+
+    Nothing is uploaded. Each is scored as the only newcomer, one person more per edge.
+    """
+    field = load_field(run.place / PREDICTION)
+    _require_days(newcomers.traces.clock, run.traces.clock)
+    people = field.people(newcomers.traces, newcomers.known)
+    received = field.messages_to_newcomers()
+    people.end(received)
+    now, tests = people.current_risk(received), newcomers.known
+    figures = store.read(run.place / PREDICTION, PREDICTION).meta["told"]
+    risk = line_from(figures)(people.risk)
+    now_recalibrated = current_given_ever(now.aside, people.risk, risk)
+    risks = Risks(
+        risk,
+        tests.status,
+        newcomers.traces.names,
+        now=now_recalibrated,
+        now_tested=np.where(tests.tested, now.tested, now_recalibrated),
+    )
+    return Scored(run.method, risks, None)
+
+
+def _require_days(clock: Clock, of_run: Clock) -> None:
+    """Raise ``DataError`` unless these are the days that the field covers."""
+    if clock.days != of_run.days:
+        raise DataError(
+            f"traces of {clock.days} days, but the field tells of {of_run.days}: give "
+            "the same days; later ones come with epifalcon update"
+        )
+    if None not in (clock.start, of_run.start) and clock.start != of_run.start:
+        raise DataError(
+            f"traces from {clock.start} on, but the field tells of {of_run.days} days "
+            f"from {of_run.start} on: give the same days"
+        )
+
+
+def require_inductive(run: FinishedRun) -> None:
+    """Raise ``SettingsError`` if the run's model cannot score other people."""
+    listed, settings = entry(run.method), run.settings
+    if listed.stores_state:
+        return
+    cases, why = settings.macro_cases, ""
+    if not listed.trains_in_rounds:
+        why = (
+            "scores the people of its own run alone: run it on others with "
+            f"epifalcon run --method {run.method} --city CITY --known KNOWN"
+        )
+    elif settings.model.input != "status":
+        why = (
+            f"was trained with model.input={settings.model.input!r}, a row for each "
+            "person of the training: to score new people, train with --set "
+            "model.input=status"
+        )
+    elif cases == "all":
+        why = (
+            "was trained with region.macro_cases='all', everybody's cases, hidden ones "
+            "too, which nobody can know of new people: train with "
+            "region.macro_cases=reported or none"
+        )
+    elif cases != "none" and settings.region.network.kind == "gru":
+        why = (
+            "was trained with region.network.kind='gru', which is not stored with a "
+            "run: to score new people, train with region.network.kind=dcrnn"
+        )
+    if why:
+        raise SettingsError(f"{run.folder}: {run.method} {why}")
+
+
+def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:
+    """Return the new people as input of a forward pass of the run's model."""
+    settings, traces = run.settings, newcomers.traces
+    task = training.Task(run.traces, run.known, settings, run.seed)
+    around = training.surrounding(task, None, progress)
+    people = Household(traces, newcomers.known)
+    fold = newcomers.folds(settings.region.folds, run.seed)
+    division = Division(np.zeros(0, np.int32), newcomers.known, fold)
+    if settings.uses_region_model:
+        features = preparation.RegionFeatures.load(run.place / preparation.FEATURES)
+        model = DcrnnRegionModel.load(
+            run.place / preparation.FEATURES / training.REGION, traces.regions
+        )
+        cases = settings.region.cases
+        tally = preparation.count_tally(people, division, settings)
+        states = [
+            model.states(history)
+            for history in preparation.histories(tally, traces.clock, cases)
+        ]
+        around = replace(around, states=np.stack(states), scaling=features.scaling)
+    rng = RunSeeds(run.seed).pseudo(0)
+    return cohort_of(people, division, settings, around, rng, progress)
+
+
+def _record_scoring(
+    run: FinishedRun, plan: PrivacyPlan, cohort: Cohort
+) -> tuple[int, dict[str, Any]]:
+    """Record a scoring in the run's ledger; return its seed and the privacy spent.
+
+    The seed is derived from the ledger and from everything scored, so that no noise
+    covers two values, not even in two copies of a run folder.
+    """
+    with alone(run.folder):
+        ledger = Ledger.open(run.ledger, budget=plan.budget)
+        seed = Streams(run.seed).seed_for(f"scoring {ledger.head} {_digest(cohort)}")
+        number = 1 + max((item.terms.round for item in ledger.releases), default=-1)
+        # Places and counts are released again, and the rows.
+        receipts = [*plan.opening(), *plan.scoring_receipts(number)]
+        if cohort.state is not None:
+            terms = plan.terms("region model", number)
+            what = "cases by region and day, and flows"
+            receipts.append(UnprotectedRelease(terms=terms, what=what))
+        try:
+            ledger.record(*(_in_round(receipt, number) for receipt in receipts))
+        except BudgetExceededError as error:
+            raise BudgetExceededError(
+                f"{error}. Room for scorings of new people is left by training with "
+                "privacy.scorings"
+            ) from None
+        store.seal(run.folder, run.ledger)
+    return seed, spent_figures(plan.mode, ledger)
+
+
+def _in_round(release: Release, number: int) -> Release:
+    return replace(release, terms=replace(release.terms, round=number))
+
+
+def _digest(cohort: Cohort) -> str:
+    """Return a digest of everything that a forward pass would send."""
+    inc, digest = cohort.incidence, hashlib.sha256()
+    arrays = [cohort.status, inc.edge_key, inc.size, inc.by_edge.index]
+    if cohort.state is not None:
+        arrays.append(cohort.state.numpy())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _in_regions(traces: Traces, regions: Regions) -> Traces:
+    """Return the traces with regions renumbered as in ``regions``."""
+    by_slot = traces.by_slot
+    if regions_sha256(traces.regions) != regions_sha256(regions):
+        number = _numbers(traces.regions, regions)
+        visited = np.zeros(len(number) + 1, np.bool_)
+        for row in by_slot:
+            visited[row] = True
+        unknown = np.flatnonzero(visited[:-1] & (number == UNKNOWN))
+        if len(unknown):
+            raise DataError(
+                f"people were in {len(unknown):,} of its {len(traces.regions):,} "
+                f"regions, such as {traces.regions.name(int(unknown[0]))!r}, which are "
+                f"none of the run's {len(regions):,} regions or lie elsewhere: a model "
+                "of one city cannot tell of another"
+            )
+        # -1 (not observed) indexes the last entry.
+        by_slot = np.append(number, np.int32(UNKNOWN))[by_slot]
+    return Traces(by_slot, traces.clock, regions, traces.names)
+
+
+def _numbers(own: Regions, among: Regions) -> NDArray[np.int32]:
+    """Return each region's number in ``among``, by name and location; -1 if missing."""
+    if own.names is None or among.names is None:
+        return np.full(len(own), UNKNOWN, np.int32)
+    index = {name: number for number, name in enumerate(among.names)}
+    number = np.array([index.get(name, UNKNOWN) for name in own.names], np.int32)
+    here, there = own.lonlat, among.lonlat
+    if here is None or there is None:
+        here, there = own.centre_km, among.centre_km
+    same = np.isclose(here, there[number], rtol=0, atol=1e-9, equal_nan=True)
+    return np.where(same.all(axis=1), number, np.int32(UNKNOWN))

@@ -1,0 +1,148 @@
+"""The risks of people as a table, as CSV and as Parquet."""
+
+import contextlib
+import io
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.checks import same_length
+from epifalcon.errors import DataError, SettingsError, WriteError
+from epifalcon.mobility.io.columns import natural_order
+from epifalcon.types import Probabilities
+
+SUFFIXES = (".csv", ".parquet")
+_WORDS = np.array([None, "negative", "positive"], dtype=object)
+
+
+@dataclass(frozen=True, eq=False)
+class Risks:
+    """Everybody's probability of infection, with their test results."""
+
+    probability: Probabilities
+    """(people,)"""
+    status: NDArray[np.int8]
+    """(people,) 1 tested positive, 0 negative, -1 not tested."""
+    names: Sequence[str] | None = None
+    """Names of people in the data; None: numbers from 0."""
+    now: Probabilities | None = None
+    """(people,) of being infected at the end, own tests not counted."""
+    now_tested: Probabilities | None = None
+    """(people,) the same, own tests counted."""
+    low: Probabilities | None = None
+    """(people,) lower end of the interval of each risk."""
+    high: Probabilities | None = None
+    """(people,) its upper end."""
+
+    def __post_init__(self) -> None:
+        if self.names is not None and len(self.names) != len(self):
+            raise DataError(f"{len(self.names)} names for {len(self)} people")
+        for name, values in {"risk": self.probability, **self._more}.items():
+            same_length(**{name: values}, status=self.status)
+            inside = (values >= 0) & (values <= 1)
+            if not inside.all():
+                worst = values[~inside][0]
+                raise DataError(f"a risk of {worst}, expected a number from 0 to 1")
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    @property
+    def _more(self) -> dict[str, Probabilities]:
+        """Columns that not every method has, if they are there."""
+        columns = {
+            "risk_now": self.now,
+            "risk_now_with_tests": self.now_tested,
+            "risk_low": self.low,
+            "risk_high": self.high,
+        }
+        return {name: values for name, values in columns.items() if values is not None}
+
+    @cached_property
+    def table(self) -> pl.DataFrame:
+        """One row per person, the highest risk first, equal ones by person.
+
+        ``person``, ``risk``, ``rank`` (1 is the highest; equal risks share the best
+        rank), ``percentile`` (percentage of people without a higher risk) and
+        ``known`` (positive, negative, or nothing if not tested). If the method
+        predicts them also ``risk_now``, of being infected at the end, own tests not
+        counted as in ``risk``, and ``risk_now_with_tests``; ``risk_low`` and
+        ``risk_high``, the interval of ``risk``.
+        """
+        people = len(self)
+        place = np.arange(people)
+        person = pl.Series(place)
+        if self.names is not None:
+            person = pl.Series(list(self.names), dtype=pl.String)
+            place = np.argsort(natural_order(person))
+        higher = people - np.searchsorted(
+            np.sort(self.probability), self.probability, side="right"
+        )
+        order = np.lexsort((place, higher))
+        words = pl.Series(_WORDS[self.status[order] + 1].tolist(), dtype=pl.String)
+        return pl.DataFrame(
+            {
+                "person": person.gather(order),
+                "risk": self.probability[order],
+                "rank": higher[order] + 1,
+                "percentile": 100 * (people - higher[order]) / people,
+                "known": words,
+                **{name: values[order] for name, values in self._more.items()},
+            }
+        )
+
+    def highest(self, count: int) -> list[dict[str, Any]]:
+        """Return the first rows of the table."""
+        return self.table.head(count).to_dicts()
+
+    def write(self, path: Path, *, overwrite: bool = False) -> None:
+        """Write the table as CSV or Parquet, by the suffix, atomically."""
+        require_writable(path, overwrite=overwrite)
+        path = Path(os.path.realpath(path))
+        # Through memory: a full disk is then an OSError of Python's.
+        content = io.BytesIO()
+        if path.suffix.lower() == ".csv":
+            self.table.write_csv(content)
+        else:
+            self.table.write_parquet(content)
+        with _scratch(path) as scratch:
+            with scratch.open("wb") as file:
+                file.write(content.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.rename(path)
+
+
+def require_writable(path: Path, *, overwrite: bool = False) -> None:
+    """Raise, before any work is done, if ``Risks.write`` would refuse ``path``."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise SettingsError(
+            f"{path}: must end in {' or '.join(SUFFIXES)}, which says how it is written"
+        )
+    if path.is_dir():
+        raise WriteError(f"{path}: is a folder, expected a file to write")
+    if path.exists() and not overwrite:
+        raise WriteError(f"{path}: exists; choose another file or add --overwrite")
+    path = Path(os.path.realpath(path))
+    with _scratch(path) as scratch:
+        scratch.touch()
+
+
+@contextlib.contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """Yield a new file beside ``path``, which is removed at the end unless renamed."""
+    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+    with store.parents_of(path), store.writing(path, scratch):
+        try:
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)

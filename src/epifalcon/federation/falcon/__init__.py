@@ -1,0 +1,1 @@
+"""Falcon over sites: the server side and the site side of a run."""

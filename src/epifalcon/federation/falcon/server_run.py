@@ -1,0 +1,638 @@
+"""Server side of a resumable Falcon run over sites: prepare, train, checkpoint, finish.
+
+A site may be faulty or malicious, so every answer is validated as far as possible, and
+a failed check raises ``DataError``. Sites answer a repeated round only if its requests
+are identical, so the server stores what it sent before the rounds, model checkpoints,
+and finally the model of the best validation result. The server receives the scores of
+people only if it requests them and the site's policy allows it.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon import store
+from epifalcon.checks import present
+from epifalcon.errors import CorruptFileError, DataError
+from epifalcon.federation import checkpoints, messages, preparation, server
+from epifalcon.federation.checkpoints import Checkpoint, require_same
+from epifalcon.federation.early_stopping import EarlyStopping, Look
+from epifalcon.federation.engine import (
+    EngineState,
+    RoundReport,
+    pack_model,
+    record_scoring,
+    require_like,
+    require_loss,
+    train,
+    unpack_model,
+)
+from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.messages import Record
+from epifalcon.federation.network.site_calls import (
+    Conduct,
+    ServerRun,
+    Switchboard,
+    Transport,
+    Trouble,
+    accepted,
+    given,
+)
+from epifalcon.federation.preparation import SiteTally, StateMoments, StateScaling
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
+from epifalcon.federation.server import Model, PlaceTable
+from epifalcon.hypergraph.incidence import EdgeKeys
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.person_model import initial_parameters
+from epifalcon.models.settings import FalconSettings
+from epifalcon.models.tensor_files import tensors_under, write_tensors
+from epifalcon.privacy.gaussian import GaussianMechanism
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.types import Mask, Plain, Probabilities
+
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+MODEL = "model.safetensors"
+PREPARATION = "preparation"
+_MESSAGE = "message.safetensors"
+_MOST_PEOPLE, _MOST_REGIONS, _MOST_SLOTS = 10**9, 10**7, 10**5
+"""Upper bounds on a site's reported sizes; they prevent excessive memory use."""
+_ROUNDING = 1 + 1e-5
+_ROOM = 8.0
+"""The norm of a d-dimensional standard normal exceeds sqrt(d) + 8 once in 10^14."""
+_LARGEST = 1e6
+"""Largest plausible norm of one person's row or gradient without clipping: larger than
+training produces, and small enough that sums stay finite."""
+
+
+@dataclass(frozen=True)
+class Met:
+    """The sites of a run and the city data that they share."""
+
+    people: Mapping[str, int]
+    """Number of people per site, by site name."""
+    first: dict[str, int]
+    """Index of each site's first person in the city; constant during a run."""
+    clock: Clock
+    regions: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered(Record):
+    """Data sent to every site before the rounds, stored to resend it unchanged."""
+
+    first: Plain
+    """Index of each site's first person in the city; constant during a run."""
+    tally: dict[str, Tensor] = field(default_factory=dict)
+    """Sums over all sites, sent to every site."""
+    states: NDArray[np.float32] | None = None
+    """Region states, (1 + folds, regions, days, width); None without region model."""
+    centre: NDArray[np.float32] | None = None
+    factor: NDArray[np.float32] | None = None
+    forecast: Plain | None = None
+    """Evaluation of the region model's forecasts."""
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record to the run's folder atomically."""
+        meta = {"forecast": self.forecast}
+        sent = replace(self, forecast=None)
+        message = messages.pack(
+            sent.encode(messages.Heading(folder.name, "", 0, PREPARATION))
+        )
+        with store.new_directory(folder / PREPARATION) as scratch:
+            (scratch / _MESSAGE).write_bytes(message)
+            store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path, origin: store.Origin) -> "Gathered | None":
+        """Read what ``save`` wrote for equal settings and seed; None if missing."""
+        path = folder / PREPARATION
+        if not path.exists():
+            return None
+        manifest = require_same(path, origin, exact=False)
+        gathered = cls.decode(messages.unpack((path / _MESSAGE).read_bytes()))
+        return replace(gathered, forecast=manifest["meta"]["forecast"])
+
+
+def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> Met:
+    """Send hello to all sites and assign person indices, or reuse those ``known``."""
+    facts = board.ask(
+        0, dict.fromkeys(board.present, hello), messages.SiteFacts, _check_facts
+    )
+    # Use the city of most sites; ties go to the first site by name.
+    cities = [facts[site].city for site in sorted(facts)]
+    city = max(cities, key=lambda item: (cities.count(item), -cities.index(item)))
+    for site in [site for site, fact in facts.items() if fact.city != city]:
+        odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
+        why = f"it has another city: its {odd[0].removesuffix('_sha256')} differ"
+        board.refuse(Trouble(site, 0, "hello", "refused", why))
+    first, total = {}, 0
+    for site in sorted(facts):
+        first[site] = total
+        total += facts[site].people
+    if known is not None:
+        first = {site: known.first[site] for site in first if site in known.first}
+    board.keep_only(first)
+    people = {site: facts[site].people for site in first}
+    return Met(people, first, city["clock"], city["regions"])
+
+
+def gather(
+    board: Switchboard,
+    order: FalconOrder,
+    met: Met,
+    known: Gathered | None,
+    progress: Progress = silent,
+) -> Gathered:
+    """Sum the tallies of all sites, fit the region model, and scale its states.
+
+    With ``known``, only repeat the calls that bring restarted sites up to date.
+    """
+    settings, tally = order.settings, _count(board, order, met)
+    if known is not None:
+        if known.states is not None:
+            _spread(board, met, known.states)
+        return known
+    public = {name: tally.parts[name] for name in preparation.public_names(settings)}
+    sums = preparation.pack_tally(SiteTally(public))
+    if not settings.uses_region_model:
+        return Gathered(met.first, sums)
+    fitted = preparation.fit_region_states(
+        tally, met.clock, settings, order.seed, progress
+    )
+    scaling = StateScaling.of(_spread(board, met, fitted.states), settings)
+    return Gathered(
+        met.first, sums, fitted.states, scaling.centre, scaling.factor, fitted.forecast
+    )
+
+
+def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateMoments:
+    """Send region states to all sites; return the sum of their state moments."""
+    width = states.shape[-1]
+    largest = float(np.abs(states).max()) if states.size else 0.0
+
+    def check(site: str, answer: StateMoments) -> StateMoments:
+        total, squared, count = answer.total, answer.squared, met.people[site]
+        if answer.people != count:
+            raise DataError(f"sums of region states not of its {count:,} people")
+        if total.shape != (width,) or squared.shape != (width,):
+            raise DataError(f"sums of region states not of width {width}")
+        # A person's state is a mean of region states; NaN fails every comparison.
+        most = count * largest * _ROUNDING
+        within = (np.abs(total) <= most).all() and (squared >= 0).all()
+        if not (within and (squared <= most * largest * _ROUNDING).all()):
+            raise DataError("sums of region states that its people cannot have")
+        return answer
+
+    requests = dict.fromkeys(board.attending, messages.States(states))
+    moments = board.ask(0, requests, StateMoments, check)
+    board.keep_only(moments)
+    listed = [moments[site] for site in sorted(moments)]
+    return sum(listed[1:], listed[0])
+
+
+def _count(board: Switchboard, order: FalconOrder, met: Met) -> SiteTally:
+    names = preparation.tally_names(order.settings)
+
+    def check(site: str, answer: messages.Counted) -> SiteTally:
+        tally = preparation.unpack_tally(answer.tally, names, met.regions, met.clock)
+        preparation.require_counted(tally, met.people[site], met.clock)
+        return tally
+
+    requests = {site: messages.Count(first) for site, first in met.first.items()}
+    counted = board.ask(0, requests, messages.Counted, check)
+    board.keep_only(counted)
+    listed = [counted[site] for site in sorted(counted)]
+    return sum(listed[1:], listed[0])
+
+
+def _check_facts(_site: str, answer: messages.SiteFacts) -> messages.SiteFacts:
+    people, regions = answer.people, answer.regions
+    if not (1 <= people <= _MOST_PEOPLE and 1 <= regions <= _MOST_REGIONS):
+        raise DataError("numbers of people or regions are out of range")
+    if answer.clock.slots > _MOST_SLOTS:
+        raise DataError(f"{answer.clock.slots} slots")
+    return answer
+
+
+class SitesEngine:
+    """Carries out rounds over the sites that ``board`` reaches."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        people: Mapping[str, int],
+        settings: FalconSettings,
+        plan: PrivacyPlan,
+        seed: int,
+        ledger: Ledger | None = None,
+        *,
+        state_width: int = 0,
+        places: int | None = None,
+    ) -> None:
+        """``people`` is a count per site, ``places`` the total number of edges."""
+        self.board, self.settings, self.plan = board, settings, plan
+        self.ledger = Ledger(plan.budget) if ledger is None else ledger
+        rng = RunSeeds(seed).parameters()
+        self._model = Model.of(initial_parameters(settings, state_width, rng))
+        self._people, self._places = people, places
+        self._round = 0
+        self._closing: dict[str, messages.Closing] = {}
+        self.best_round: int | None = None
+        """Round of the best validation result; sent to sites with the next call."""
+        self._announced: dict[str, messages.PresenceUpload] = {}
+        self._table: PlaceTable | None = None
+        self._members: list[str] = []
+        self._settled: set[str] = set()
+
+    @property
+    def round(self) -> int:
+        """Number of completed rounds."""
+        return self._round
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """Current model parameters by name."""
+        return self._model.parameters
+
+    def step(self) -> float:
+        """Run one training round; return its mean loss, or NaN in a private run."""
+        number = self._round
+        self.board.new_round()
+        opening = () if number else self.plan.opening()
+        self.ledger.record(*opening, *self.plan.round_receipts(number))
+        self._open()
+        channels = _channels(self.plan, training=True)
+        uploads = self._pass(messages.Begin, channels)
+        ended = self._reply(
+            uploads, channels[-1], messages.GradientUpload, self._check_gradient
+        )
+        gradients = list(ended.values())
+        loss = math.nan
+        if not self.plan.is_private:
+            total = sum(upload.loss or 0.0 for upload in gradients)
+            weight = sum(upload.weight or 0.0 for upload in gradients)
+            loss = require_loss(total, weight, number)
+        model, closing = server.step(self._model, gradients, self.settings)
+        self._closing = dict.fromkeys(ended, closing)
+        self._model, self._round = model, number + 1
+        return loss
+
+    def score(self) -> list[str]:
+        """Run a scoring pass and record its release; return the participating sites."""
+        record_scoring(self.ledger, self.plan, self._round)
+        self._open()
+        channels = _channels(self.plan, training=False)
+        uploads = self._pass(messages.BeginScoring, channels)
+        return list(self._reply(uploads, channels[-1], messages.Done, accepted))
+
+    def look(self, fresh: bool) -> tuple[Probabilities, Mask]:
+        """Return scores and results of all validation people, without identities."""
+        request = messages.Look(parameters=self.parameters, fresh=fresh)
+        parts = self.call(request, messages.ValidationScores, self._check_look).values()
+        scores = np.concatenate([part.scores for part in parts])
+        return scores, np.concatenate([part.infected for part in parts])
+
+    def call(
+        self,
+        request: messages.RoundRequest,
+        answer: type[R],
+        check: Callable[[str, R], T],
+        sites: list[str] | None = None,
+    ) -> dict[str, T]:
+        """Send ``request`` to attending sites, with the closing of their last round."""
+        requests = {}
+        for site in self.board.attending if sites is None else sites:
+            closing = self._closing.pop(site, None)
+            requests[site] = replace(request, best=self.best_round, closing=closing)
+        return self.board.ask(self._round, requests, answer, check)
+
+    def state(self) -> EngineState:
+        """Return the model and its Adam moments; sites store the embeddings."""
+        return EngineState(self._round, pack_model(self._model), self.ledger.head)
+
+    def restore(self, state: EngineState) -> None:
+        """Restore ``state``; the sites must have been reset to the same round."""
+        require_like(state.tensors, pack_model(self._model))
+        self._model, self._round = unpack_model(state.tensors), state.round
+        self._closing = {}
+
+    def _open(self) -> None:
+        """Collect presence uploads; send sites the changed people counts per edge."""
+        board = self.board
+        new = [site for site in board.attending if site not in self._announced]
+        requests = dict.fromkeys(new, messages.Announce())
+        self._announced |= board.ask(
+            self._round, requests, messages.PresenceUpload, self._check_presence
+        )
+        members = [site for site in board.present if site in self._announced]
+        if members != self._members:
+            presence = {site: self._announced[site] for site in members}
+            self._table = PlaceTable(presence, board.rules.sends_rows)
+            self._members, self._settled = members, set()
+        table = present(self._table, "no counts of people yet")
+        settle = {
+            site: messages.Settle(table.counts[site], table.shared[site])
+            for site in board.attending
+            if site in members and site not in self._settled
+        }
+        self._settled |= set(board.ask(self._round, settle, messages.Done, accepted))
+
+    def _pass(
+        self, begin: type[messages.Begin | messages.BeginScoring], channels: list[str]
+    ) -> dict[str, messages.LocationUpload]:
+        """Run all exchanges of a pass except the reply to the last uploads."""
+        sites = [site for site in self.board.attending if site in self._settled]
+        request = begin(parameters=self.parameters)
+        check = partial(self._check_upload, channel=channels[0])
+        uploads = self.call(request, messages.LocationUpload, check, sites)
+        for channel, following in pairwise(channels):
+            check = partial(self._check_upload, channel=following)
+            uploads = self._reply(uploads, channel, messages.LocationUpload, check)
+        return uploads
+
+    def _reply(
+        self,
+        uploads: Mapping[str, messages.LocationUpload],
+        channel: str,
+        answer: type[R],
+        check: Callable[[str, R], T],
+    ) -> dict[str, T]:
+        reply = present(self._table, "no counts of people yet").replies(uploads)
+        requests = {site: messages.Reply(channel, sums) for site, sums in reply.items()}
+        return self.board.ask(self._round, requests, answer, check)
+
+    def _check_presence(
+        self, site: str, upload: messages.PresenceUpload
+    ) -> messages.PresenceUpload:
+        """Require edge keys of the city and counts possible for the site's people."""
+        keys, counts, people = upload.keys, upload.counts, self._people[site]
+        if counts.ndim != 1 or not np.isfinite(counts).all():
+            raise DataError("a count of people is no number")
+        if not len(keys):
+            return upload
+        if keys[0] < 0:
+            raise DataError("a key is less than 0")
+        most_keys = people * self.plan.releases.person * (1 + self.plan.copies)
+        if len(keys) > most_keys:
+            raise DataError(f"{len(keys):,} keys of {people:,} people are too many")
+        if self._places is not None and keys[-1] >= self._places:
+            raise DataError(f"a key of {self._places:,} or more")
+        mechanism = self.plan.presence
+        least, most = float(not self.plan.is_private), float(people)
+        if mechanism is not None:
+            room = mechanism.sigma * math.sqrt(people) * (1 + _ROOM)
+            least, most = -room, people + room
+        if counts.min() < least or counts.max() > most * _ROUNDING:
+            raise DataError(f"a count that {people:,} people cannot make")
+        return upload
+
+    def _check_upload(
+        self, site: str, upload: messages.LocationUpload, *, channel: str
+    ) -> messages.LocationUpload:
+        """Require rows of ``channel`` at the site's keys, with plausible norms."""
+        rows, width, table = (
+            upload.rows,
+            self.settings.width,
+            present(self._table, "no counts of people yet"),
+        )
+        if upload.channel != channel:
+            raise DataError(f"an upload of {upload.channel!r}, expected {channel!r}")
+        if rows.dtype != self.settings.dtype:
+            raise DataError(f"rows of {rows.dtype}, expected {self.settings.dtype}")
+        if rows.shape[1] != width:
+            raise DataError(f"rows of width {rows.shape[1]}, expected {width}")
+        summed = upload.person is None
+        if summed == table.sends_rows:
+            raise DataError("sums where rows of people were asked for, or the reverse")
+        if summed and not np.array_equal(upload.keys, table.keys[site]):
+            raise DataError("sums at other places than those shared with other sites")
+        if not summed:
+            self._require_claims(site, upload, table.keys[site])
+        people = self._people[site] if summed else 1
+        norms = torch.linalg.vector_norm(rows.double(), dim=1)
+        _require_norm(channel, norms, people, width, self.plan.upload)
+        return upload
+
+    def _require_claims(
+        self, site: str, upload: messages.LocationUpload, announced: EdgeKeys
+    ) -> None:
+        keys, person = upload.keys, upload.person
+        if person is None or person.shape != keys.shape:
+            raise DataError(f"{len(keys)} keys without as many people")
+        if not np.isin(keys, announced).all():
+            raise DataError("a row at a key that was never announced")
+        most = self.plan.releases.person * (1 + self.plan.copies)
+        senders, rows = np.unique(person, return_counts=True)
+        if len(senders) > self._people[site] or (rows > most).any():
+            raise DataError("more rows than its people can have sent")
+
+    def _check_gradient(
+        self, site: str, upload: messages.GradientUpload
+    ) -> messages.GradientUpload:
+        """Require the model's shapes and plausible norms; loss and weight if public."""
+        gradients, people = upload.gradients, self._people[site]
+        if _shapes(gradients) != _shapes(self.parameters):
+            raise DataError("gradients do not have the names and shapes of the model")
+        whole = torch.cat([part.double().flatten() for part in gradients.values()])
+        if not torch.isfinite(whole).all():
+            raise DataError("a gradient holds NaN or infinity")
+        if upload.people != people:
+            raise DataError(f"gradients of {upload.people}, expected {people:,} people")
+        mechanism = self.plan.gradient
+        _require_norm("gradient", whole.norm()[None], people, len(whole), mechanism)
+        if self.plan.is_private:
+            return replace(upload, weight=None, loss=None)
+        weight, loss = upload.weight, upload.loss
+        if weight is None or loss is None:
+            raise DataError("gradients without weight and loss")
+        most = people * max(self.settings.class_weights or (1.0,))
+        if not 0 <= weight <= most * _ROUNDING:
+            raise DataError(f"{people:,} people cannot weigh {weight:g} in the loss")
+        if not 0 <= loss <= most * _LARGEST:
+            raise DataError(f"{people:,} people cannot have a loss of {loss:g}")
+        return upload
+
+    def _check_look(
+        self, site: str, answer: messages.ValidationScores
+    ) -> messages.ValidationScores:
+        """Require scores from 0 to 1, at most one per person of the site."""
+        scores, people = answer.scores, self._people[site]
+        if len(scores) > people or not ((scores >= 0) & (scores <= 1)).all():
+            raise DataError("more scores than people, or some outside 0 to 1")
+        return answer
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (value.shape, value.dtype) for name, value in tensors.items()}
+
+
+def _require_norm(
+    channel: str,
+    norms: Tensor,
+    people: int,
+    size: int,
+    mechanism: GaussianMechanism | None,
+) -> None:
+    """Reject norms of ``size``-dimensional sums impossible for ``people`` people."""
+    most = people * _LARGEST
+    if mechanism is not None:
+        noise = mechanism.sigma * (math.sqrt(size) + _ROOM)
+        most = people * mechanism.clip + math.sqrt(people) * noise
+    norm = float(norms.max()) if len(norms) else 0.0
+    if norm > most * _ROUNDING:
+        raise DataError(f"{channel}: norm {norm:.4g}, clip and noise allow {most:.4g}")
+
+
+def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
+    """Return the channels of a pass in the order of its exchanges."""
+    if not training:
+        return [f"scoring/{layer}" for layer in range(plan.layers)]
+    channels = [f"upload/{layer}" for layer in range(plan.layers)]
+    if plan.way.exchanged:
+        channels += [f"return/{layer}" for layer in reversed(range(plan.layers))]
+    return channels
+
+
+class SitesRun(ServerRun[FalconOrder]):
+    """One Falcon run, resumed from its newest checkpoint if there is one."""
+
+    order_type = FalconOrder
+
+    def __init__(
+        self, transport: Transport, folder: Path, order: FalconOrder, conduct: Conduct
+    ) -> None:
+        super().__init__(transport, folder, order, conduct)
+        settings = order.settings
+        self.stopping = EarlyStopping(settings.stopping, settings.privacy)
+        self.parameters: dict[str, Tensor] = {}
+        """Model parameters of the best validation result."""
+        self._forecast: Plain | None = None
+        self._engine: SitesEngine | None = None
+        self._people: Mapping[str, int] = {}
+
+    def carry_out(self, progress: Progress) -> None:
+        """Train until the last round or early stopping, then write the best model."""
+        resumed = checkpoints.newest(self._folder, self._order.origin)
+        self._engine = self._prepare(resumed, progress)
+        if resumed is not None:
+            self._engine.restore(resumed.engine)
+            self.board.keep_only(resumed.remembered["present"])
+            self.stopping.restore(resumed.remembered)
+            self.round_seconds = list(resumed.remembered["seconds"])
+            self.parameters = tensors_under(resumed.tensors, "best/")
+        self._train(self._engine, progress)
+        self._finish(self._engine)
+        write_tensors(self._folder / MODEL, self.parameters)
+
+    def figures(self) -> dict[str, Any]:
+        """Return rounds, validation results and the evaluation of region forecasts."""
+        best = self.stopping.best
+        return {
+            "rounds": 0 if self._engine is None else self._engine.round,
+            "best_round": None if best is None else best.round,
+            "validation_auc": None if best is None else best.auc,
+            "looks": self.stopping.as_plain()["looks"],
+            "forecast": self._forecast,
+        }
+
+    def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
+        order, board, settings = self._order, self.board, self._order.settings
+        known = Gathered.load(self._folder, order.origin)
+        if resumed is not None and known is None:
+            raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
+        met = meet(board, order.hello, known)
+        data = gather(board, order, met, known, progress)
+        self._forecast = data.forecast
+        number = 0 if resumed is None else resumed.engine.round
+        request = messages.Prepare(number, data.tally, data.centre, data.factor)
+        requests = dict.fromkeys(board.attending, request)
+        ready = board.ask(0, requests, messages.Done, accepted)
+        board.keep_only(ready)
+        if known is None:
+            first = {site: data.first[site] for site in ready}
+            replace(data, first=first).save(self._folder, order.origin)
+        plan = order.plan(met.clock)
+        opening = order.unprotected(plan, validation=True)
+        ledger = self.open_ledger(plan.budget, opening, resumed)
+        self._people = met.people
+        windows = met.clock.slots // settings.model.window_slots
+        return SitesEngine(
+            board,
+            met.people,
+            settings.model,
+            plan,
+            order.seed,
+            ledger,
+            state_width=0 if data.states is None else data.states.shape[-1],
+            places=met.regions * windows,
+        )
+
+    def _train(self, engine: SitesEngine, progress: Progress) -> None:
+        last = engine.settings.rounds
+
+        def watch(report: RoundReport) -> bool:
+            self.round_seconds.append(report.seconds)
+            text = ""
+            if self.stopping.due(engine.round, last) and not self._order.hides_tests:
+                text = self._validate(engine, report.loss)
+            progress("rounds", engine.round, last, text)
+            self.report_progress(engine.round, last, text)
+            if engine.round % self._conduct.keep_every == 0:
+                self._checkpoint(engine)
+            return self.stopping.ended
+
+        if not self.stopping.ended:
+            train(engine, watch=watch)
+
+    def _validate(self, engine: SitesEngine, loss: float) -> str:
+        fresh = not engine.plan.is_private
+        if fresh:
+            engine.score()
+        scores, infected = engine.look(fresh)
+        look = Look.at(engine.round, loss, scores, infected)
+        if self.stopping.take(look):
+            self.parameters = {n: p.clone() for n, p in engine.parameters.items()}
+            engine.best_round = engine.round
+        return look.told
+
+    def _checkpoint(self, engine: SitesEngine) -> None:
+        """Write checkpoints at all sites, then here; skip it if any site is missing."""
+        board = self.board
+        if board.attending == board.present:
+            engine.call(messages.Keep(), messages.Done, accepted)
+        if board.attending != board.present:
+            return
+        remembered = {
+            **self.stopping.as_plain(),
+            "seconds": self.round_seconds,
+            "present": self.board.present,
+        }
+        tensors = {f"best/{name}": part for name, part in self.parameters.items()}
+        checkpoint = Checkpoint(engine.state(), tensors, remembered)
+        checkpoints.save(self._folder, checkpoint, self._order.origin)
+
+    def _finish(self, engine: SitesEngine) -> None:
+        """Make every site write its scores; collect them if ``conduct.scores``."""
+        fresh = not engine.plan.is_private
+        if self.stopping.best is None:
+            self.parameters = engine.parameters
+            if fresh:
+                engine.score()
+        request = messages.Finish(
+            parameters=self.parameters, fresh=fresh, scores=self._conduct.scores
+        )
+        answers = engine.call(
+            request, messages.Scores, lambda site, got: got.require(self._people[site])
+        )
+        self.scores = given(answers)

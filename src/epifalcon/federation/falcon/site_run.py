@@ -1,0 +1,528 @@
+"""Site side of a Falcon run, from the first call to the scores of the site's people.
+
+Requests before the rounds: ``hello`` (admission), ``count`` (tallies), ``states`` (sums
+of region states), ``prepare`` (build the cohort). The rounds follow, one request at a
+time, with ``keep`` for checkpoints, then ``finish``. All state is stored in the site's
+own folder, so a restarted site can load its people's embeddings. Receipts and request
+digests are stored before an answer is sent; a resumed run must send equal requests.
+
+Sums at edges that no other site claims are never sent: the reply would equal the
+upload.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from torch import Tensor
+
+from epifalcon.checks import present, same_length
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation import checkpoints, messages, preparation
+from epifalcon.federation.checkpoints import Checkpoint, record_once
+from epifalcon.federation.client import Client, Surroundings, all_uses
+from epifalcon.federation.early_stopping import running_log_odds
+from epifalcon.federation.engine import EngineState, advance, pack_home, unpack_home
+from epifalcon.federation.messages import Record
+from epifalcon.federation.network.site_files import (
+    Noted,
+    Trail,
+    Wanted,
+    digest,
+    person_cost,
+)
+from epifalcon.federation.network.site_session import (
+    LEDGER,
+    Admitted,
+    Handler,
+    Order,
+    SiteSession,
+)
+from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.hypergraph.incidence import EdgeKeys
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.person_model import Exchange, LinearUse, PassResult
+from epifalcon.privacy.events import UnprotectedRelease
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.types import Floats, Mask, Probabilities
+
+_MOST_PEOPLE = 2**40
+_BEYOND = 1e15
+"""Largest usable number: sums of its squares are finite in float32 and float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Pass:
+    """A pass waiting for a reply or, if it has a result, for the end of its round."""
+
+    number: int
+    scoring: bool
+    work: Generator[Exchange, Tensor, Any]
+    entry: LinearUse | None
+    exchange: Exchange
+    upload: messages.LocationUpload | None = None
+    result: PassResult | None = None
+    """Result of a finished training pass; None otherwise."""
+
+    @property
+    def channel(self) -> str:
+        """Channel name of the current upload."""
+        kind = "scoring" if self.scoring else self.exchange.kind
+        return f"{kind}/{self.exchange.layer}"
+
+
+class SiteRounds:
+    """Handles the requests of the rounds for one cohort."""
+
+    best: Probabilities | None
+    """(people,) scores of the round with the best validation result."""
+    best_round: int | None
+    held: Floats | None
+    """(people,) running mean of log odds over rounds; None without score memory."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        *,
+        sends_rows: bool = False,
+        watched: preparation.Selection | None = None,
+        score_memory: float = 0.0,
+        trail: Trail | None = None,
+    ) -> None:
+        self.client, self.plan, self.ledger = client, client.plan, ledger
+        self.trail = trail or Trail(Noted(), "")
+        self.watched = watched or preparation.Selection()
+        self.home = client.first_home()
+        self.best = self.best_round = self.held = None
+        self._protected = self.plan.is_private
+        self._memory, self._sends_rows = score_memory, sends_rows
+        self._presence: messages.PresenceUpload | None = None
+        self._places: tuple[EdgeKeys, messages.Settle, Surroundings] | None = None
+        self._pass: _Pass | None = None
+        self._scored: Tensor | None = None
+        self._parameters: dict[str, Tensor] = {}
+        self._looked: tuple[int, Probabilities] | None = None
+
+    @property
+    def handlers(self) -> dict[type[Record], Handler]:
+        """Handlers of the round requests, by request type."""
+        return {
+            messages.Announce: self._announce,
+            messages.Settle: self._settle,
+            messages.Begin: self._begin,
+            messages.BeginScoring: self._begin,
+            messages.Reply: self._continue,
+            messages.Look: self._validate,
+        }
+
+    def close(self, call: messages.RoundRequest) -> None:
+        """Store parameters, finish the previous round, and update the best round."""
+        self._parameters = call.parameters or self._parameters
+        if (closing := call.closing) is not None:
+            ended = self._pass
+            if ended is None or ended.result is None or ended.number != closing.round:
+                raise DataError(f"no pass of round {closing.round} waits for its close")
+            self.home = self.client.close_round(self.home, ended.result, closing)
+            self._pass = None
+            if self._protected:
+                self.trail.close(closing.round, closing.scale)
+            if self._protected and self._memory:
+                scores = self._scores(self.home.received)
+                self.held = running_log_odds(self.held, scores, self._memory)
+        if self._looked is not None and call.best == self._looked[0]:
+            self.best_round, self.best = self._looked
+
+    def scores(self, *, fresh: bool) -> Probabilities:
+        """Return risks (people,) of the last scoring pass (``fresh``) or round."""
+        if self.held is not None:
+            return np.asarray(expit(self.held))
+        return self._scores(self._scored if fresh else self.home.received)
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        """Return embeddings, scores and request digests after ``number`` rounds."""
+        others = {
+            name: torch.from_numpy(scores)
+            for name, scores in (("best", self.best), ("held", self.held))
+            if scores is not None
+        }
+        state = EngineState(number, pack_home(self.home), self.ledger.head)
+        return Checkpoint(
+            state, others, {"best": self.best_round, "trail": self.trail.home}
+        )
+
+    def restore(self, found: Checkpoint) -> None:
+        """Restore the state from a ``checkpoint``."""
+        self.home = unpack_home(found.engine.tensors)
+        others = {name: scores.numpy() for name, scores in found.tensors.items()}
+        self.best, self.held = others.get("best"), others.get("held")
+        self.best_round = found.remembered["best"]
+        self.trail.home = found.remembered["trail"]
+
+    def _announce(
+        self, _call: messages.Announce, _number: int
+    ) -> messages.PresenceUpload:
+        """Return the claimed edges and the number of people at each."""
+        if self._protected:
+            self.trail.announce()
+        record_once(self.ledger, self.plan.opening())
+        self._presence = self.client.announce()
+        return self._presence
+
+    def _settle(self, call: messages.Settle, _number: int) -> messages.Done:
+        """Store the server's counts at the announced edges, in the announced order."""
+        keys = present(self._presence, "nothing was announced yet").keys
+        counts, shared = call.counts, call.shared
+        same_length(keys=keys, counts=counts, shared=shared)
+        if not (np.isfinite(counts).all() and (counts >= 1).all()):
+            raise DataError("a count of people is less than 1 or no number")
+        place = self.client.cohort.incidence.places_in(keys)
+        self._places = keys, call, self.client.settle(counts[place])
+        if self._protected:
+            self.trail.settle(counts, shared)
+        return messages.Done()
+
+    def _begin(
+        self, call: messages.Begin | messages.BeginScoring, number: int
+    ) -> messages.LocationUpload:
+        """Record and start a pass, discarding any unfinished one; return its upload."""
+        self.close(call)
+        training = isinstance(call, messages.Begin)
+        if self._protected:
+            self.trail.begin(number, call.parameters, training=training)
+        if training:
+            self.ledger.record(*self.plan.round_receipts(number))
+        elif self._protected:
+            self.ledger.record(*self.plan.scoring_receipts(number))
+        self._pass = None
+        around = self._settled[2]
+        work: Generator[Exchange, Tensor, Any]
+        inputs, entry = (self.home, around, call.parameters), None
+        if training:
+            work, entry = self.client.training(*inputs, number)
+        else:
+            self._scored = None
+            work = self.client.scoring(*inputs)
+        exchange, _ = advance(work, None)
+        if exchange is None:
+            raise DataError("a pass without any exchange")
+        return self._send(_Pass(number, not training, work, entry, exchange))
+
+    def _continue(self, call: messages.Reply, _number: int) -> Record:
+        """Process a reply; return the next upload, gradients, or ``Done``."""
+        waiting = self._pass
+        if waiting is None or waiting.result is not None:
+            raise DataError("no pass waits for a reply")
+        if self._protected:
+            # Use the pending channel, not the one that the call names.
+            self.trail.reply(waiting.number, waiting.channel, call.sums)
+        exchange, result = advance(waiting.work, self._received(waiting, call.sums))
+        if exchange is not None:
+            return self._send(replace(waiting, exchange=exchange))
+        self._pass = None
+        if waiting.scoring:
+            self._scored = result
+            return messages.Done()
+        self._pass = replace(waiting, result=result)
+        return self._gradients(waiting, cast(PassResult, result))
+
+    def _gradients(self, waiting: _Pass, result: PassResult) -> messages.GradientUpload:
+        uses = all_uses(result, waiting.entry)
+        if self.plan.gradient is not None:
+            uses = tuple(
+                replace(use, inputs=usable(use.inputs), outputs=usable(use.outputs))
+                for use in uses
+            )
+        upload = self.client.gradient_upload(uses, result.weight, waiting.number)
+        if upload.weight is None:
+            return upload
+        return replace(upload, loss=result.loss)
+
+    def _validate(self, call: messages.Look, number: int) -> messages.ValidationScores:
+        """Return validation people's scores and results, sorted by score, unnamed."""
+        self.close(call)
+        scores = self.scores(fresh=call.fresh)
+        self._looked = number, scores
+        selected = scores[self.watched.people]
+        order = np.argsort(selected, kind="stable")
+        return messages.ValidationScores(selected[order], self.watched.infected[order])
+
+    def _send(self, waiting: _Pass) -> messages.LocationUpload:
+        """Clip rows, add noise, and return sums at shared edges or a row per claim."""
+        exchange = waiting.exchange
+        if self.plan.upload is not None:
+            # Whether an upload succeeds must not depend on any person's values.
+            exchange = replace(exchange, rows=usable(exchange.rows))
+        upload = self.client.location_upload(
+            exchange, waiting.channel, waiting.number, self._sends_rows
+        )
+        self._pass = replace(waiting, exchange=exchange, upload=upload)
+        if upload.person is not None:
+            return upload
+        shared = self._settled[1].shared
+        return replace(upload, keys=upload.keys[shared], rows=upload.rows[_at(shared)])
+
+    def _received(self, waiting: _Pass, sums: Tensor) -> Tensor:
+        """Return the messages that people receive from a reply, (people, width)."""
+        upload, (keys, places, around) = waiting.upload, self._settled
+        if upload is None:
+            raise DataError("nothing was sent yet")
+        summed = upload.person is None
+        place = _at(places.shared) if summed else torch.arange(len(keys))
+        expected = (len(place), upload.rows.shape[1], upload.rows.dtype)
+        if (*sums.shape, sums.dtype) != expected:
+            raise DataError(
+                f"a reply of {(*sums.shape, sums.dtype)}, expected {expected}"
+            )
+        if not torch.isfinite(sums).all():
+            raise DataError("a reply holds NaN or infinity")
+        if summed:
+            whole = upload.rows.clone()
+            whole[place] = sums
+            sums = whole
+        return self.client.receive(waiting.exchange, around, keys, sums, places.counts)
+
+    def _scores(self, received: Tensor | None) -> Probabilities:
+        if not self._parameters:
+            raise DataError("no parameters were sent yet")
+        return self.client.probabilities(self._parameters, received)
+
+    @property
+    def _settled(self) -> tuple[EdgeKeys, messages.Settle, Surroundings]:
+        return present(self._places, "the counts of people were not sent yet")
+
+
+def usable(rows: Tensor) -> Tensor:
+    """Set rows that contain NaN, infinite or very large values to zero.
+
+    Parameters can be crafted so that only some people's rows overflow. An error, or a
+    NaN, which noise does not hide, would then reveal who these people are.
+    """
+    within = (rows.abs() <= _BEYOND).flatten(1).all(dim=1)
+    return torch.where(within.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
+
+
+def _at(mask: Mask) -> Tensor:
+    return torch.from_numpy(np.flatnonzero(mask))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalconOrder(Order):
+    """A Falcon run as the server requests it from sites."""
+
+    method = "falcon"
+    settings: PredictionSettings
+
+    def __post_init__(self) -> None:
+        require_federable(self.settings)
+
+    @property
+    def hides_tests(self) -> bool:
+        """Whether test results are protected and must not be sent."""
+        return not self.settings.privacy.reveals_validation
+
+    @property
+    def wanted(self) -> Wanted:
+        """What the run requires of a site's policy."""
+        privacy, pseudo = self.settings.privacy, self.settings.pseudo
+        return Wanted(
+            mode=privacy.mode,
+            rows=self.rules.sends_rows,
+            regions=self.settings.shares_cases,
+            pseudo_copies=pseudo.pseudo_copies if privacy.is_private else None,
+            delta=privacy.delta if privacy.mode == "local" else None,
+            relation=privacy.relation,
+        )
+
+    def squared_mu(self, clock: Clock) -> float | None:
+        """Return mu^2 per person of the whole run; None if it has no guarantee."""
+        if self.mode != "local":
+            return None
+        return person_cost(self.settings.privacy, releases_of(clock))
+
+    def plan(self, clock: Clock) -> PrivacyPlan:
+        """Return the run's plan of noisy releases."""
+        return PrivacyPlan.for_run(self.settings, clock)
+
+    def unprotected(
+        self, plan: PrivacyPlan, validation: bool
+    ) -> list[UnprotectedRelease]:
+        """Return receipts of everything that is sent without noise."""
+        receipts = preparation.unprotected_receipts(
+            plan, self.settings, validation=validation
+        )
+        revealed = "sums over a site's people at each place, and which places it claims"
+        if self.rules.sends_rows:
+            revealed = "which of a site's people sent each row, by number"
+        return [*receipts, preparation.in_the_clear(plan, "uploads", revealed)]
+
+
+def crowds(
+    people: int, division: preparation.Division, settings: PredictionSettings
+) -> dict[str, int]:
+    """Return the number of people behind each sum that is sent without noise."""
+    counts = {"people": people} if settings.shares_sums else {}
+    if settings.shares_cases:
+        folds = settings.region.folds if settings.uses_region_model else 1
+        tested = division.fold[division.fold >= 0]
+        groups = np.bincount(tested, minlength=folds) if folds > 1 else [len(tested)]
+        counts["tested people in a fold"] = int(min(groups))
+    return counts
+
+
+def require_federable(settings: PredictionSettings) -> None:
+    """Reject settings that need all data in one process."""
+    if settings.macro_cases == "all":
+        raise SettingsError("region.macro_cases='all': no site knows all cases")
+    if settings.view.people:
+        raise SettingsError("view.people: record a view in one process instead")
+    if settings.stopping.selected_on == "test":
+        raise SettingsError("stopping.selected_on='test': no site knows hidden results")
+    if not settings.privacy.is_published or not settings.region.is_published:
+        raise SettingsError(
+            "settings of the authors' program (privacy.clipped, privacy.upload_noise, "
+            "privacy.gradient_noise, region.network.kind, region.scale_states) run in "
+            "one process only: the program is central"
+        )
+
+
+class SiteRun(SiteSession[FalconOrder]):
+    """Answers all calls of one Falcon run."""
+
+    order_type = FalconOrder
+
+    def start(self) -> dict[type[Record], Handler]:
+        """Reset the state; return the handlers of requests outside the rounds."""
+        self._counted: tuple[preparation.Household, preparation.Division] | None = None
+        self._states: NDArray[np.float32] | None = None
+        self._rounds: SiteRounds | None = None
+        return {
+            messages.Count: self._count,
+            messages.States: self._take_states,
+            messages.Prepare: self._prepare,
+            messages.Keep: self._save_checkpoint,
+            messages.Finish: self._finish,
+        }
+
+    @property
+    def rounds(self) -> SiteRounds:
+        """The state of the rounds."""
+        return present(self._rounds, "nothing is prepared")
+
+    def _count(self, call: messages.Count, _number: int) -> messages.Counted:
+        """Write receipts, then return the site's tallies."""
+        run, first = self.admitted, call.first
+        if not 0 <= first < _MOST_PEOPLE:
+            raise DataError("the number of the first person is out of range")
+        order, settings = run.order, run.order.settings
+        data = preparation.Household(run.home.traces, run.home.known, first)
+        division = preparation.divide(data, settings, order.seed)
+        # Store the digest first, so that no other number, and folds, can be tried.
+        self.note("count", digest(first))
+        policy, plan = run.site.policy, order.plan(data.traces.clock)
+        policy.require_crowd(crowds(data.traces.people, division, settings))
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
+        checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
+        self._counted = data, division
+        return messages.Counted(
+            preparation.pack_tally(preparation.count_tally(data, division, settings))
+        )
+
+    def _take_states(
+        self, call: messages.States, _number: int
+    ) -> preparation.StateMoments:
+        """Store region states; return their sums over the site's people."""
+        states, settings = call.states, self.admitted.order.settings
+        data, division = present(self._counted, "nothing was counted yet")
+        traces = data.traces
+        if not settings.uses_region_model:
+            raise SettingsError("these settings have no region model")
+        shape = (1 + settings.region.folds, len(traces.regions), traces.clock.days)
+        if states.ndim != 4 or states.shape[:3] != shape:
+            raise DataError(f"region states of shape {states.shape}")
+        if not np.isfinite(states).all():
+            raise DataError("region states hold NaN or infinity")
+        self.note("states", digest(arrays={"states": states}))
+        self._states = states
+        incidence = preparation.hypergraph(traces, settings)
+        return preparation.StateMoments.of(
+            preparation.raw_state(data, division, incidence, states)
+        )
+
+    def _prepare(self, call: messages.Prepare, _number: int) -> messages.Done:
+        """Build the cohort; restore the newest checkpoint up to the given round."""
+        data, division = present(self._counted, "nothing was counted yet")
+        run = self.admitted
+        order, policy = run.order, run.site.policy
+        plan = order.plan(data.traces.clock)
+        around = _surrounding(call, run, self._states)
+        scaling = {"centre": call.centre, "factor": call.factor}
+        arrays = {name: part for name, part in scaling.items() if part is not None}
+        self.note("prepare", digest(tensors=call.tally, arrays=arrays))
+        seeds = self.seeds()
+        cohort = preparation.cohort_of(
+            data, division, order.settings, around, seeds.pseudo(data.first)
+        )
+        saved = checkpoints.newest(self.folder, order.origin, at_most=call.round)
+        ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, saved)
+        trail = Trail(run.noted, digest(self.heard, seeds.noise))
+        if order.is_private:
+            trail.require_notes_of(ledger.releases)
+        watched = preparation.Selection()
+        # If tests are protected, no result is sent, whatever the server requests.
+        if policy.validation and not order.hides_tests:
+            infected = data.known.status[division.held_back] == 1
+            watched = preparation.Selection(division.held_back, infected)
+        self._rounds = SiteRounds(
+            Client(cohort, order.settings.model, plan, seeds),
+            ledger,
+            sends_rows=order.rules.sends_rows,
+            watched=watched,
+            score_memory=order.settings.stopping.score_memory,
+            trail=trail,
+        )
+        if saved is not None:
+            self._rounds.restore(saved)
+        self.handlers |= self._rounds.handlers
+        return messages.Done()
+
+    def _save_checkpoint(self, call: messages.Keep, number: int) -> messages.Done:
+        """Write a checkpoint of this round to the site's own folder."""
+        rounds = self.rounds
+        rounds.close(call)
+        origin = self.admitted.order.origin
+        checkpoints.save(self.folder, rounds.checkpoint(number), origin)
+        return messages.Done()
+
+    def _finish(self, call: messages.Finish, _number: int) -> messages.Scores:
+        """Write the site's scores to its folder; send them if requested and allowed."""
+        rounds = self.rounds
+        rounds.close(call)
+        scores = rounds.best
+        if scores is None:
+            scores = rounds.scores(fresh=call.fresh)
+        basis = digest(rounds.best_round, tensors=call.parameters)
+        return self.finish(scores, call.scores, basis)
+
+
+def _surrounding(
+    call: messages.Prepare,
+    run: Admitted[FalconOrder],
+    states: NDArray[np.float32] | None,
+) -> preparation.Surrounding:
+    """Return the city data that the settings need, taken from the ``prepare`` call."""
+    settings, traces = run.order.settings, run.home.traces
+    names, regions = preparation.public_names(settings), traces.regions
+    tally = preparation.unpack_tally(call.tally, names, len(regions), traces.clock)
+    around = preparation.Surrounding.of(tally, regions)
+    if not settings.uses_region_model:
+        return around
+    if states is None or call.centre is None or call.factor is None:
+        raise DataError("region states or their scaling are missing")
+    scaling = preparation.StateScaling(call.centre, call.factor)
+    return replace(around, states=states, scaling=scaling)

@@ -1,0 +1,258 @@
+"""Denoising on the server: from noised sums to messages of hyperedges.
+
+Nothing in this file ever sees a person. A region's people differ from everybody by
+their excess: how much more infectious than an untested person they expect to have
+been, in units of a person known to be positive. For N people with the noised sum Y of
+excess in a region, the mean is estimated as
+
+    Y0 / N0 + r (Y - N Y0 / N0) / N      r = (v N) / (v N + sigma^2)
+
+with Y0 and N0 of the whole city; v N is the true variance of the sums of N people,
+and v its maximum-likelihood value: without noise r is 1, and where noise explains all
+differences nearly 0. Cells in time are estimated after that, relative to their region.
+
+Both messages of an edge follow from the excess and from how a person known to be
+positive differs from an untested one (``Profile``).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from epifalcon.belief_propagation.inference import Cohort, Exchange
+from epifalcon.belief_propagation.seir_chain import (
+    EdgeMessages,
+    Rates,
+    Sums,
+    SweepOptions,
+)
+from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.federation.field.privacy_plan import (
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+)
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.types import UNKNOWN, Floats
+
+LEAST_CROWD = 0.5
+_LEAST_EXCESS = 1e-9
+_LEAST_ILL = 1e-5
+_SPREADS = np.geomspace(1e-4, 1e1, 81)
+"""Candidates for v, in squared units of a person known to be positive."""
+_PENALTY = (np.log(_SPREADS / 0.1) / np.log(3.0)) ** 2
+"""Prior of v around 0.1: a tenth of people known positive who meet by chance. It
+matters with few regions."""
+_CROWDS_APART = 2.0
+"""Largest standard deviation of the crowds of regions, in their mean."""
+_CITY_APART = 0.05
+"""Prior standard deviation of a city's mean excess."""
+_USUAL_SHARE, _SHARE_APART = 0.15, 0.1
+"""Prior mean and standard deviation of the share of positives."""
+
+
+class Noisy(NamedTuple):
+    """Noised sums (cells in time, regions) and their standard errors."""
+
+    total: Floats
+    sigma: Floats
+    """0 where nobody sends."""
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Expectations of people before they received anything; public."""
+
+    usual: Floats
+    """(slots,) probability of being infectious of an untested person."""
+    excess: Floats
+    """(slots,) additional probability of a person positive at the end."""
+    news: Floats
+    """(slots,) evidence message of a person positive at the end."""
+
+    @classmethod
+    def of(
+        cls, received: EdgeMessages, rates: Rates, clock: Clock, bound: float
+    ) -> "Profile":
+        """Run an untested and a positive person, both nowhere, through a sweep."""
+        nowhere = np.full((clock.slots, 2), UNKNOWN, np.int32)
+        traces = Traces(nowhere, clock, Regions("area", np.zeros((1, 2))))
+        tests = Known.from_tests(
+            2, np.array([1]), np.array([True]), np.array([clock.slots - 1])
+        )
+        pair = Cohort.of(traces, tests, rates, TestErrors())
+        received = received._replace(edges=np.zeros((clock.slots, 2, 4)))
+        pair.sweep(received, SweepOptions(1.0, np.ones(clock.slots), bound))
+        usual, ill = pair.state.infectious.T.astype(np.float64)
+        news = pair.state.evidence[:, 1].astype(np.float64)
+        return cls(usual, np.maximum(ill - usual, _LEAST_EXCESS), news)
+
+    def by_cell(self, length: int) -> Floats:
+        """(cells in time,) the sum of the excess; its norm is the unit of messages."""
+        found: Floats = self.excess.reshape(-1, length).sum(axis=1)
+        return found
+
+
+class PrivateCounts:
+    """What the counts of a private run show, and the noise of its sums."""
+
+    def __init__(
+        self, plan: FieldPlan, crowd: Floats, noises: Floats, people: int
+    ) -> None:
+        """``noises`` counts the noises in each cell."""
+        self.plan, self.noises, self._people = plan, noises[:, 1:], people
+        self._local = plan.settings.mode == "local"
+        if self._local:
+            # Regions in the clear show presence without noise.
+            total = self.noises.sum(axis=0, keepdims=True)
+            presence = Noisy(total, np.zeros_like(total))
+        else:
+            presence = self.noisy(crowd, PRESENCE, 0, plan.presence_reach)
+        self.crowd = estimate_crowd(presence, people)
+
+    @property
+    def share_of_others(self) -> float:
+        """Mean share of others among the people present."""
+        return float(np.maximum(self.crowd - 1, 0).sum() / self.crowd.sum())
+
+    def noisy(self, total: Floats, channel: str, number: int, reach: float) -> Noisy:
+        """Return received sums with their standard errors."""
+        scale = reach * self.plan.receipt(channel, number).sigma
+        noises = self.noises if channel == INFECTIOUS else self.noises[:1]
+        return Noisy(total[:, 1:], scale * np.sqrt(noises))
+
+    def positive(self, tested: float, positive: float) -> float:
+        """Estimate the number of positives among ``tested`` from both noised counts."""
+        count = self._people if self._local else self.noises.max()
+        scale = self.plan.receipt(TESTS, 0).sigma * float(np.sqrt(count))
+        return tested * estimate_share(tested, positive, scale)
+
+
+class DenoisingExchange:
+    """An exchange whose replies carry noise; returns the estimated sums."""
+
+    def __init__(self, inner: Exchange, counts: PrivateCounts, rates: Rates) -> None:
+        self._inner, self._counts, self._rates = inner, counts, rates
+        self._profile: Profile | None = None
+        self._received: list[Noisy] = []
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Send the messages of all edges and estimate the sums of the replies."""
+        plan, number = self._counts.plan, 1 + len(self._received)
+        if self._profile is None:
+            clock = plan.clock
+            self._profile = Profile.of(received, self._rates, clock, options.bound)
+        sums = self._inner.sweep(received, options)
+        most = unit_of(plan, self._profile) * float(self._profile.excess.max())
+        reach = plan.reach(number, most)
+        came = self._counts.noisy(sums.infectious, INFECTIOUS, number, reach)
+        self._received.append(came)
+        infectious, evidence = edge_sums(
+            self._received, self._profile, self._counts.crowd, options.bound
+        )
+        return sums._replace(infectious=infectious, evidence=evidence)
+
+    def end(self, received: EdgeMessages) -> None:
+        """Send the last messages; nothing is sent back."""
+        self._inner.end(received)
+
+
+def unit_of(plan: FieldPlan, profile: Profile) -> float:
+    """Return the factor by which a positive person's message has norm 1."""
+    return 1 / float(np.linalg.norm(profile.by_cell(plan.length)))
+
+
+def edge_sums(
+    received: list[Noisy], profile: Profile, crowd: Floats, bound: float
+) -> tuple[Floats, Floats]:
+    """Estimate the sums of infectiousness and evidence at all edges."""
+    slots = len(profile.usual)
+    by_cell = profile.by_cell(slots // len(received[0].total))
+    pooled = _pooled(received)
+    excess = estimate_excess(pooled, crowd, by_cell / np.linalg.norm(by_cell))
+    excess, others = by_slot(excess, slots), by_slot(crowd[None], slots)
+    ill = profile.usual[:, None] + profile.excess[:, None] * excess
+    news = profile.news[:, None] * excess
+    return np.clip(ill, _LEAST_ILL, 1) * others, np.clip(news, -1, bound) * others
+
+
+def by_slot(cells: Floats, slots: int) -> Floats:
+    """(slots, 1 + regions) from (cells in time, regions)."""
+    found = np.repeat(cells, slots // len(cells), axis=0)
+    return np.pad(found, ((0, 0), (1, 0)))
+
+
+def _pooled(received: list[Noisy]) -> Noisy:
+    """Average all sweeps, weighted by precision: most of a message stays the same."""
+    weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in received]
+    pairs = list(zip(weights, received, strict=True))
+    total = sum(weight * one.total for weight, one in pairs)
+    squared = sum((weight * one.sigma) ** 2 for weight, one in pairs)
+    return Noisy(
+        np.asarray(total / sum(weights)), np.asarray(np.sqrt(squared) / sum(weights))
+    )
+
+
+def estimate_crowd(presence: Noisy, people: int) -> Floats:
+    """(regions,) people per region at a time, shrunk towards the mean of regions."""
+    total, sigma = presence.total[0], presence.sigma[0]
+    scale = people / max(float(total.sum()), 1.0)
+    mean = people / total.size
+    apart, noise = scale * total - mean, (scale * sigma) ** 2
+    truly = min(max(float((apart**2 - noise).mean()), 0.0), (_CROWDS_APART * mean) ** 2)
+    found = mean + truly / np.maximum(truly + noise, _LEAST_EXCESS) * apart
+    return np.asarray(np.maximum(found, LEAST_CROWD))
+
+
+def estimate_share(tested: float, positive: float, sigma: float) -> float:
+    """Estimate the share of positives from two noised counts and the prior."""
+    tested = max(tested, 1.0)
+    share = min(max(positive / tested, 0.0), 1.0)
+    noise = (1 + share**2) * (sigma / tested) ** 2
+    weight = _SHARE_APART**2 / (_SHARE_APART**2 + noise)
+    return _USUAL_SHARE + weight * (share - _USUAL_SHARE)
+
+
+def estimate_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
+    """(cells in time, regions) estimated mean excess, for a ``profile`` of norm 1."""
+    # Noise is the same in all directions: along the profile it is that of one cell.
+    weight = profile[:, None] * (sums.sigma > 0)
+    there = (weight * profile[:, None]).sum(axis=0)
+    along = (weight * sums.total).sum(axis=0)
+    noise = np.sqrt(((weight * sums.sigma) ** 2).sum(axis=0))
+    people = crowd * there
+    city = _city(along, people, noise)
+    apart = _shrunk(along - city * people, people, noise)
+    whole = city + apart / np.maximum(people, LEAST_CROWD)
+    found = np.tile(whole, (len(profile), 1))
+    if len(profile) == 1:
+        return found
+    size = profile[:, None] * crowd
+    left = sums.total - found * size
+    return found + _shrunk(left, size, sums.sigma) / np.maximum(size, _LEAST_EXCESS)
+
+
+def _city(along: Floats, people: Floats, sigma: Floats) -> float:
+    """Estimate the city's mean excess, with a prior around 0."""
+    count = max(float(people.sum()), LEAST_CROWD)
+    truly, noise = _CITY_APART**2, float((sigma**2).sum()) / count**2
+    return truly / (truly + noise) * float(along.sum()) / count
+
+
+def _shrunk(apart: Floats, people: Floats, sigma: Floats) -> Floats:
+    """Shrink each difference, where those of N people have the variance v N."""
+    known = sigma > 0
+    if not known.any():
+        return np.zeros_like(apart)
+    seen, size, noise = apart[known], people[known], sigma[known] ** 2
+    lost = []
+    for spread, penalty in zip(_SPREADS, _PENALTY, strict=True):
+        # -2 log likelihood, up to a constant, with the prior.
+        variance = spread * size + noise
+        lost.append(penalty + float(np.sum(np.log(variance) + seen**2 / variance)))
+    truly = _SPREADS[int(np.argmin(lost))] * people
+    return np.asarray(np.where(known, truly / (truly + sigma**2 + ~known), 0.0) * apart)

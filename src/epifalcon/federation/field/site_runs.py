@@ -1,0 +1,587 @@
+"""Falcon Field over sites: the messages, the site's part and the server's part.
+
+Requests: ``hello`` (invitation), ``count`` (people per place, tested people),
+``sweep`` and ``end`` of each run, ``judged`` (losses of held-out people), ``finish``.
+
+All messages are validated. A site refuses values that no honest server sends, and a
+server refuses values that no people can send. If a site does not answer, or gives an
+invalid answer, its last message in the same run is used. The run ends if fewer than
+the minimum number of sites answer.
+
+A site records receipts in its ledger before it answers, and with noise also a digest
+of all inputs (``site_files``). An interrupted run restarts from its first exchange: the
+same requests give identical answers and are not counted twice; others are refused.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from epifalcon.belief_propagation import calibration, seir_chain
+from epifalcon.belief_propagation.inference import add_sums
+from epifalcon.belief_propagation.seir_chain import (
+    MOST_LOG,
+    EdgeMessages,
+    Sums,
+    SweepOptions,
+)
+from epifalcon.checks import present, shaped
+from epifalcon.errors import DataError
+from epifalcon.federation.checkpoints import ledger_of, record_once
+from epifalcon.federation.falcon.server_run import Gathered, Met, meet
+from epifalcon.federation.field.inference_schedule import Course, Found
+from epifalcon.federation.field.privacy_plan import (
+    INFECTIOUS,
+    PRESENCE,
+    TESTS,
+    FieldPlan,
+    budget_of,
+    opening_receipts,
+    sweep_receipts,
+)
+from epifalcon.federation.field.settings import METHOD, FieldTask
+from epifalcon.federation.field.site_people import Counted, FieldHome, FieldRun, HeldOut
+from epifalcon.federation.messages import Count, Done, Finish, Heading, Record, Scores
+from epifalcon.federation.network.site_calls import Conduct, ServerRun, Transport, given
+from epifalcon.federation.network.site_files import Wanted, digest
+from epifalcon.federation.network.site_session import (
+    LEDGER,
+    Handler,
+    Order,
+    SiteSession,
+)
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.tensor_files import write_tensors
+from epifalcon.privacy.events import GaussianRelease
+from epifalcon.privacy.ledger import Ledger
+from epifalcon.progress import Progress
+from epifalcon.types import Floats
+
+FIELD = "field.safetensors"
+R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+_MOST_PEOPLE = 2**40
+_ROOM = 9.0
+"""A standard normal exceeds this absolute value once in 10^18 draws."""
+_ROUNDING = 1e-6
+_MOST_LOSS = 14.0
+_MOST_SEEMING = 1e12
+
+
+@dataclass(frozen=True)
+class Size:
+    """Number of people of all sites, clock and number of regions of a task."""
+
+    people: int
+    clock: Clock
+    regions: int
+
+    @property
+    def by_slot(self) -> tuple[int, int]:
+        """Shape of sums per slot and region; column 0 is "not observed"."""
+        return self.clock.slots, 1 + self.regions
+
+    @property
+    def by_day(self) -> tuple[int, int]:
+        """Shape of sums per day and region."""
+        return self.clock.days, 1 + self.regions
+
+
+@dataclass(frozen=True, eq=False)
+class _Exchange(Record):
+    """Server to site: ``EdgeMessages``, ``SweepOptions`` and the run."""
+
+    edges: Floats
+    hazard: Floats
+    typical: Floats
+    evidence_step: Floats
+    own: float
+    infectious_step: float
+    bound: float
+    step: int
+    run: FieldRun
+    susceptible: bool
+    tally: bool
+
+    @classmethod
+    def of(
+        cls, received: EdgeMessages, options: SweepOptions, run: FieldRun, step: int
+    ) -> Self:
+        """Encode one exchange; ``step`` counts those of a run."""
+        given: dict[str, Any] = {**received._asdict(), **options._asdict()}
+        given |= {"run": run, "step": step}
+        del given["day"]
+        if received.hazard.size:
+            given["edges"] = np.zeros((0, 0, 4))
+        return cls(**given)
+
+    @property
+    def digest(self) -> str:
+        """Digest of everything in the request."""
+        packet = self.encode(Heading("", "", 0, ""))
+        return digest(dict(packet.values), tensors=packet.tensors)
+
+    def received(
+        self, size: Size, task: FieldTask
+    ) -> tuple[EdgeMessages, SweepOptions]:
+        """Decode the edge messages; refuse what no honest server sends."""
+        slots, sweeps = size.clock.slots, self.phase == Sweep.phase
+        first = self.step == 1 and self.run.start == "cold" and sweeps
+        if (self.hazard.size > 0) != first:
+            raise DataError("a first hazard, and no other exchange, begins a run")
+        _within("hazard", self.hazard, (slots,) if first else (0,), 0.0, MOST_LOG)
+        _within("evidence_step", self.evidence_step, (slots,), 0.0, 1.0)
+        _within("typical", self.typical, size.by_day, 0.0, 1.0)
+        if self.bound != (task.inference.evidence_bound if sweeps else 0.0):
+            raise DataError(f"evidence up to {self.bound:g} is not what was agreed")
+        for name in ("own", "infectious_step"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise DataError(f"{name}={getattr(self, name):g} must be from 0 to 1")
+        return (
+            EdgeMessages(
+                np.zeros((*size.by_slot, 4)) if first else self._edges(size, task),
+                self.hazard,
+                (np.arange(slots) // size.clock.slots_per_day).astype(np.int32),
+                self.own,
+                self.typical,
+            ),
+            SweepOptions(
+                self.infectious_step,
+                self.evidence_step,
+                self.bound,
+                self.susceptible,
+                self.tally,
+            ),
+        )
+
+    def _edges(self, size: Size, task: FieldTask) -> Floats:
+        # With noise, the count at a place may exceed the number of people.
+        people = _MOST_SEEMING if task.private else size.people + _ROUNDING
+        most = people * max(task.inference.evidence_bound, 1.0)
+        edges = _within("edges", self.edges, (*size.by_slot, 4), -people, most)
+        chance = edges[..., seir_chain.CHANCE]
+        if (chance < 0).any() or (chance >= 1).any():
+            raise DataError("a chance of infection outside 0 to 1")
+        if (edges[..., [seir_chain.OTHERS, seir_chain.INFECTIOUS]] < 0).any():
+            raise DataError("a negative number of people at a place")
+        return edges
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep(_Exchange):
+    """Server to site: one exchange. Answer: FieldSums."""
+
+    phase = "sweep"
+
+
+@dataclass(frozen=True, eq=False)
+class End(_Exchange):
+    """Server to site: the last edge messages of a run. Answer: Done."""
+
+    phase = "end"
+
+
+@dataclass(frozen=True, eq=False)
+class Judge(Record):
+    """Server to site: sum up losses of held-out people under each model."""
+
+    phase = "judged"
+    held_out: tuple[HeldOut, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldSums(Record):
+    """Site to server: sums over its people (``seir_chain.Sums``)."""
+
+    infectious: Floats
+    evidence: Floats
+    susceptible: Floats
+    tally: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Losses(Record):
+    """Site to server: sums of held-out people's losses (``calibration.Losses``)."""
+
+    people: int
+    total: Floats
+    products: Floats
+
+
+class FieldAnswers:
+    """Checks the answers of one site."""
+
+    def __init__(self, task: FieldTask, size: Size, people: int) -> None:
+        """``people`` counts those of the site, ``size.people`` those of all sites."""
+        self._task, self._size, self.people = task, size, people
+        self._plan = FieldPlan(task.wishes.privacy, size.clock)
+        self._crowd = np.zeros(size.by_slot)
+        self._noises = np.zeros((0, 0))
+
+    def counted(self, answer: Counted) -> Counted:
+        """Require counts that are possible for the site's number of people."""
+        if self._task.private:
+            return self._noised_counts(answer)
+        people, crowd, tests = self.people, answer.crowd, answer.tests
+        _within("crowd", crowd, self._size.by_slot, 0.0, people, whole=True)
+        shape = (max(self._task.folds, 1), 2)
+        _within("tests", tests, shape, 0.0, people, whole=True)
+        _within("noises", answer.noises, (0, 0))
+        if (crowd.sum(axis=1) != people).any():
+            raise DataError(f"counts of other than {people:,} people in a slot")
+        if (tests[:, 1] > tests[:, 0]).any() or tests[:, 0].sum() > people:
+            raise DataError("more people tested than there are, or more positive")
+        self._crowd = crowd
+        return answer
+
+    def _noised_counts(self, answer: Counted) -> Counted:
+        plan, people, edges = self._plan, self.people, 1 + self._size.regions
+        shape = (plan.clock.slots // plan.length, edges)
+        _within("noises", answer.noises, shape, 0.0, people, whole=True)
+        room = _ROOM * plan.sigma(TESTS) * np.sqrt(people)
+        _within("tests", answer.tests, (1, 2), -room, people + room)
+        if self._task.is_local:
+            _within("crowd", answer.crowd, (0, 0))
+        else:
+            self._require_cells("crowd", answer.crowd, PRESENCE, (1, edges))
+            if (answer.noises[:, 1:] != 1).any():
+                raise DataError("a sum has one noise of its site")
+        self._noises = answer.noises
+        return answer
+
+    def sums(self, answer: FieldSums, options: SweepOptions) -> Sums:
+        """Return the sums; refuse values impossible for the people counted."""
+        nothing, no_tally = np.zeros((0, 0)), np.zeros((0, 0, 0))
+        if self._task.private:
+            shape = self._noises.shape
+            self._require_cells("infectious", answer.infectious, INFECTIOUS, shape)
+            return Sums(answer.infectious, nothing, nothing, no_tally)
+        self._require_of_present("infectious", answer.infectious, 0.0, 1.0)
+        bound = self._task.inference.evidence_bound
+        self._require_of_present("evidence", answer.evidence, -1.0, bound)
+        if options.susceptible:
+            self._require_of_present("susceptible", answer.susceptible, 0.0, 1.0)
+        if options.tally:
+            most = self.people * self._size.clock.slots_per_day * MOST_LOG
+            _within("tally", answer.tally, (2, *self._size.by_day), 0.0, most)
+        return Sums(
+            answer.infectious,
+            answer.evidence,
+            answer.susceptible if options.susceptible else nothing,
+            answer.tally if options.tally else no_tally,
+        )
+
+    def losses(self, answer: Losses) -> calibration.Losses:
+        """Return the sums of losses; refuse values impossible for so many people."""
+        if not 0 <= answer.people <= self.people:
+            raise DataError(f"losses of {answer.people} people")
+        most = answer.people * _MOST_LOSS
+        laws = len(self._task.wishes.field.region.laws)
+        _within("total", answer.total, (laws,), 0.0, most)
+        _within("products", answer.products, (laws, laws), 0.0, most * _MOST_LOSS)
+        return calibration.Losses(answer.people, answer.total, answer.products)
+
+    def _require_cells(
+        self, name: str, given: Floats, channel: str, shape: tuple[int, ...]
+    ) -> None:
+        """Require noised sums within the range of the plan's noise."""
+        plan = self._plan
+        # Largest contribution of a person, or of its protected unit, to a cell.
+        most = max(plan.settings.bound, float(plan.length), plan.clock.slots_per_day)
+        number = 1 if channel == INFECTIOUS else 0
+        sigma = max(plan.sigma(channel, one) for one in (number, number + 1))
+        noises = self.people if self._task.is_local else 1
+        room = most * (self.people + _ROOM * sigma * np.sqrt(noises))
+        if (np.abs(_within(name, given, shape)) > room).any():
+            raise DataError(f"{name} holds what no noise of the plan makes")
+        if given[:, 0].any():
+            raise DataError(f"{name} tells of people who were not observed")
+
+    def _require_of_present(
+        self, name: str, given: Floats, low: float, high: float
+    ) -> None:
+        _within(name, given, self._size.by_slot)
+        least, most = low * self._crowd - _ROUNDING, high * self._crowd + _ROUNDING
+        if ((given < least) | (given > most)).any():
+            raise DataError(f"{name} is more than the people there can send")
+
+
+def _within(
+    name: str,
+    found: Floats,
+    shape: tuple[int, ...],
+    low: float = -np.inf,
+    high: float = np.inf,
+    *,
+    whole: bool = False,
+) -> Floats:
+    """Require finite numbers of this shape, from ``low`` to ``high``."""
+    shaped(shape, **{name: found})
+    if not np.isfinite(found).all():
+        raise DataError(f"{name} holds NaN or infinity")
+    if ((found < low) | (found > high)).any():
+        raise DataError(f"{name} holds a number outside {low:g} to {high:g}")
+    if whole and (found != np.rint(found)).any():
+        raise DataError(f"{name} holds a count that is not a whole number")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldOrder(Order):
+    """A run of Falcon Field, as the server requests it from sites."""
+
+    method = METHOD
+    settings: FieldTask
+
+    @property
+    def wanted(self) -> Wanted:
+        """Permissions that the run needs from a site; rows of people never leave."""
+        task = self.settings
+        delta = task.wishes.privacy.delta if task.private else None
+        return Wanted(mode=task.mode, regions=task.learns_transmission, delta=delta)
+
+    def squared_mu(self, clock: Clock) -> float | None:
+        """Return mu^2 of all releases per person; None without a guarantee."""
+        if not self.is_private:
+            return None
+        task = self.settings
+        receipts = list(opening_receipts(task, clock))
+        for number in range(1, 1 + task.inference.sweeps):
+            receipts += sweep_receipts(task, clock, number)
+        noised = [
+            receipt for receipt in receipts if isinstance(receipt, GaussianRelease)
+        ]
+        return sum(receipt.squared_mu("person") for receipt in noised)
+
+
+@dataclass(frozen=True, eq=False)
+class _Working:
+    """The state after the count."""
+
+    people: FieldHome
+    size: Size
+    ledger: Ledger
+
+
+class FieldSiteRun(SiteSession[FieldOrder]):
+    """Answers all calls of one run of Falcon Field."""
+
+    order_type = FieldOrder
+
+    def start(self) -> dict[type[Record], Handler]:
+        """Reset the state; return the handlers."""
+        self._counted: _Working | None = None
+        return {
+            Count: self._count,
+            Sweep: self._sweep,
+            End: self._end,
+            Judge: self._judged,
+            Finish: self._finish,
+        }
+
+    def _count(self, call: Count, _number: int) -> Counted:
+        """Write the receipts, then count people per place and tested people."""
+        run, first, people = self.admitted, call.first, call.people or 0
+        traces, task = run.home.traces, run.order.settings
+        if not 0 <= first <= people - traces.people or people > _MOST_PEOPLE:
+            raise DataError(f"{traces.people:,} people from {first} on, of {people}")
+        # Recorded first, so that no other numbers, and thus folds, can be requested.
+        self.note("count", digest(first, people))
+        home = replace(run.home, first=first)
+        made = FieldHome(home, task, run.order.seed, self.seeds().noise, people)
+        if not task.private:
+            run.site.policy.require_crowd(crowds(made))
+        budget = budget_of(task, traces.clock)
+        ledger = ledger_of(self.folder / LEDGER, budget, None)
+        record_once(ledger, opening_receipts(task, traces.clock))
+        size = Size(people, traces.clock, len(traces.regions))
+        self._counted = _Working(made, size, ledger)
+        return made.count()
+
+    def _sweep(self, call: Sweep, _number: int) -> FieldSums:
+        """Run one exchange: write the receipts, then return the sums."""
+        task, working = self.admitted.order.settings, self._working
+        people, step = working.people, call.step
+        received, options = call.received(working.size, task)
+        if options.susceptible and task.rule.contact != "I/S":
+            raise DataError("these settings need no susceptible people")
+        if options.tally and not task.learns_transmission:
+            raise DataError("these settings have no transmission to learn")
+        if step > task.inference.sweeps and task.private:
+            raise DataError(f"exchange {step} of {task.inference.sweeps}")
+        if step == 1:
+            people.begin(call.run)
+        elif people.run != call.run or step <= people.exchanges:
+            raise DataError("an exchange of a run that was not begun here")
+        if task.private:
+            # Refuse an exchange whose noise was already used for other values.
+            found = digest(self.heard, call.digest)
+            self.admitted.noted.require(step, "sweep", found)
+            self.heard = found
+            working.ledger.record(*sweep_receipts(task, working.size.clock, step))
+        people.exchanges = step - 1
+        return FieldSums(*people.sweep(received, options))
+
+    def _end(self, call: End, _number: int) -> Done:
+        """Receive the last messages of a run and store risks; nothing is released."""
+        task, working = self.admitted.order.settings, self._working
+        received, _ = call.received(working.size, task)
+        if working.people.run != call.run:
+            raise DataError("the end of a run that was not begun here")
+        self.heard = digest(self.heard, "end", call.digest)
+        working.people.end(received)
+        return Done()
+
+    def _judged(self, call: Judge, _number: int) -> Losses:
+        """Return sums of held-out losses; zero if the policy forbids validation."""
+        run, working = self.admitted, self._working
+        task = run.order.settings
+        if not task.selects_transmission:
+            raise DataError("these settings have no law to choose")
+        held_out = call.held_out if run.site.policy.validation else ()
+        made = working.people.judged(held_out)
+        return Losses(made.people, made.total, made.products)
+
+    def _finish(self, call: Finish, _number: int) -> Scores:
+        """Write the risks of the site's people to its own folder."""
+        return self.finish(self._working.people.risk, call.scores, digest(self.heard))
+
+    @property
+    def _working(self) -> _Working:
+        return present(self._counted, "nothing was counted yet")
+
+
+def crowds(people: FieldHome) -> dict[str, int]:
+    """Count the people behind each sum; runs without a fold reveal the fold's tests."""
+    found = {"people": people.home.traces.people}
+    for part in range(people.task.folds):
+        found[f"tested people in fold {part}"] = int((people.fold == part).sum())
+    return found
+
+
+class FieldSitesRun(ServerRun[FieldOrder]):
+    """One run of Falcon Field, and the ``People`` of its course."""
+
+    order_type = FieldOrder
+
+    def __init__(
+        self, transport: Transport, folder: Path, order: FieldOrder, conduct: Conduct
+    ) -> None:
+        super().__init__(transport, folder, order, conduct)
+        self._found = Found()
+        self._task = order.settings
+        self._number = 0
+        """Exchanges of all runs so far."""
+        self._run, self._step = FieldRun(), 0
+        self._last: dict[str, Sums] = {}
+        """Last message of each site in this run."""
+
+    def carry_out(self, progress: Progress) -> None:
+        """Run the whole schedule."""
+        met = self._meet()
+        budget = budget_of(self._task, met.clock)
+        opening = opening_receipts(self._task, met.clock)
+        self._met, self._receipts = met, self.open_ledger(budget, opening)
+        people = sum(met.people.values())
+        size = Size(people, met.clock, met.regions)
+        self._answers = {
+            site: FieldAnswers(self._task, size, count)
+            for site, count in met.people.items()
+        }
+        last = perf_counter()
+
+        def report(done: int, planned: int) -> None:
+            nonlocal last
+            now = perf_counter()
+            self.round_seconds.append(now - last)
+            last = now
+            progress("sweeps", done, planned)
+            self.report_progress(done, planned)
+
+        course = Course(self, self._task, people, met.clock, report)
+        self._found = course.found
+        found = course.go().field
+        tensors = {name: torch.from_numpy(one) for name, one in found.items()}
+        write_tensors(self._folder / FIELD, tensors)
+        request = Finish(scores=self._conduct.scores)
+        self.scores = given(
+            self._ask(request, Scores, lambda one, answer: answer.require(one.people))
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """Return the number of sweeps and the selected model of transmission."""
+        found = self._found
+        return {"rounds": found.sweeps, "law": found.law if found.sweeps else None}
+
+    def _meet(self) -> Met:
+        """Invite the sites; people keep their numbers from an interrupted run."""
+        order, folder = self._order, self._folder
+        before = Gathered.load(folder, order.origin)
+        met = meet(self.board, order.hello, before)
+        if before is None:
+            Gathered(met.first).save(folder, order.origin)
+        elif set(met.first) != set(before.first) and order.is_private:
+            missing = ", ".join(sorted(set(before.first) - set(met.first)))
+            raise DataError(f"begun with {missing}: it must be there again")
+        return met
+
+    def counted(self) -> Counted:
+        """Return the counts of all sites, added up."""
+        people = sum(self._met.people.values())
+        found = self.board.ask(
+            0,
+            {site: Count(first, people) for site, first in self._met.first.items()},
+            Counted,
+            lambda site, answer: self._answers[site].counted(answer),
+        )
+        self.board.keep_only(found)
+        return reduce(add, [found[site] for site in sorted(found)])
+
+    def begin(self, run: FieldRun) -> None:
+        """Begin a run; sites are informed by the first exchange."""
+        self._run, self._step, self._last = run, 0, {}
+
+    def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
+        """Send the messages of all edges; sum up the last message of each site."""
+        self._step += 1
+        self._number += 1
+        self.board.new_round()
+        if made := sweep_receipts(self._task, self._met.clock, self._step):
+            self._receipts.record(*made)
+        request = Sweep.of(received, options, self._run, self._step)
+        self._last |= self._ask(
+            request, FieldSums, lambda one, answer: one.sums(answer, options)
+        )
+        # Sums are added in place: copy the first, which may be needed again.
+        latest = [self._last[site] for site in sorted(self._last)]
+        copy = Sums(*(one.copy() for one in latest[0]))
+        return add_sums([copy, *latest[1:]])
+
+    def end(self, received: EdgeMessages) -> None:
+        """Send the last messages of all edges; nothing comes back."""
+        options = SweepOptions(0.0, np.zeros(len(received.day)), 0.0)
+        request = End.of(received, options, self._run, self._step + 1)
+        self._ask(request, Done, lambda _, answer: answer)
+
+    def judged(self, held_out: Sequence[HeldOut]) -> calibration.Losses:
+        """Return the sum of held-out losses over the sites that send them."""
+        found = self._ask(Judge(tuple(held_out)), Losses, FieldAnswers.losses)
+        return reduce(add, [found[site] for site in sorted(found)])
+
+    def _ask(
+        self, request: Record, answer: type[R], check: Callable[[FieldAnswers, R], T]
+    ) -> dict[str, T]:
+        """Send the same request to all attending sites; return checked answers."""
+        return self.board.ask(
+            self._number,
+            dict.fromkeys(self.board.attending, request),
+            answer,
+            lambda site, one: check(self._answers[site], one),
+        )

@@ -1,0 +1,317 @@
+"""Falcon Field day by day: a sliding window of days that is inferred again.
+
+    window = window.update(day)
+
+The slots of a new day are appended with no messages in them; everything sent so far
+stays, and a few sweeps spread the news of the day and of its tests. When the window is
+full its oldest day is dropped: each person's posterior of its state at the end of that
+day, given the tests until then, becomes the prior of everything after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon import store
+from epifalcon.belief_propagation.inference import (
+    Cohort,
+    InferenceState,
+    InitialHazard,
+    Now,
+    count_people,
+    infer,
+    initial_prior,
+)
+from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.seir_chain import result_likelihood
+from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
+from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import DataError
+from epifalcon.mobility.traces import Traces
+from epifalcon.settings import as_plain, build
+from epifalcon.types import UNKNOWN, Floats, Mask, Probabilities, RegionIds, Slots
+
+KIND = "field-window"
+_TRACES, _KNOWN, _FIELD, _MESSAGES = "traces", "known", "field", "messages"
+_BOUNDARY = ("prior", "aside", "status")
+
+
+@dataclass(frozen=True, eq=False)
+class NewDay:
+    """Visits and tests of the day after the window."""
+
+    by_slot: RegionIds
+    """(slots of a day, people): the people of the window in order, then newcomers."""
+    person: NDArray[np.int32]
+    """(tests,)"""
+    positive: Mask
+    slot: Slots
+    """(tests,) from the first slot of the window before the update; earlier tests are
+    moved to that slot."""
+    newcomers: Sequence[str] = ()
+    """Names of the newcomers, if people have names."""
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """State of people before the window; (people, 4) each."""
+
+    prior: Floats
+    """Probability of S, E, I, R given earlier own tests."""
+    aside: Floats
+    """The same, own tests excluded."""
+    status: NDArray[np.int8]
+    """(people,) of all tests so far, as ``Known.status``."""
+
+
+@dataclass(frozen=True, eq=False)
+class FieldWindow:
+    """The state that is stored from one day to the next."""
+
+    traces: Traces
+    known: Known
+    field: PublishedField
+    messages: Messages
+    boundary: Boundary
+    settings: FieldSettings
+    window: WindowSettings
+    transmission: Transmission
+    first_day: int = 1
+    """Number of the window's first day."""
+
+    @classmethod
+    def of_run(
+        cls,
+        people: Cohort,
+        known: Known,
+        field: PublishedField,
+        settings: FieldSettings,
+        window: WindowSettings,
+        transmission: Transmission,
+    ) -> "FieldWindow":
+        """Create a window on the last days of a run."""
+        prior = initial_prior(people.traces.people, field.rates)
+        found = cls(
+            people.traces,
+            known,
+            field,
+            Messages(people.state.infectious, people.state.evidence),
+            Boundary(prior, prior.copy(), known.status.copy()),
+            settings,
+            window,
+            transmission,
+        )
+        while found.traces.clock.days > found.window.days:
+            found = found._without_oldest_day()
+        return found
+
+    @property
+    def last_day(self) -> int:
+        """Number of the window's last day."""
+        return self.first_day + self.traces.clock.days - 1
+
+    def people(self) -> Cohort:
+        """Return everybody with messages and priors, on the window's days."""
+        cohort = self.field.people(self.traces, self.known, self.messages)
+        return cohort.with_prior(self.boundary.prior, self.boundary.aside)
+
+    def risks(self) -> tuple[Probabilities, Now]:
+        """Return the risk ever, own tests excluded, and the current risk."""
+        people, received = self.people(), self.field.messages()
+        people.end(received)
+        return people.risk, people.current_risk(received)
+
+    def update(self, day: NewDay) -> "FieldWindow":
+        """Return the window after one more day; this one is not changed."""
+        _require_fitting(self, day)
+        after = self._with_tests(day)._with_day(day)
+        if after.traces.clock.days > after.window.days:
+            after = after._without_oldest_day()
+        return after._swept()
+
+    def _with_tests(self, day: NewDay) -> "FieldWindow":
+        """Add the tests of the day, and newcomers to the boundary.
+
+        Newcomers were in the city before, like others. A person certainly infected
+        before the window stays so: the first positive test stands, even if it is no
+        longer in the window.
+        """
+        people, old, boundary = day.by_slot.shape[1], self.known, self.boundary
+        more = people - old.people
+        mean = np.tile(boundary.aside.mean(axis=0), (more, 1))
+        prior = np.concatenate([boundary.prior, mean])
+        status = np.pad(boundary.status, (0, more), constant_values=-1)
+        np.maximum.at(status, day.person, day.positive.astype(np.int8))
+        counts = day.positive | (prior[day.person, 0] > 0)
+        slot = np.maximum(day.slot[counts], 0).astype(np.int32)
+        known = Known.from_tests(
+            people,
+            np.concatenate([old.person, day.person[counts]]),
+            np.concatenate([old.positive, day.positive[counts]]),
+            np.concatenate([old.slot, slot]),
+        )
+        aside = np.concatenate([boundary.aside, mean])
+        return replace(self, known=known, boundary=Boundary(prior, aside, status))
+
+    def _with_day(self, day: NewDay) -> "FieldWindow":
+        """Append the slots of the day, in which nothing was sent yet."""
+        traces, old = self.traces, self.traces.clock
+        slots, more = len(day.by_slot), day.by_slot.shape[1] - traces.people
+        here = np.pad(traces.by_slot, ((0, 0), (0, more)), constant_values=UNKNOWN)
+        here = np.concatenate([here, day.by_slot])
+        names = None if traces.names is None else (*traces.names, *day.newcomers)
+        clock = replace(old, days=old.days + 1)
+        field = self.field.on_slots(
+            clock,
+            lambda one: np.pad(one, ((0, slots), (0, 0))),
+            lambda one: np.concatenate([one, one[-1:]]),
+        )
+        for table in (field.graph.present, field.sums.crowd):
+            table[-slots:] = count_people(day.by_slot, len(traces.regions))
+        return replace(
+            self,
+            traces=Traces(here, clock, traces.regions, names),
+            field=field,
+            messages=self.messages.each(
+                lambda one: np.pad(one, ((0, slots), (0, more)))
+            ),
+        )
+
+    def _without_oldest_day(self) -> "FieldWindow":
+        """Drop the first day; each person keeps its state at the end of it."""
+        traces, clock = self.traces, self.traces.clock
+        gone = clock.slots_per_day
+        clock = clock.last(clock.days - 1)
+
+        def rest(array: NDArray[Any]) -> NDArray[Any]:
+            return array[gone:]
+
+        return replace(
+            self,
+            traces=Traces(rest(traces.by_slot), clock, traces.regions, traces.names),
+            known=_tests_after(self.known, gone, right=self.field.errors.none),
+            field=self.field.on_slots(clock, rest, lambda one: one[1:]),
+            messages=self.messages.each(rest),
+            boundary=self._boundary_after(gone),
+            first_day=self.first_day + 1,
+        )
+
+    def _boundary_after(self, slots: int) -> Boundary:
+        """Compute everybody's state after the first ``slots`` slots."""
+        received = self.field.messages()
+        first = received._replace(
+            edges=received.edges[:slots], day=received.day[:slots]
+        )
+        until = _picked(self.known, self.known.slot < slots)
+        people = self.people()
+        likelihood = result_likelihood(until, slots, self.field.errors)
+        people = replace(people, state=people.state._replace(tests=likelihood))
+        return replace(
+            self.boundary,
+            prior=people.state_probabilities(first, with_tests=True),
+            aside=people.state_probabilities(first, with_tests=False),
+        )
+
+    def _swept(self) -> "FieldWindow":
+        """Run the sweeps of a day from the current messages."""
+        settings, people, known = self.settings, self.people(), self.known
+        # Growth from those infected before the window to the share of positives.
+        start = InitialHazard.from_tests(
+            int(known.tested.sum()),
+            int((known.status == 1).sum()),
+            float(1 - self.boundary.aside[:, 0].mean()),
+            self.traces.clock.slots,
+        )
+        profile = start.damping_profile(settings.caution)
+        # Transmission is estimated from the first sweep on.
+        sweep = settings.region.from_sweep
+        state = InferenceState(self.field.sums, self.field.factor, profile, sweep=sweep)
+        state = infer(
+            people,
+            self.field.graph,
+            state,
+            self.window.sweeps,
+            settings,
+            self.transmission,
+        )
+        return replace(
+            self,
+            field=replace(self.field, sums=state.sums, factor=state.factor),
+            messages=Messages(people.state.infectious, people.state.evidence),
+        )
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the window into ``folder``."""
+        self.traces.save(folder / _TRACES, origin)
+        self.known.save(folder / _KNOWN, origin)
+        self.field.save(folder / _FIELD, origin)
+        self.messages.save(folder / _MESSAGES, origin)
+        arrays: dict[str, NDArray[Any]] = {
+            name: getattr(self.boundary, name) for name in _BOUNDARY
+        }
+        meta = {
+            "first_day": self.first_day,
+            "last_day": self.last_day,
+            "settings": as_plain(self.settings),
+            "window": as_plain(self.window),
+            "law": self.transmission.law,
+        }
+        store.write(folder, KIND, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "FieldWindow":
+        """Read what ``save`` wrote; every byte is checked."""
+        kept = store.read(folder, KIND)
+        meta, arrays = kept.meta, kept.arrays
+        settings = build(FieldSettings, meta["settings"], "settings")
+        return cls(
+            traces=Traces.load(folder / _TRACES),
+            known=Known.load(folder / _KNOWN),
+            field=PublishedField.load(folder / _FIELD),
+            messages=Messages.load(folder / _MESSAGES),
+            boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
+            settings=settings,
+            window=build(WindowSettings, meta["window"], "window"),
+            transmission=Transmission(meta["law"], settings.region),
+            first_day=int(meta["first_day"]),
+        )
+
+
+def _picked(known: Known, kept: Mask) -> Known:
+    return Known(
+        known.people, known.person[kept], known.positive[kept], known.slot[kept]
+    )
+
+
+def _tests_after(known: Known, slots: int, *, right: bool) -> Known:
+    """Return the tests after the first ``slots`` slots, with slots counted from there.
+
+    If tests are never wrong, the first positive one stands: what contradicts one that
+    is dropped now is dropped with it.
+    """
+    kept = known.slot >= slots
+    if right:
+        first = known.first_positive_slot[known.person]
+        kept &= known.positive | (first < 0) | (first >= slots)
+    return _picked(known, kept).since(slots)
+
+
+def _require_fitting(window: FieldWindow, day: NewDay) -> None:
+    """Raise ``DataError`` where the day cannot come behind the window."""
+    slots, people = window.traces.clock.slots_per_day, window.traces.people
+    shape, end = day.by_slot.shape, window.traces.slots + slots
+    if len(shape) != 2 or shape[0] != slots:
+        raise DataError(f"a day of shape {shape}, expected ({slots} slots, people)")
+    if shape[1] < people:
+        why = f"expected the {people:,} of the window and newcomers after them"
+        raise DataError(f"a day of {shape[1]:,} people, {why}")
+    if (latest := int(day.slot.max(initial=-1))) >= end:
+        raise DataError(f"a test in slot {latest}, after the day's last slot {end - 1}")
+    more = shape[1] - people
+    if window.traces.names is not None and len(day.newcomers) != more:
+        raise DataError(f"{len(day.newcomers)} names for {more} newcomers")

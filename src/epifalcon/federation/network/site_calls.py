@@ -1,0 +1,403 @@
+"""Server side of one run over sites, independent of the method.
+
+Every answer is validated before use: heading, types, shapes, values, norms. An answer
+that fails is rejected and reported, and its site is excluded for the rest of the round,
+as is a site that did not answer in time. With fewer sites than required the run ends
+and can be resumed.
+
+Sites answer a repeated round only if its requests are identical. So the server records
+which sites were missing at which step, and excludes them there again.
+
+The server writes to the run's folder: the ledger, progress, and at the end
+``summary.json`` and, if requested and allowed, the scores of all people.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+from epifalcon import store
+from epifalcon.checks import Checked, Count
+from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
+from epifalcon.federation import checkpoints, messages
+from epifalcon.federation.network.site_files import REPLAYED, open_journal
+from epifalcon.federation.network.site_session import LEDGER, Order
+from epifalcon.federation.settings import SiteRules
+from epifalcon.locks import FileLock
+from epifalcon.privacy.events import Release
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.progress import Progress, silent
+from epifalcon.settings import build, json_text
+from epifalcon.types import Probabilities
+
+R = TypeVar("R", bound=messages.Record)
+T = TypeVar("T")
+OrderT = TypeVar("OrderT", bound=Order)
+SUMMARY = "summary.json"
+PROGRESS = "progress.json"
+SCORES = "scores.csv"
+TROUBLES = "troubles.jsonl"
+_MOST_WORDS = 300
+_BEFORE = frozenset({"hello", "count", "states", "prepare"})
+"""Steps before the rounds; sites that fail there are not recorded one by one."""
+
+
+class Transport(Protocol):
+    """Interface to send calls to sites and receive their answers."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites, as authenticated by the network."""
+
+    def ask(
+        self, calls: Mapping[str, bytes], seconds: float
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Send each site its call; return answers and failure reasons by site.
+
+        Calls run in parallel and wait at most ``seconds``. Answers are keyed by the
+        site name that the network authenticates, not by the name in the message.
+        """
+
+
+class InMemoryTransport:
+    """Transport by function calls in this process, one site after another."""
+
+    def __init__(self, answers: Mapping[str, Callable[[bytes], bytes]]) -> None:
+        self._answers = dict(answers)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites."""
+        return tuple(self._answers)
+
+    def ask(
+        self, calls: Mapping[str, bytes], seconds: float
+    ) -> tuple[dict[str, bytes], dict[str, str]]:
+        """Return the answer of each site; no failures, no time limit."""
+        del seconds
+        return {site: self._answers[site](call) for site, call in calls.items()}, {}
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One failure of one site."""
+
+    site: str
+    round: int
+    phase: str
+    kind: Literal["silent", "refused", "failed"]
+    why: str
+
+
+@dataclass
+class Traffic:
+    """Bytes and seconds of the calls so far."""
+
+    calls: int = 0
+    call_seconds: float = 0.0
+    """Time from packing calls to decoding the last answer."""
+    site_seconds: float = 0.0
+    """Computing time of the slowest site per call, as reported by the sites."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Switchboard:
+    """Calls the sites of one run; ``present`` lists the remaining sites, sorted.
+
+    Failures that affect later calls are stored in ``path`` before these are sent.
+    """
+
+    def __init__(
+        self, transport: Transport, run: str, rules: SiteRules, path: Path | None = None
+    ) -> None:
+        self.run, self.rules = run, rules
+        self.present = sorted(transport.sites)
+        self._path, self._journal, self._stored = path, None, list[Trouble]()
+        if path is not None:
+            self._journal, self._stored = open_journal(path, partial(build, Trouble))
+        self._absent = {(item.site, item.phase, item.round) for item in self._stored}
+        self.troubles = list(self._stored)
+        self.traffic = Traffic()
+        self._transport = transport
+        self._sitting_out: set[str] = set()
+        self._missed: Counter[str] = Counter()
+        self._lost: list[Trouble] = []
+        """Failures of this round that were not stored before."""
+        self._require_enough()
+
+    @property
+    def attending(self) -> list[str]:
+        """Sites that take part in the rest of this round."""
+        return [site for site in self.present if site not in self._sitting_out]
+
+    def new_round(self) -> None:
+        """Readmit excluded sites, and remove those that missed too many rounds."""
+        for site in self.present:
+            missed = self._missed[site] + 1 if site in self._sitting_out else 0
+            self._missed[site] = missed
+        most = self.rules.most_missed
+        self.present = [site for site in self.present if self._missed[site] < most]
+        self._sitting_out.clear()
+        self._lost.clear()
+        self._require_enough()
+
+    def keep_only(self, sites: Iterable[str]) -> None:
+        """Remove all other sites from the run."""
+        remaining = set(sites)
+        self.present = [site for site in self.present if site in remaining]
+        self._require_enough()
+
+    def ask(
+        self,
+        number: int,
+        requests: Mapping[str, messages.Record],
+        answer: type[R],
+        check: Callable[[str, R], T],
+    ) -> dict[str, T]:
+        """Send each site its request of round ``number``; return accepted answers.
+
+        ``check`` converts an answer, or rejects it by raising ``DataError``.
+        """
+        if not requests:
+            return {}
+        began, before = perf_counter(), len(self.troubles)
+        step = next(iter(requests.values())).moment
+        absent = {site for site in requests if (site, step, number) in self._absent}
+        self._sitting_out |= absent
+        headings = {
+            site: messages.Heading(self.run, site, number, step)
+            for site in requests
+            if site not in absent
+        }
+        calls = {
+            site: messages.pack(requests[site].encode(heading))
+            for site, heading in headings.items()
+        }
+        answers, failures = self._transport.ask(calls, self.rules.answer_seconds)
+        accepted: dict[str, T] = {}
+        busy = [0.0]
+        for site in calls:
+            if site not in answers:
+                why = failures.get(site, "no answer")
+                self._sit_out(Trouble(site, number, step, "silent", why))
+                continue
+            try:
+                packet = self._accept(answers[site], headings[site])
+                accepted[site] = check(site, answer.decode(packet))
+                busy.append(_seconds(packet))
+            except Exception as error:
+                # Any error caused by a site's answer is a failure of that site.
+                self._sit_out(Trouble(site, number, step, "refused", _why(error)))
+        self.traffic.site_seconds += max(busy)
+        self.traffic.bytes_sent += sum(map(len, calls.values()))
+        self.traffic.bytes_received += sum(map(len, answers.values()))
+        self.traffic.calls += 1
+        self.traffic.call_seconds += perf_counter() - began
+        self._continue_after(self.troubles[before:])
+        return accepted
+
+    def refuse(self, trouble: Trouble) -> None:
+        """Exclude a site whose accepted answer is inconsistent with the others."""
+        self._sit_out(trouble)
+        self._continue_after([trouble])
+
+    def report(self) -> dict[str, Any]:
+        """Return remaining sites, failure counts and all failures, for the summary."""
+        kinds = Counter((item.site, item.kind) for item in self.troubles)
+        counts: dict[str, dict[str, int]] = {}
+        for (site, kind), count in sorted(kinds.items()):
+            counts.setdefault(site, {})[kind] = count
+        return {
+            "sites": list(self.present),
+            "counts": counts,
+            "troubles": [asdict(item) for item in self.troubles],
+        }
+
+    def _accept(self, answer: bytes, heading: messages.Heading) -> messages.Packet:
+        if len(answer) > (most := self.rules.most_answer_mb) * 2**20:
+            raise DataError(f"an answer of {len(answer):,} bytes, at most {most} MB")
+        packet = messages.unpack(answer)
+        packet.heading.require(heading)
+        if messages.ERROR in packet.values:
+            # Untrusted text: truncate it to one short line.
+            text = " ".join(str(packet.values[messages.ERROR]).split())[:200]
+            raise DataError(f"the site says: {text}")
+        return packet
+
+    def _continue_after(self, new: list[Trouble]) -> None:
+        """Require enough sites, and store the new failures of this step."""
+        try:
+            self._require_enough()
+        except TooFewSitesError:
+            # Failures that end a run are not stored: no later call depends on them,
+            # and the site may answer after a resume. Failures of a repeated round are
+            # discarded if the other sites refuse to repeat it without the lost site.
+            if any(REPLAYED in item.why for item in new):
+                self._forget_lost()
+            raise
+        stored = [item for item in new if item.phase not in _BEFORE]
+        self._stored += stored
+        self._lost += stored
+        if self._journal is not None and stored:
+            self._journal.append(json.dumps(asdict(item)) for item in stored)
+
+    def _forget_lost(self) -> None:
+        """Discard the stored failures of this round, so that these sites are called."""
+        self._stored = [item for item in self._stored if item not in self._lost]
+        if self._path is not None and self._lost:
+            lines = [f"{json.dumps(asdict(item))}\n" for item in self._stored]
+            store.replace_text(self._path, "".join(lines))
+            self._journal, _ = open_journal(self._path, partial(build, Trouble))
+
+    def _sit_out(self, trouble: Trouble) -> None:
+        self._sitting_out.add(trouble.site)
+        self.troubles.append(trouble)
+
+    def _require_enough(self) -> None:
+        count, least = len(self.attending), max(self.rules.least_sites, 1)
+        if count >= least:
+            return
+        last = "".join(
+            f"; {item.site} in round {item.round}, {item.phase}: {item.why}"
+            for item in self.troubles[-3:]
+        )
+        raise TooFewSitesError(f"{count} sites take part, {least} are needed{last}")
+
+
+def accepted(_site: str, answer: R) -> R:
+    """Return the answer unchanged; a ``check`` that accepts everything."""
+    return answer
+
+
+def given(answers: Mapping[str, T | None]) -> dict[str, T]:
+    """Return the answers that are not None."""
+    return {site: value for site, value in answers.items() if value is not None}
+
+
+def _why(error: Exception) -> str:
+    """Return the message of a package error as one line, else the error type."""
+    if not isinstance(error, EpifalconError):
+        return f"the answer cannot be read ({type(error).__name__})"
+    return " ".join(str(error).split())[:_MOST_WORDS]
+
+
+def _seconds(answer: messages.Packet) -> float:
+    value = answer.values.get(messages.SECONDS, 0.0)
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conduct(Checked):
+    """Settings of a run that do not affect its results."""
+
+    keep_every: Count = 10
+    """Rounds between two checkpoints."""
+    scores: bool = False
+    """Whether to request the scores of all people from the sites at the end."""
+
+
+class ServerRun(ABC, Generic[OrderT]):
+    """One run; ``go`` executes or resumes it."""
+
+    order_type: ClassVar[type[Order]]
+
+    def __init__(
+        self, transport: Transport, folder: Path, order: OrderT, conduct: Conduct
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock: FileLock | None = FileLock.inside(folder)
+        path = folder / TROUBLES
+        self.board = Switchboard(transport, folder.name, order.rules, path)
+        self.scores: dict[str, Probabilities] = {}
+        self.round_seconds: list[float] = []
+        self._folder, self._order, self._conduct = folder, order, conduct
+        self._ledger: Ledger | None = None
+
+    @abstractmethod
+    def carry_out(self, progress: Progress) -> None:
+        """Run the method; store the scores that sites return in ``scores``."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """Return the method's part of the summary; may be called at any time."""
+
+    def go(self, progress: Progress = silent) -> dict[str, Any]:
+        """Run to the end and return a summary, which is also written after an error."""
+        began = perf_counter()
+        self._lock = self._lock or FileLock.inside(self._folder)
+        try:
+            self.carry_out(progress)
+            if self.scores:
+                lines = [
+                    f"{site},{person},{score!r}\n"
+                    for site, scores in sorted(self.scores.items())
+                    for person, score in enumerate(scores.tolist())
+                ]
+                text = "site,person,probability\n" + "".join(lines)
+                store.replace_text(self._folder / SCORES, text)
+            return self._write_summary(perf_counter() - began)
+        except EpifalconError as error:
+            # Write the error also for a run that failed before its first call.
+            self._write_summary(perf_counter() - began, error)
+            raise
+        finally:
+            self._lock.release()
+            self._lock = None
+
+    def open_ledger(
+        self,
+        budget: Budget,
+        opening: Sequence[Release],
+        resumed: checkpoints.Checkpoint | None = None,
+    ) -> Ledger:
+        """Open the server's ledger and record the ``opening`` releases once."""
+        self._ledger = checkpoints.ledger_of(self._folder / LEDGER, budget, resumed)
+        checkpoints.record_once(self._ledger, opening)
+        return self._ledger
+
+    def report_progress(self, done: int, planned: int, text: str = "") -> None:
+        """Write the number of completed rounds and a text to ``progress.json``."""
+        values = {"round": done, "rounds": planned, "told": text}
+        store.replace_text(self._folder / PROGRESS, json_text(values))
+
+    def _write_summary(
+        self, seconds: float, error: EpifalconError | None = None
+    ) -> dict[str, Any]:
+        ledger, listed = self._ledger, self.round_seconds
+        later = listed[1:] or listed or [0.0]
+        epsilon = None
+        if ledger is not None:
+            epsilon = checkpoints.spent_figures(self._order.mode, ledger)["epsilon"]
+        summary = {
+            "run": self.board.run,
+            "method": self._order.method,
+            "finished": error is None,
+            "error": None if error is None else str(error),
+            "error_kind": None if error is None else type(error).__name__,
+            **self.figures(),
+            "seconds": seconds,
+            # Excludes the first round, which includes one-time set-up.
+            "seconds_per_round": sum(later) / len(later),
+            "round_seconds": listed,
+            **asdict(self.board.traffic),
+            "epsilon": epsilon,
+            "ledger_head": None if ledger is None else ledger.head,
+            "sites": self.board.report(),
+        }
+        if ledger is not None or not self._ended_before():
+            store.replace_text(self._folder / SUMMARY, json_text(summary, indent=2))
+        return summary
+
+    def _ended_before(self) -> bool:
+        """Return True if the folder has the summary of a completed run."""
+        try:
+            return bool(json.loads((self._folder / SUMMARY).read_text())["finished"])
+        except (OSError, ValueError, KeyError):
+            return False

@@ -1,0 +1,407 @@
+"""A site's own files: data, policy, secret, spent budget, and request digests.
+
+A server never changes these files. The secret is created once, is readable only by its
+owner, and each run derives a separate noise key from it.
+
+A site accumulates the privacy cost of all runs, because a server can submit any number
+of runs under new names: mu^2 of Gaussian releases adds up exactly. The full cost of a
+run counts from its first call, and resuming it under its name costs nothing more.
+Epsilon is computed at the site's own delta and relation, whatever the runs use.
+
+Noise is determined by secret, run, person, round and purpose, so a repeated round sends
+identical bits. If a server sent different values the second time, the difference of
+both answers would contain no noise. So before an answer is sent, a site stores a digest
+of all requests that led to each release, and it refuses the same release with another
+digest. Digests cover requests and the site's files, never results of the rounds, so a
+refusal reveals nothing about people.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.checks import Checked, CountOrZero, Positive, one_of
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import (
+    BudgetExceededError,
+    CorruptFileError,
+    DataError,
+    SettingsError,
+)
+from epifalcon.federation.preparation import Household
+from epifalcon.federation.settings import Mode, PrivacySettings
+from epifalcon.locks import FileLock
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.accounting import DELTA, epsilon_of, mu_for
+from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, Relation, Release, Releases
+from epifalcon.privacy.ledger import Journal
+from epifalcon.settings import build, read_toml
+from epifalcon.types import Floats, Mask
+
+T = TypeVar("T")
+SITE_FILE = "site.toml"
+TEMPLATE = """\
+# What this site holds, and what it lets a server do. Nobody else can change it.
+# Paths are relative to this file's folder, or absolute.
+city = ""    # traces, as epifalcon import writes them
+known = ""   # tests, likewise
+
+[policy]
+modes = ["paper", "local"]   # privacy modes that this site takes part in
+most_epsilon = 8.0           # of a person, over all runs of local and sums together
+delta = 1e-6                 # at which epsilon is counted; no run may take a larger one
+relation = "zero-out"        # least of a promise: a row against zero, or "replace"
+region_model = ["paper"]     # modes in which sums of cases and flows may leave
+least_in_fold = 10           # people, and tested people of a fold, behind such sums
+least_pseudo = 2             # pseudo traces beside each true one, at least
+rows = false                 # may rows leave person by person, or only sums?
+validation = true            # may results of validation people leave, without names?
+give_scores = false          # may everybody's scores leave where the server asks?
+"""
+PROMISES = "promises.jsonl"
+REPLAYED = "it answered this before upon other values"
+"""Text sent to the server for a ``ReplayError``."""
+SiteMode = Literal["off", "paper", "sums", "local"]
+_SECRET = "secret"
+_SECRET_BYTES = 32
+_ROUNDING = 1e-9
+_LONGER: dict[Relation, float] = {"zero-out": 1.0, "replace": 4.0}
+"""Factor of mu^2 by relation: a row against zero, or against any other row."""
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class PolicyError(SettingsError):
+    """A run needs more than a site's policy allows; the server receives the ``key``."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
+@dataclass(frozen=True, kw_only=True)
+class SitePolicy(Checked):
+    """What a site allows a server to do; a run that needs more is refused."""
+
+    modes: tuple[SiteMode, ...] = ("off", "paper", "sums", "local")
+    """Allowed privacy modes; Falcon has no ``sums``, Falcon Field no ``paper``."""
+    most_epsilon: Positive | None = None
+    """Largest epsilon per person, summed over all ``local`` and ``sums`` runs."""
+    delta: Positive = DELTA
+    """Delta of the accumulated epsilon, and the largest delta of any run."""
+    relation: Relation = "zero-out"
+    """Weakest accepted neighbouring relation; ``replace`` is the stronger guarantee."""
+    region_model: tuple[Mode, ...] = ("off", "paper")
+    """Modes in which sums of cases and flows may be sent without noise."""
+    least_in_fold: CountOrZero = 10
+    """Minimum number of people, and of tested people per fold, in any sum that is sent
+    without noise; a run that needs sums over fewer is refused."""
+    least_pseudo: CountOrZero = 0
+    """Minimum number of pseudo traces per person in private runs."""
+    rows: bool = True
+    """Whether rows per person may be sent, or only sums over the site."""
+    validation: bool = True
+    """Whether scores and results of validation people may be sent, without names."""
+    give_scores: bool = False
+    """Whether the scores of all people may be sent if the server requests them."""
+    known_noise: bool = False
+    """For rehearsals only: draw noise from the run's seed, which is public."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(KEPT_FROM_EACH_UPLOAD, relation=self.relation)
+        if self.delta >= 1:
+            raise SettingsError(f"delta={self.delta} must be less than 1")
+
+    def require(self, wanted: "Wanted") -> None:
+        """Raise ``PolicyError`` if a run needs more than the policy allows."""
+        mode = wanted.mode
+        if mode not in self.modes:
+            raise PolicyError("modes", f"this site does not take part in mode {mode}")
+        if wanted.rows and not self.rows:
+            raise PolicyError("rows", "this site sends sums only, no rows of people")
+        if wanted.regions and mode not in self.region_model:
+            why = f"no cases, infections and flows leave this site in mode {mode}"
+            raise PolicyError("region_model", why)
+        if (copies := wanted.pseudo_copies) is not None and copies < self.least_pseudo:
+            why = f"pseudo_copies={copies}, this site wants {self.least_pseudo}"
+            raise PolicyError("least_pseudo", why)
+        if wanted.delta is None:
+            return
+        if wanted.delta > self.delta:
+            why = f"delta={wanted.delta:g}, at most {self.delta:g} here"
+            raise PolicyError("delta", why)
+        if (self.relation, wanted.relation) == ("replace", "zero-out"):
+            why = "relation='zero-out', this site wants 'replace'"
+            raise PolicyError("relation", why)
+
+    def require_crowd(self, crowds: Mapping[str, int]) -> None:
+        """Raise ``PolicyError`` if any noiseless sum covers too few people."""
+        least = self.least_in_fold
+        for who, count in crowds.items():
+            if count < least:
+                why = f"{count} {who}, sums leave of {least} or more"
+                raise PolicyError("least_in_fold", why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What a run requires of its sites, for comparison with their policies."""
+
+    mode: str
+    rows: bool = False
+    """Whether rows per person are sent."""
+    regions: bool = False
+    """Whether sums per region are sent without noise: cases, flows, infections."""
+    pseudo_copies: int | None = None
+    """Pseudo traces per person; None if none are needed."""
+    delta: float | None = None
+    """Delta of the run's guarantee; None without a guarantee."""
+    relation: Relation = "zero-out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings:
+    """Location of a site's data, and its policy; read from ``site.toml``."""
+
+    city: str
+    """Folder of the traces, as written by ``epifalcon import``."""
+    known: str
+    """Folder of the tests."""
+    policy: SitePolicy = field(default_factory=SitePolicy)
+
+
+@dataclass(frozen=True)
+class SiteFiles:
+    """Access to the folder of one site."""
+
+    folder: Path
+
+    def settings(self) -> SiteSettings:
+        """Read ``site.toml``; raise ``SettingsError`` naming any invalid key."""
+        path = self.folder / SITE_FILE
+        settings = build(SiteSettings, read_toml(path), str(path))
+        for name in ("city", "known"):
+            if not getattr(settings, name):
+                raise SettingsError(f"{path}: {name} is empty: say where it lies")
+        return settings
+
+    def household(self, settings: SiteSettings) -> Household:
+        """Load traces and tests of this site; paths may be relative to its folder."""
+        traces = Traces.load(self.folder / settings.city)
+        known = Known.load(self.folder / settings.known)
+        known.require_people_of(traces)
+        return Household(traces, known)
+
+    def run(self, name: str) -> Path:
+        """Return the folder of one run; create it if it is missing."""
+        path = self.folder / "runs" / require_run_name(name)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def noise_key(self, run: str) -> int:
+        """Return the noise key of a run, unique to this site and run.
+
+        One of its secrets is stored with the run's ledger; losing it changes the key.
+        """
+        site_secret = _secret(self.folder / _SECRET)
+        run_secret = _secret(self.run(run) / _SECRET)
+        digest = hashlib.sha256(site_secret + run_secret + run.encode()).digest()
+        return int.from_bytes(digest, "big")
+
+
+def _secret(path: Path) -> bytes:
+    try:
+        secret = bytes.fromhex(path.read_text())
+    except FileNotFoundError:
+        return _new_secret(path)
+    except ValueError:
+        secret = b""
+    if len(secret) != _SECRET_BYTES:
+        raise CorruptFileError(f"{path}: holds no secret; put it back")
+    return secret
+
+
+def _new_secret(path: Path) -> bytes:
+    secret = secrets.token_bytes(_SECRET_BYTES)
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secret.hex())
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # Never overwrite a secret that another process has just created.
+        os.link(scratch, path)
+    except FileExistsError:
+        return _secret(path)
+    finally:
+        scratch.unlink()
+    return secret
+
+
+def require_run_name(name: str) -> str:
+    """Return ``name`` if it is a safe folder name; raise ``DataError`` otherwise."""
+    if not _RUN_NAME.fullmatch(name):
+        rule = "must be letters, digits, - and _, 64 at most"
+        raise DataError(f"the run's name {name[:80]!r} {rule}")
+    return name
+
+
+def person_cost(wish: PrivacySettings, releases: Releases) -> float:
+    """Return mu^2 per person of a ``local`` run, for the zero-out relation."""
+    times = releases.person / releases.of(wish.unit)
+    return times * mu_for(wish.epsilon, wish.delta) ** 2 / _LONGER[wish.relation]
+
+
+def admit(path: Path, run: str, squared_mu: float, policy: SitePolicy) -> None:
+    """Store the cost of a run, or refuse it if the total exceeds ``most_epsilon``."""
+    with FileLock(path.with_suffix(".lock"), wait=True):
+        journal, listed = open_journal(path, _parse_cost)
+        known = dict(listed)
+        if run in known and squared_mu <= known[run] * (1 + _ROUNDING):
+            return
+        total = squared_mu + sum(cost for name, cost in known.items() if name != run)
+        mu = math.sqrt(_LONGER[policy.relation] * total)
+        epsilon, most = epsilon_of(mu, policy.delta), policy.most_epsilon
+        if most is not None and epsilon > most * (1 + _ROUNDING):
+            raise BudgetExceededError(
+                f"run {run}: with {len(known)} runs before it, the epsilon of a person "
+                f"would be {epsilon:.4g}; most_epsilon is {most:g}"
+            )
+        journal.append([json.dumps([run, squared_mu])])
+
+
+def open_journal(path: Path, parse: Callable[[Any], T]) -> tuple[Journal, list[T]]:
+    """Open a journal and parse its lines; raise ``CorruptFileError`` on failure."""
+    journal = Journal(path)
+    try:
+        listed = [parse(json.loads(line)) for line in journal.read().splitlines()]
+    except (ValueError, TypeError, AttributeError, SettingsError):
+        raise CorruptFileError(f"{path}: holds a line not written there") from None
+    return journal, listed
+
+
+class ReplayError(BudgetExceededError):
+    """A release was requested again with other values; nothing was released."""
+
+
+def digest(
+    *values: object,
+    tensors: Mapping[str, Tensor] | None = None,
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> str:
+    """Return the SHA-256 of JSON values, tensors and arrays (name, type, shape)."""
+    converted = {name: value.numpy() for name, value in (tensors or {}).items()}
+    named = sorted({**converted, **(arrays or {})}.items())
+    shapes = [[name, str(array.dtype), list(array.shape)] for name, array in named]
+    sha256 = hashlib.sha256(json.dumps([values, shapes], sort_keys=True).encode())
+    for _, array in named:
+        sha256.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()
+
+
+class Noted:
+    """Digests by release; with a ``path``, on disk before ``require`` returns."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._journal, self._known = None, dict[tuple[int, str], str]()
+        if path is not None:
+            self._journal, listed = open_journal(path, _parse_note)
+            self._known = dict(listed)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, release: object) -> bool:
+        return release in self._known
+
+    def require(self, number: int, phase: str, found: str) -> None:
+        """Store the digest ``found`` of a release; refuse it if another is stored."""
+        self.refuse_other(number, phase, found)
+        if (number, phase) not in self._known:
+            if self._journal is not None:
+                self._journal.append([json.dumps([number, phase, found])])
+            self._known[number, phase] = found
+
+    def refuse_other(self, number: int, phase: str, found: str) -> None:
+        """Raise ``ReplayError`` if another digest of this release is stored."""
+        if self._known.get((number, phase), found) != found:
+            raise ReplayError(
+                f"round {number}, {phase}: released before on other values"
+            )
+
+
+class Trail:
+    """Digests of all requests that lead to each release of one run.
+
+    ``prepared`` is the digest of all requests before the rounds. ``home`` is the digest
+    of the finished rounds and must be stored together with the embeddings.
+    """
+
+    def __init__(self, noted: Noted, prepared: str) -> None:
+        self.home = ""
+        self._noted, self._prepared = noted, prepared
+        self._settled = self._pass = self._trained = ""
+        self._training = False
+
+    def require_notes_of(self, releases: Iterable[Release]) -> None:
+        """Raise ``CorruptFileError`` if a recorded round has no stored digest."""
+        for release in releases:
+            channel, number = release.terms.channel, release.terms.round
+            phase = {"upload/0": "begin", "scoring/0": "begin scoring"}.get(channel)
+            if phase is not None and (number, phase) not in self._noted:
+                why = f"the notes of round {number} are missing; begin a new run"
+                raise CorruptFileError(why)
+
+    def announce(self) -> None:
+        """Record the request for edges and counts, whose answer never changes."""
+        self._noted.require(0, "announce", digest(self._prepared))
+
+    def settle(self, counts: Floats, shared: Mask) -> None:
+        """Store the digest of the counts that the next rounds use."""
+        self._settled = digest("settle", arrays={"counts": counts, "shared": shared})
+
+    def begin(
+        self, number: int, parameters: Mapping[str, Tensor], training: bool
+    ) -> None:
+        """Record the request for the first upload of a pass."""
+        phase = "begin" if training else "begin scoring"
+        before = self._prepared, self._settled, self.home
+        value = digest(number, phase, before, tensors=parameters)
+        self._noted.require(number, phase, value)
+        self._training, self._pass = training, value
+
+    def reply(self, number: int, channel: str, sums: Tensor) -> None:
+        """Record a reply, which leads to the next upload or to gradients."""
+        value = digest(channel, self._pass, tensors={"sums": sums})
+        self._noted.require(number, f"reply {channel}", value)
+        self._pass = value
+        if self._training:
+            self._trained = value
+
+    def close(self, number: int, scale: float) -> None:
+        """Add the end of a round, which updates the embeddings, to ``home``."""
+        self.home = digest(self.home, self._trained, number, scale.hex())
+
+
+def _parse_cost(line: Any) -> tuple[str, float]:  # noqa: ANN401
+    run, squared_mu = line
+    return str(run), float(squared_mu)
+
+
+def _parse_note(line: Any) -> tuple[tuple[int, str], str]:  # noqa: ANN401
+    number, phase, value = line
+    if not (isinstance(number, int) and isinstance(phase, str) and len(value) == 64):
+        raise ValueError
+    return (number, phase), str(value)

@@ -1,0 +1,568 @@
+"""What enters training beside traces and tests, made by a site for its own people.
+
+Who is held back, in which fold a tested person is and on whom the mobility model is
+fitted depends on the seed and the person's number alone, so it is the same however
+people are split into sites; one process is one site with everybody. What must be known
+of all people is summed over sites: a site counts, and the server adds up. These sums
+leave without noise, and the ledger lists each of them as an unprotected release.
+
+A person's own test never enters features it is trained on: nothing sees the tests of
+validation people, and the region states of a tested person are made without the cases
+of its fold.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from torch import Tensor
+
+from epifalcon import store
+from epifalcon.checks import present, shaped
+from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
+from epifalcon.epidemic.test_results import Known, without
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.federation.client import Cohort
+from epifalcon.federation.messages import Record
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.federation.settings import PredictionSettings
+from epifalcon.hypergraph.incidence import Incidence
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.flows import Flows, count_flows
+from epifalcon.mobility.mobility_model import (
+    MobilityModel,
+    MobilityTally,
+    tally_mobility,
+)
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.forecast import judge
+from epifalcon.models.person_model import state_of_people
+from epifalcon.models.region_model import (
+    DcrnnRegionModel,
+    GruRegionModel,
+    RegionHistory,
+)
+from epifalcon.models.tensor_files import threads
+from epifalcon.privacy.events import ONE_VECTOR, Terms, UnprotectedRelease
+from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
+from epifalcon.privacy.pseudo_generators import generate
+from epifalcon.privacy.pseudo_traces import PseudoTraces
+from epifalcon.progress import Progress, silent
+from epifalcon.streams import Streams
+from epifalcon.types import Floats, Mask, PersonIds
+
+_LEAST_SPREAD = 1e-6
+_CSR = ("data", "indices", "indptr")
+_SPARSE = ("between", "joint")
+"""Fields of tallies that are sparse tables."""
+_PARTS: dict[str, Any] = {
+    "flows": Flows,
+    "cases": CaseTally,
+    "mobility": MobilityTally,
+    "reported": CaseTally,
+}
+_PUBLIC = ("mobility", "reported")
+FEATURES = "features"
+"""Kind and folder of stored region states."""
+
+
+def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
+    """Return the hypergraph of ``traces`` with the model's windows."""
+    return Incidence.of(traces, window_slots=settings.model.window_slots)
+
+
+@dataclass(frozen=True, eq=False)
+class Household:
+    """The people of one site, or of everybody, with their traces and tests."""
+
+    traces: Traces
+    known: Known
+    first: int = 0
+    """Number of the first of them in the whole city; the others follow."""
+
+    def __post_init__(self) -> None:
+        tested, people = self.known.people, self.traces.people
+        if tested != people:
+            raise DataError(f"tests among {tested:,} people, but traces of {people:,}")
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Traces and tests, by name, for digests."""
+        known = self.known
+        return {
+            "by_slot": self.traces.by_slot,
+            "person": known.person,
+            "positive": known.positive,
+            "slot": known.slot,
+        }
+
+    @property
+    def people(self) -> NDArray[np.int64]:
+        """Their numbers in the whole city."""
+        return self.first + np.arange(self.traces.people, dtype=np.int64)
+
+
+def split(traces: Traces, known: Known, sites: int) -> list[Household]:
+    """Split people into ``sites`` sites of nearly equal size, in their order."""
+    if not 1 <= sites <= traces.people:
+        raise SettingsError(f"sites={sites} must be 1 to {traces.people:,}, the people")
+    homes = []
+    for people in np.array_split(np.arange(traces.people), sites):
+        first, end = int(people[0]), int(people[-1]) + 1
+        inside = (known.person >= first) & (known.person < end)
+        tests = Known(
+            end - first,
+            (known.person[inside] - first).astype(np.int32),
+            known.positive[inside],
+            known.slot[inside],
+        )
+        by_slot = np.ascontiguousarray(traces.by_slot[:, first:end])
+        some = Traces(by_slot, traces.clock, traces.regions)
+        homes.append(Household(some, tests, first))
+    return homes
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Validation people, folds of the other tested people, and a group of people."""
+
+    held_back: PersonIds
+    """Positions of the validation people at the site, ascending."""
+    training: Known
+    """The tests of everybody but them."""
+    fold: NDArray[np.int64]
+    """(people,) of each person in ``training``, -1 for everybody else."""
+    mobility_group: NDArray[np.int64] | None = None
+    """Positions of the people on whom the mobility model is fitted; None for all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """People of a site whose results choose the round: (people,) each."""
+
+    people: PersonIds = field(default_factory=lambda: np.zeros(0, np.int32))
+    """Positions at the site."""
+    infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+
+def divide(home: Household, settings: PredictionSettings, seed: int) -> Division:
+    """Draw validation people, folds and the group of the mobility model.
+
+    Each draw is fixed by seed and person, so any split into sites gives the same.
+    Nobody is held back where the round is chosen on test people.
+    """
+    share = settings.stopping.validation_share
+    if settings.stopping.selected_on == "test":
+        share = 0.0
+    everybody = home.people
+    drawn = drawn_for(everybody, "validation people", seed)
+    people = np.flatnonzero(home.known.tested & (drawn < share)).astype(np.int32)
+    training = without(home.known, people)
+    drawn = drawn_for(everybody, "region folds", seed)
+    fold = (drawn * settings.region.folds).astype(np.int64)
+    fold[~training.tested] = -1
+    group = mobility_group(everybody, settings.pseudo.people_share, seed)
+    return Division(people, training, fold, group)
+
+
+def mobility_group(
+    people: NDArray[np.int64], share: float, seed: int
+) -> NDArray[np.int64] | None:
+    """Return the positions of a random share of the people; None for all."""
+    if share == 1:
+        return None
+    return np.flatnonzero(drawn_for(people, "mobility model", seed) < share)
+
+
+def drawn_for(people: NDArray[np.int64], purpose: str, seed: int) -> Floats:
+    """Draw a number between 0 and 1 for each person, keyed by purpose and seed."""
+    key = NoiseKey(seed, Terms(channel=purpose, releases=ONE_VECTOR))
+    normal = keyed_normals(key, NoiseRows.of_people(people), 1)[:, 0]
+    drawn: Floats = np.clip(ndtr(np.asarray(normal, np.float64)), 0.0, 1 - 2**-53)
+    return drawn
+
+
+@dataclass(frozen=True, eq=False)
+class StateMoments(Record):
+    """Site to server: sums of region states over its people, in double precision."""
+
+    people: int
+    total: Floats
+    """(width,)"""
+    squared: Floats
+    """(width,)"""
+
+    @classmethod
+    def of(cls, state: NDArray[np.float32]) -> "StateMoments":
+        """Sum the states of some people, (people, width)."""
+        wide = state.astype(np.float64)
+        return cls(len(state), wide.sum(axis=0), (wide**2).sum(axis=0))
+
+    def __add__(self, other: "StateMoments") -> "StateMoments":
+        return StateMoments(
+            self.people + other.people,
+            self.total + other.total,
+            self.squared + other.squared,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class StateScaling:
+    """Scales people's region states to the size of the rows beside them.
+
+    Raw states differ little between people, so that training hardly uses them.
+    Scaled, each column has the same spread and a state the root mean square length
+    1, the most that a clipped row has when it is read.
+    """
+
+    centre: NDArray[np.float32]
+    """(width,)"""
+    factor: NDArray[np.float32]
+    """(width,), 0 for a column that is the same for all."""
+
+    @classmethod
+    def of(cls, moments: StateMoments, settings: PredictionSettings) -> "StateScaling":
+        """Return the scaling of all people's states; identity if not wanted."""
+        if not settings.region.scale_states:
+            width = len(moments.total)
+            return cls(np.zeros(width, np.float32), np.ones(width, np.float32))
+        count = max(moments.people, 1)
+        centre = moments.total / count
+        spread = np.sqrt(np.maximum(moments.squared / count - centre**2, 0))
+        varies = spread > _LEAST_SPREAD
+        length = np.where(varies, spread, 1.0) * np.sqrt(max(varies.sum(), 1))
+        factor = np.where(varies, 1 / length, 0.0)
+        return cls(centre.astype(np.float32), factor.astype(np.float32))
+
+    def apply(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scaled states, (people, width)."""
+        scaled: NDArray[np.float32] = (state - self.centre) * self.factor
+        return scaled
+
+
+@dataclass(frozen=True, eq=False)
+class Surrounding:
+    """What all sites share before the rounds."""
+
+    mobility: MobilityModel | None = None
+    cases: Floats | None = None
+    """(regions, days) reported, for pseudo traces that follow them."""
+    states: NDArray[np.float32] | None = None
+    """(1 + folds, regions, days, width): from all cases, then without each fold's."""
+    scaling: StateScaling | None = None
+
+    @classmethod
+    def of(cls, tally: "SiteTally", regions: Regions) -> "Surrounding":
+        """Return what follows from the public sums over all sites."""
+        mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
+        return cls(
+            None if mobility is None else mobility.model(regions),
+            None if reported is None else reported.cases,
+        )
+
+
+def raw_state(
+    home: Household,
+    division: Division,
+    incidence: Incidence,
+    states: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return each person's mean region state, (people, width), without its own fold."""
+
+    def mean(hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        found = state_of_people(torch.tensor(hidden), incidence, home.traces.clock)
+        return np.asarray(found.numpy(), np.float32)
+
+    state = mean(states[0])
+    for number, hidden in enumerate(states[1:]):
+        people = division.fold == number
+        if people.any():
+            state[people] = mean(hidden)[people]
+    return state
+
+
+def cohort_of(
+    home: Household,
+    division: Division,
+    settings: PredictionSettings,
+    around: Surrounding,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> Cohort:
+    """Return the people as they enter the rounds; ``rng`` draws pseudo traces."""
+    incidence = hypergraph(home.traces, settings)
+    state = None
+    if around.states is not None and around.scaling is not None:
+        raw = raw_state(home, division, incidence, around.states)
+        state = torch.from_numpy(around.scaling.apply(raw))
+    pseudo: tuple[Incidence, ...] = ()
+    if around.mobility is not None:
+        made = pseudo_traces(home.traces, settings, around, rng, progress)
+        pseudo = tuple(hypergraph(made.copy(k), settings) for k in range(made.copies))
+    return Cohort(home.people, incidence, division.training.status, state, pseudo)
+
+
+def pseudo_traces(
+    traces: Traces,
+    settings: PredictionSettings,
+    around: Surrounding,
+    rng: np.random.Generator,
+    progress: Progress = silent,
+) -> PseudoTraces:
+    """Draw the pseudo traces of some people from the shared mobility model."""
+    mobility = present(around.mobility, "pseudo traces need a mobility model")
+    cases = around.cases
+    if cases is None:
+        cases = np.zeros((len(traces.regions), traces.clock.days))
+    return generate(traces, mobility, cases, settings.pseudo, rng, progress)
+
+
+def unprotected_receipts(
+    plan: PrivacyPlan, settings: PredictionSettings, *, validation: bool
+) -> list[UnprotectedRelease]:
+    """Return receipts of what leaves once beside the rounds, without noise."""
+    made: list[tuple[str, str]] = []
+    if settings.uses_region_model:
+        made.append(("region model", "cases by region and day, and flows"))
+    if plan.copies:
+        share = settings.pseudo.people_share
+        who = "all" if share == 1 else f"a random {100 * share:g} % of the"
+        made.append(("mobility model", f"visits and moves of {who} people, added up"))
+    if settings.pseudo_follows_cases:
+        made.append(("pseudo domains", "reported cases by region and day"))
+    if validation and settings.privacy.reveals_validation:
+        what = "scores and results of validation people, without names"
+        made.append(("validation", what))
+    return [in_the_clear(plan, channel, what) for channel, what in made]
+
+
+def in_the_clear(plan: PrivacyPlan, channel: str, what: str) -> UnprotectedRelease:
+    """Return a receipt of something that leaves without protection, once."""
+    terms = Terms(channel=channel, releases=plan.releases, relation=plan.relation)
+    return UnprotectedRelease(terms=terms, what=what)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteTally:
+    """What one site, or all together, counted."""
+
+    parts: Mapping[str, Any]
+    """``flows``, ``cases/0`` of all tested people, ``cases/1`` of those outside the
+    first fold and so on, ``mobility``, and ``reported`` cases; see ``tally_names``."""
+
+    def __add__(self, other: "SiteTally") -> "SiteTally":
+        if self.parts.keys() != other.parts.keys():
+            raise DataError("sites counted different things")
+        return SiteTally(
+            {name: one + other.parts[name] for name, one in self.parts.items()}
+        )
+
+
+def tally_names(settings: PredictionSettings) -> list[str]:
+    """Return what the settings need counted, for the region model and in public."""
+    if not settings.uses_region_model:
+        return public_names(settings)
+    folds = [f"cases/{number}" for number in range(1 + settings.region.folds)]
+    return ["flows", *folds, *public_names(settings)]
+
+
+def public_names(settings: PredictionSettings) -> list[str]:
+    """Return the sums that all sites learn, for pseudo traces."""
+    needed = settings.uses_pseudo_traces, settings.pseudo_follows_cases
+    return [name for name, one in zip(_PUBLIC, needed, strict=True) if one]
+
+
+def count_tally(
+    home: Household,
+    division: Division,
+    settings: PredictionSettings,
+    progress: Progress = silent,
+    names: Iterable[str] | None = None,
+) -> SiteTally:
+    """Count what the settings need, or only ``names`` of it."""
+    training, traces, parts = division.training, home.traces, {}
+    for name in tally_names(settings) if names is None else names:
+        part: Any
+        if name == "flows":
+            part = count_flows(traces, progress)
+        elif name == "mobility":
+            part = tally_mobility(traces, division.mobility_group, progress)
+        elif name == "reported":
+            part = tally_cases(training, traces, COUNTS)
+        else:
+            some, number = training, int(name.removeprefix("cases/"))
+            if number:
+                others = (division.fold >= 0) & (division.fold != number - 1)
+                some = training.of_people(others)
+            part = tally_cases(some, traces, settings.region.cases)
+        parts[name] = part
+    return SiteTally(parts)
+
+
+@dataclass(frozen=True, eq=False)
+class RegionFeatures:
+    """Region states, how forecasts were evaluated, and the scaling of the states."""
+
+    states: NDArray[np.float32]
+    """(1 + folds, regions, days, width): from all cases, then without each fold's."""
+    forecast: dict[str, Any]
+    model: DcrnnRegionModel | GruRegionModel | None = None
+    """For people who come later; not read back by ``load``."""
+    scaling: StateScaling | None = None
+
+    def save(self, folder: Path, origin: store.Origin) -> None:
+        """Write the record into ``folder``; ``load`` reads it back."""
+        scaling = {} if self.scaling is None else vars(self.scaling)
+        arrays: dict[str, NDArray[Any]] = {"states": self.states, **scaling}
+        meta = {"forecast": self.forecast}
+        store.write(folder, FEATURES, arrays, meta=meta, origin=origin)
+
+    @classmethod
+    def load(cls, folder: Path) -> "RegionFeatures":
+        """Read what ``save`` wrote."""
+        stored = store.read(folder, FEATURES)
+        states, centre, factor = (
+            np.array(stored.arrays[name]) for name in ("states", "centre", "factor")
+        )
+        scaling = StateScaling(centre, factor)
+        return cls(states, stored.meta["forecast"], scaling=scaling)
+
+
+def fit_region_states(
+    tally: SiteTally,
+    clock: Clock,
+    settings: PredictionSettings,
+    seed: int,
+    progress: Progress = silent,
+    all_cases: Floats | None = None,
+) -> RegionFeatures:
+    """Fit the region model to flows and reported cases, or to everybody's cases."""
+    is_gru = settings.region.network.kind == "gru"
+    model = (GruRegionModel if is_gru else DcrnnRegionModel)(settings.region)
+    seed_of_model = Streams(seed).seed_for("region model")
+    generator = torch.Generator().manual_seed(seed_of_model)
+    if all_cases is not None:
+        measure = settings.region.cases.measure
+        made = [RegionHistory(tally.parts["flows"], all_cases, "all", measure)]
+    else:
+        made = histories(tally, clock, settings.region.cases)
+    # With one thread torch rounds sums alike on any machine and over any sites.
+    with threads(1):
+        model.fit(made[0], generator, progress)
+        states = np.stack([model.states(one) for one in made])
+        forecast = asdict(judge(model, made[0]))
+    return RegionFeatures(states, forecast, model)
+
+
+def histories(
+    tally: SiteTally, clock: Clock, settings: CaseSettings
+) -> list[RegionHistory]:
+    """Return the history of all tested people, then that without each fold."""
+    made = []
+    tested = None
+    for name, one in tally.parts.items():
+        if not name.startswith("cases/"):
+            continue
+        cases = one.told(clock.slots_per_day, settings, tested)
+        by_day, flows = cases.by_region_and_day, tally.parts["flows"]
+        made.append(RegionHistory(flows, by_day, cases.source, cases.measure))
+        tested = one.tested if tested is None else tested
+    return made
+
+
+def pack_tally(tally: SiteTally) -> dict[str, Tensor]:
+    """Encode a tally as tensors, named by part and field."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for part, record in tally.parts.items():
+        for one in fields(record):
+            value, place = getattr(record, one.name), f"{part}/{one.name}"
+            if isinstance(value, sp.csr_array):
+                arrays |= {f"{place}/{piece}": getattr(value, piece) for piece in _CSR}
+            else:
+                arrays[place] = np.atleast_1d(value)
+    return {name: _tensor(one) for name, one in arrays.items()}
+
+
+def unpack_tally(
+    tensors: dict[str, Tensor], names: Sequence[str], regions: int, clock: Clock
+) -> SiteTally:
+    """Decode a tally of ``names``; every type, shape and sign is checked."""
+    days, per_day = clock.days, clock.slots_per_day
+    by_day, by_region, one = (days, regions), (regions, days), (1,)
+    cases = {"cases": by_region, "visits": by_region, "unplaced": one, "tested": one}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "flows": {
+            "between": (days * regions, regions),
+            "stays": by_day,
+            "visitors": by_day,
+        },
+        "mobility": {
+            "joint": (per_day * regions, regions),
+            "visits": (per_day, regions),
+            "observed": (per_day, 1),
+            "people": one,
+        },
+        "reported": cases,
+        "cases": cases,
+    }
+    known = tuple(f"{name}/" for name in names)
+    if odd := [name for name in tensors if not name.startswith(known)]:
+        raise DataError(f"a tally has {odd[0]}, which is not needed")
+    parts = {}
+    for name in names:
+        kind = name.split("/")[0]
+        try:
+            parts[name] = _PARTS[kind](**_read_part(name, shapes[kind], tensors))
+        except KeyError as error:
+            raise DataError(f"a tally lacks {error}") from None
+        except (ValueError, TypeError) as error:
+            raise DataError(f"a tally is not whole: {error}") from None
+    return SiteTally(parts)
+
+
+def _read_part(
+    part: str, shapes: Mapping[str, tuple[int, ...]], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        place = f"{part}/{name}"
+        if name in _SPARSE:
+            pieces = tuple(_array(f"{place}/{piece}", tensors) for piece in _CSR)
+            matrix = sp.csr_array(pieces, shape=(shape[0], shape[1]))
+            matrix.check_format(full_check=True)
+            counts = matrix.data
+            values[name] = matrix
+        else:
+            counts = _array(place, tensors)
+            shaped(shape, **{place: counts})
+            values[name] = int(counts[0]) if shape == (1,) else counts
+        if not (np.isfinite(counts).all() and (counts >= 0).all()):
+            raise DataError(f"{place} holds a number below 0, NaN or infinity")
+    return values
+
+
+def _array(name: str, tensors: dict[str, Tensor]) -> NDArray[Any]:
+    if (found := tensors[name]).dtype not in (torch.int64, torch.float64):
+        raise DataError(f"{name} is of {found.dtype}")
+    return found.numpy()
+
+
+def require_counted(tally: SiteTally, people: int, clock: Clock) -> None:
+    """Refuse what ``people`` cannot have counted."""
+    most = people * clock.slots
+    for name, one in pack_tally(tally).items():
+        counts = not name.endswith(("/indices", "/indptr"))
+        if one.numel() and counts and float(one.max()) > most:
+            raise DataError(f"{name} counts more than {people:,} people can have done")
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    wide = np.float64 if np.issubdtype(array.dtype, np.floating) else np.int64
+    return torch.from_numpy(np.array(array, wide))

@@ -1,0 +1,365 @@
+"""The privacy plan: mechanisms, noise and receipts of all releases of a run."""
+
+import hashlib
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from epifalcon._random import combine
+from epifalcon.errors import SettingsError
+from epifalcon.federation.settings import Mode, PredictionSettings, PrivacySettings
+from epifalcon.mobility.clock import Clock
+from epifalcon.models.person_model import UNCHANGED, Part, Way
+from epifalcon.models.settings import FalconSettings
+from epifalcon.privacy.accounting import mu_for, paper_sigma
+from epifalcon.privacy.clipping import clip_rows
+from epifalcon.privacy.events import (
+    ONE_VECTOR,
+    GaussianRelease,
+    PseudoTraceRelease,
+    Relation,
+    Release,
+    Releases,
+    Terms,
+    UnprotectedRelease,
+)
+from epifalcon.privacy.gaussian import (
+    GaussianMechanism,
+    KeyedNormals,
+    NoiseKey,
+    NormalSource,
+)
+from epifalcon.privacy.ledger import Budget
+from epifalcon.streams import Streams
+
+
+@dataclass(frozen=True)
+class Clipped(Part):
+    """Clip uploaded rows to L2 norm ``clip``; rescale received rows to a clip of 1.
+
+    Rescaling is post-processing and has no privacy cost. Without it, rows would be
+    too small (a tenth for clip 0.1) for the weights of the layer that reads them.
+    """
+
+    clip: float
+
+    @property
+    def gain(self) -> float:
+        """Factor applied to received rows."""
+        return max(1.0, 1 / self.clip)
+
+    def send(self, rows: Tensor) -> Tensor:
+        """Return the clipped rows."""
+        return clip_rows(rows, self.clip)
+
+    def read(self, received: Tensor) -> Tensor:
+        """Return the received rows times ``gain``."""
+        return received * self.gain
+
+    def pull(self, rows: Tensor, gradient: Tensor) -> Tensor:
+        """Backpropagate through gain and clip; clipped rows get no radial gradient."""
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        size = norms.clamp(min=self.clip)
+        # Rows shorter than the clip keep the radial part of the gradient.
+        along = (rows * gradient).sum(dim=1, keepdim=True) / (size * size)
+        along *= norms > self.clip
+        return torch.addcmul(gradient, rows, along, value=-1).mul_(
+            self.gain * self.clip / size
+        )
+
+
+@dataclass(frozen=True)
+class ClippedReturn(Part):
+    """Clip gradient rows after undoing the division by the number of edges.
+
+    The mean over edges divides rows by the person's number of edges. Rows are
+    multiplied by ``factor``, the public upper bound of that number, before the clip.
+    """
+
+    clip: float
+    factor: float
+
+    def send(self, rows: Tensor) -> Tensor:
+        """Return the rows times ``factor``, clipped."""
+        return clip_rows(rows * self.factor, self.clip)
+
+    def read(self, received: Tensor) -> Tensor:
+        """Return the received rows divided by ``factor``."""
+        return received / self.factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyPlan:
+    """The mechanisms of one run; None means that a channel is not protected."""
+
+    mode: Mode
+    way: Way
+    layers: int
+    releases: Releases
+    relation: Relation
+    copies: int
+    """Number of pseudo traces per person."""
+    upload: GaussianMechanism | None = None
+    gradient: GaussianMechanism | None = None
+    weight_sigma: float | None = None
+    """Noise added to the weights after a step, divided by the learning rate. Replaces
+    DPSGD, as in the authors' program."""
+    presence: GaussianMechanism | None = None
+    """Mechanism for counts of people; None releases exact counts."""
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def of(
+        cls,
+        wish: PrivacySettings,
+        settings: FalconSettings,
+        releases: Releases,
+        copies: int = 0,
+    ) -> "PrivacyPlan":
+        """Return the plan of a run; ``releases`` is the result of ``releases_of``."""
+        path = settings.gradient_path
+        exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
+        plan = cls(
+            mode=wish.mode,
+            way=Way(exchanged=exchanged),
+            layers=settings.layers,
+            releases=releases,
+            relation=wish.relation,
+            copies=copies if wish.is_private else 0,
+        )
+        if not wish.is_private:
+            return plan
+        if wish.mode == "paper":
+            sigmas = _paper_sigmas(wish, settings.rounds)
+        else:
+            sigmas = _exact_sigmas(wish, settings, releases, exchanged)
+        upload, gradient, presence = sigmas
+        uploads = GaussianMechanism(
+            wish.upload_clip,
+            upload,
+            clips_rows=wish.clipped == "row",
+            one_value=wish.upload_noise == "place",
+        )
+        # Without row clipping, as in the authors' program, rows are sent unchanged.
+        out: Part = Clipped(uploads.clip) if uploads.clips_rows else UNCHANGED
+        back: Part = ClippedReturn(uploads.clip, float(releases.person))
+        if uploads.one_value:
+            back = UNCHANGED
+        dpsgd = wish.gradient_noise == "gradient"
+        return replace(
+            plan,
+            way=Way(out, back, exchanged),
+            upload=uploads,
+            gradient=GaussianMechanism(wish.gradient_clip, gradient) if dpsgd else None,
+            weight_sigma=None if dpsgd else gradient,
+            presence=None if presence is None else GaussianMechanism(1.0, presence),
+            budget=_budget(wish),
+        )
+
+    @classmethod
+    def for_run(cls, settings: PredictionSettings, clock: Clock) -> "PrivacyPlan":
+        """Return the plan of a run of ``settings`` on traces of ``clock``."""
+        copies = settings.pseudo.pseudo_copies if settings.uses_pseudo_traces else 0
+        releases = releases_of(clock)
+        return cls.of(settings.privacy, settings.model, releases, copies)
+
+    @property
+    def is_private(self) -> bool:
+        """Return True if uploads are clipped or noised."""
+        return self.mode != "off"
+
+    @property
+    def step_clip(self) -> float | None:
+        """Bound on the change of an embedding in one round; None for no bound."""
+        upload = self.upload
+        return None if upload is None or upload.clips_rows else upload.clip
+
+    def terms(self, channel: str, round_number: int) -> Terms:
+        """Return the terms of uploads at places."""
+        return Terms(
+            channel=channel,
+            releases=self.releases,
+            round=round_number,
+            relation=self.relation,
+        )
+
+    def gradient_terms(self, round_number: int) -> Terms:
+        """Return the terms of gradients."""
+        return replace(self.terms("gradient", round_number), releases=ONE_VECTOR)
+
+    def opening(self) -> tuple[Release, ...]:
+        """Return the receipts of releases made once, before the first round."""
+        places = PseudoTraceRelease(terms=self.terms("places", 0), copies=self.copies)
+        counts: Release = UnprotectedRelease(
+            terms=self.terms("counts", 0), what="true counts of people at places"
+        )
+        if self.presence is not None:
+            counts = self.presence.receipt(self.terms("counts", 0))
+        return places, counts
+
+    def round_receipts(self, round_number: int) -> tuple[Release, ...]:
+        """Return the receipts of one training round."""
+        kinds = ("upload", "return") if self.way.exchanged else ("upload",)
+        rows = [self._at_places(kind, round_number) for kind in kinds]
+        terms = self.gradient_terms(round_number)
+        receipt: Release
+        if self.gradient is not None:
+            receipt = self.gradient.receipt(terms)
+        elif self.weight_sigma is not None:
+            receipt = GaussianRelease(terms=terms, clip=1.0, sigma=0.0)
+        else:
+            receipt = UnprotectedRelease(terms=terms, what="gradients as they are")
+        return *sum(rows, ()), receipt
+
+    def scoring_receipts(self, round_number: int) -> tuple[Release, ...]:
+        """Return the receipts of a forward pass outside the training rounds."""
+        return self._at_places("scoring", round_number)
+
+    def _at_places(self, kind: str, round_number: int) -> tuple[Release, ...]:
+        terms = [
+            self.terms(f"{kind}/{layer}", round_number) for layer in range(self.layers)
+        ]
+        if self.upload is None:
+            return tuple(
+                UnprotectedRelease(terms=one, what="rows as they are") for one in terms
+            )
+        return tuple(self.upload.receipt(one) for one in terms)
+
+
+@dataclass(frozen=True)
+class RunSeeds:
+    """One stateless random stream per purpose; a resumed run draws the same values."""
+
+    seed: int
+    secret: int | None = None
+    """256-bit secret of one site and one run, the source of all random values that
+    concern people. None (simulations only) uses the public seed."""
+
+    def __post_init__(self) -> None:
+        Streams(self.seed)
+        if self.secret is not None and not 0 <= self.secret < 2**256:
+            raise SettingsError("a secret must be a whole number of 256 bits")
+
+    @property
+    def embedding(self) -> int:
+        """Seed of the initial embeddings."""
+        if self.secret is None:
+            return self.seed
+        return self._hashed("falcon embedding")
+
+    @cached_property
+    def dropout(self) -> int:
+        """Seed of dropout masks: 63 bits, since no privacy guarantee depends on it."""
+        return self._short("falcon dropout")
+
+    @cached_property
+    def mask(self) -> int:
+        """Seed of the masks that hide the status of people in a round: 63 bits."""
+        return self._short("falcon status mask")
+
+    @cached_property
+    def noise(self) -> int:
+        """Seed of all privacy noise."""
+        return self._of("falcon noise")
+
+    def pseudo(self, first: int) -> np.random.Generator:
+        """Make a generator of pseudo traces of the cohort of person ``first``."""
+        name = f"pseudo {first}"
+        if self.secret is None:
+            return Streams(self.seed).numpy(name)
+        # A counter-based generator with a key of 128 bits.
+        key = np.frombuffer(self._hashed(name).to_bytes(32, "big")[:16], np.uint64)
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def parameters(self) -> np.random.Generator:
+        """Return the generator of the initial weights, which are public."""
+        return Streams(self.seed).numpy("falcon parameters")
+
+    def gradient(self, terms: Terms, person: int) -> NormalSource:
+        """Make the gradient noise of the cohort whose first person is ``person``."""
+        if self.secret is not None:
+            return KeyedNormals(NoiseKey(self.noise, terms), person)
+        # torch uses only 32 bits of a seed; acceptable, since this seed is public.
+        name = f"falcon gradient noise {terms.round} {person}"
+        return torch.Generator().manual_seed(Streams(self.seed).seed_for(name))
+
+    def _short(self, name: str) -> int:
+        return self._of(name) >> (0 if self.secret is None else 193)
+
+    def _of(self, name: str) -> int:
+        if self.secret is None:
+            return Streams(self.seed).seed_for(name)
+        return self._hashed(name)
+
+    def _hashed(self, name: str) -> int:
+        """Derive 256 bits from the secret for one purpose."""
+        text = f"epifalcon secret\0{self.secret}\0{name}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest(), "big")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Key of one draw of noise or masks; different values give independent draws."""
+
+    seed: int
+    round: int = 0
+    layer: int = 0
+
+    @property
+    def key(self) -> int:
+        """The 64-bit key of the generator."""
+        key = np.uint64(0)
+        for word in (self.seed, self.round, self.layer):
+            key = np.uint64(combine(key, np.uint64(word)))
+        return int(key)
+
+
+def releases_of(clock: Clock) -> Releases:
+    """Return how many uploads of an exchange one visit, day or person can change."""
+    return Releases(visit=1, day=clock.slots_per_day, person=clock.slots)
+
+
+def _budget(dp: PrivacySettings) -> Budget:
+    limits: dict[str, Any] = {dp.unit: dp.epsilon} if dp.mode == "local" else {}
+    return Budget(**limits, delta=dp.delta)
+
+
+_Sigmas = tuple[float, float, float | None]
+
+
+def _paper_sigmas(dp: PrivacySettings, rounds: int) -> _Sigmas:
+    def by_formula(clip: float) -> float:
+        times = rounds if dp.paper_formula == "printed" else 1
+        return paper_sigma(dp.paper_epsilon, dp.paper_delta, clip, times)
+
+    upload, gradient = dp.upload_sigma, dp.gradient_sigma
+    return (
+        by_formula(dp.upload_clip) if upload is None else upload,
+        by_formula(dp.gradient_clip) if gradient is None else gradient,
+        None,
+    )
+
+
+def _exact_sigmas(
+    dp: PrivacySettings, settings: FalconSettings, releases: Releases, exchanged: bool
+) -> _Sigmas:
+    """Split mu^2 among the channels: mu^2 is additive, epsilon is not."""
+    passes = settings.rounds * (1 + exchanged) + dp.scorings
+    squared_mu = mu_for(dp.epsilon, dp.delta) ** 2
+    left = 1 - dp.upload_share - dp.gradient_share
+
+    def sigma(clip: float, each: Releases, times: int, share: float) -> float:
+        terms = Terms(channel="plan", releases=each, relation=dp.relation)
+        alone = GaussianRelease(terms=terms, clip=clip, sigma=1.0)
+        return math.sqrt(times * alone.squared_mu(dp.unit) / (share * squared_mu))
+
+    return (
+        sigma(dp.upload_clip, releases, settings.layers * passes, dp.upload_share),
+        sigma(dp.gradient_clip, ONE_VECTOR, settings.rounds, dp.gradient_share),
+        sigma(1.0, releases, 1 + dp.scorings, left),
+    )

@@ -1,0 +1,149 @@
+"""What an honest but curious server sees of a sample of people.
+
+``ServerView`` is the interface of a recorder; ``Sampling`` shows it the messages
+that would reach the server if each sampled person were a cohort of its own, made by
+``client.Client``. Training does not change. The engine draws noise for
+sums only, so the noise shown has the same distribution as, but is not the same draw
+as, the noise in training.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.checks import same_length
+from epifalcon.federation.client import Client, Cohort
+from epifalcon.federation.messages import (
+    Broadcast,
+    GradientUpload,
+    LocationUpload,
+    PresenceUpload,
+)
+from epifalcon.federation.privacy_plan import PrivacyPlan
+from epifalcon.hypergraph.incidence import EdgeKeys, Incidence, distinct_members
+from epifalcon.models.person_model import Exchange, LinearUse, Parameters
+from epifalcon.streams import Streams
+from epifalcon.types import Floats
+
+SERVER = -1
+"""Sender of what the server knows by itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """Totals over everybody that the server knows at each place."""
+
+    keys: EdgeKeys
+    """(keys,) ascending."""
+    counts: Floats
+    """(keys,) people truly there, with noise where the plan has some."""
+    claims: NDArray[np.int64]
+    """(keys,) uploads, true or pseudo."""
+
+    def __post_init__(self) -> None:
+        same_length(keys=self.keys, counts=self.counts, claims=self.claims)
+
+
+Seen = PresenceUpload | LocationUpload | GradientUpload | Crowd | Broadcast
+
+
+class ServerView(Protocol):
+    """Records messages of some people."""
+
+    @property
+    def sample(self) -> NDArray[np.int64]:
+        """Numbers of the people whose messages are recorded."""
+
+    def saw(self, sender: int, message: Seen) -> None:
+        """Record a message of person ``sender``, or of ``SERVER``."""
+
+
+class Sampling:
+    """Shows a view the messages of its sample of the people of ``cohort``."""
+
+    def __init__(self, whole: Client, view: ServerView) -> None:
+        self._whole, self._view = whole, view
+        place = np.flatnonzero(np.isin(whole.cohort.people, view.sample))
+        few = whole.cohort.restrict(place.astype(np.int32))
+        self._devices = {
+            int(at): replace(whole, cohort=few.restrict([number]))
+            for number, at in enumerate(place)
+        }
+        """Each sampled person as a client, by position in the cohort."""
+
+    def broadcast(self, number: int, parameters: Parameters) -> None:
+        """Show the parameters with which a round begins."""
+        self._view.saw(SERVER, Broadcast(number, dict(parameters)))
+
+    def uploads(self, exchange: Exchange, number: int, kind: str) -> None:
+        """Show each person's uploads of an exchange in a pass of ``kind``."""
+        channel = f"{kind}/{exchange.layer}"
+        for place, one in self._devices.items():
+            own = replace(exchange, rows=exchange.rows[place : place + 1])
+            upload = one.location_upload(own, channel, number, each_upload=True)
+            self._view.saw(int(one.cohort.people[0]), upload)
+
+    def gradients(self, uses: tuple[LinearUse, ...], number: int) -> None:
+        """Show each person's gradient; whether it has a loss stays private."""
+        for place, one in self._devices.items():
+            row = slice(place, place + 1)
+            own = [
+                replace(use, inputs=use.inputs[row], outputs=use.outputs[row])
+                for use in uses
+            ]
+            upload = one.gradient_upload(own, 0.0, number)
+            self._view.saw(int(one.cohort.people[0]), upload)
+
+    def crowd(self) -> None:
+        """Show how many people are, and claim to be, where the sample claims to be.
+
+        Single presence uploads are shown only if they carry noise: without it a device
+        would reveal which claims are true, so counts are assumed to leave in totals.
+        """
+        plan, cohort = self._whole.plan, self._whole.cohort
+        listed = [
+            inc.edge_key
+            for one in self._devices.values()
+            for inc in _claimed(one.cohort, plan)
+        ]
+        keys = np.unique(np.concatenate([np.zeros(0, np.int64), *listed]))
+        claims = _claims_at(keys, _claimed(cohort, plan))
+        counts = _values_at(keys, cohort.incidence.edge_key, cohort.incidence.size)
+        if plan.presence is not None:
+            rng = Streams(self._whole.seeds.noise).numpy("counts seen")
+            sigma = plan.presence.sigma * np.sqrt(claims)
+            counts += sigma * rng.standard_normal(len(keys))
+        self._view.saw(SERVER, Crowd(keys, counts, claims))
+        if plan.presence is not None:
+            for one in self._devices.values():
+                self._view.saw(int(one.cohort.people[0]), one.announce())
+
+
+def _claimed(cohort: Cohort, plan: PrivacyPlan) -> tuple[Incidence, ...]:
+    """Return the records whose places are claimed; pseudo places need protection."""
+    if plan.upload is None:
+        return (cohort.incidence,)
+    return cohort.incidence, *cohort.pseudo
+
+
+def _claims_at(keys: EdgeKeys, records: tuple[Incidence, ...]) -> NDArray[np.int64]:
+    """Count the people who claim each key in any of the records, each once."""
+    found = np.zeros(len(keys), np.int64)
+    for number, record in enumerate(records):
+        others = records[:number] + records[number + 1 :]
+        there = _values_at(keys, record.edge_key, distinct_members(record, others))
+        found = np.maximum(found, there.astype(np.int64))
+    return found
+
+
+def _values_at(keys: EdgeKeys, there: EdgeKeys, values: NDArray[Any]) -> Floats:
+    """Look up ``keys`` among the ascending ``there``; 0 where a key is missing."""
+    found = np.zeros(len(keys))
+    if not len(there):
+        return found
+    place = np.minimum(np.searchsorted(there, keys), len(there) - 1)
+    known = there[place] == keys
+    found[known] = values[place[known]]
+    return found

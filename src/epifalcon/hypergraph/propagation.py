@@ -1,0 +1,114 @@
+"""The two halves of a hypergraph layer, as pure functions with exact gradients.
+
+``node_to_edge`` is computed by the server (paper, section "Detached Hypergraph
+Propagation", first equation: W De^-1 H' X with W the identity), and ``edge_to_node``
+by each client (second equation: Dv^-1 H E, before Theta and the activation). Gradients
+can be differentiated again. Sums are computed in the dtype of the rows, in the order
+of the ids.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from epifalcon.errors import DataError
+from epifalcon.hypergraph.incidence import Ends, Incidence
+from epifalcon.types import Floats
+
+RowsOf = NDArray[np.floating]
+"""(rows, width), float32 or float64."""
+Map = Callable[[Tensor], Tensor]
+
+
+def sum_to_edges(x: Tensor, inc: Incidence) -> Tensor:
+    """Return H' x: the sum of the members' rows, (people, width) to (edges, width).
+
+    Sums of cohorts may be added at equal edge keys; means may not.
+    """
+    require_rows(x, inc.people, "people")
+    return linear(x, *_products(inc))
+
+
+def sum_to_people(edges: Tensor, inc: Incidence) -> Tensor:
+    """Return H e: the sum of a person's edges, (edges, width) to (people, width)."""
+    require_rows(edges, inc.edges, "edges")
+    return linear(edges, *reversed(_products(inc)))
+
+
+def node_to_edge(x: Tensor, inc: Incidence) -> Tensor:
+    """Return De^-1 H' x: means of members' rows, (people, width) to (edges, width).
+
+    The mean is over the members in ``inc``; for a cohort, over the cohort only.
+    """
+    return sum_to_edges(x, inc) * torch.from_numpy(inverse(inc.size)).to(x)[:, None]
+
+
+def edge_to_node(edges: Tensor, inc: Incidence) -> Tensor:
+    """Return Dv^-1 H e: means of people's edges, (edges, width) to (people, width)."""
+    share = torch.from_numpy(inverse(inc.degree)).to(edges)
+    return sum_to_people(edges, inc) * share[:, None]
+
+
+def _products(inc: Incidence) -> tuple[Map, Map]:
+    """Return the products with H' and with H."""
+    there = inc.matrix
+    back = there.T
+    return (
+        lambda x: torch.from_numpy(there @ view(x)),
+        lambda x: torch.from_numpy(back @ view(x)),
+    )
+
+
+def linear(x: Tensor, there: Map, back: Map) -> Tensor:
+    """Return ``there(x)``, a linear map whose transpose ``back`` gives the gradient."""
+    result: Tensor = _Linear.apply(x, there, back)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, there: Map, back: Map) -> Tensor:  # noqa: ANN401
+        ctx.there, ctx.back = there, back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        return linear(grad, ctx.back, ctx.there), None, None
+
+
+def inverse(count: NDArray[np.integer]) -> Floats:
+    """Return 1 / count, 0 where the count is 0."""
+    return np.asarray(np.divide(1.0, count, out=np.zeros(len(count)), where=count > 0))
+
+
+def require_rows(x: Tensor, rows: int, what: str) -> None:
+    """Raise unless ``x`` is (rows, width), of 32 or 64 bit floats, on the CPU."""
+    if x.ndim != 2 or len(x) != rows:
+        raise DataError(
+            f"rows have shape {tuple(x.shape)}, expected ({rows}, width) for {what}"
+        )
+    if x.dtype not in (torch.float32, torch.float64):
+        raise DataError(f"rows are {x.dtype}, expected float32 or float64")
+    if x.device.type != "cpu":
+        raise DataError(f"rows are on {x.device}, expected the CPU: call .cpu() first")
+
+
+def view(x: Tensor) -> RowsOf:
+    """Return the tensor as a C-contiguous NumPy array, copied only if necessary."""
+    if x.requires_grad or x.is_neg() or not x.is_contiguous():
+        x = x.detach().contiguous().resolve_neg()
+    array: RowsOf = x.numpy()
+    return array
+
+
+def equal_parts(start: Ends, parts: int) -> NDArray[np.int64]:
+    """Return bounds (parts + 1,) that split rows into parts of about equal pairs."""
+    quota = np.linspace(0, start[-1], parts + 1)
+    bound = np.searchsorted(start, quota)
+    # Rows without pairs may be at either end.
+    bound[0], bound[-1] = 0, len(start) - 1
+    return bound

@@ -1,0 +1,378 @@
+"""Networks that learn from tested people: one harness for all of them.
+
+Every network gets the same split, inputs, learning rates and early stopping, so that
+what differs in a table is the network. ``input="exposure"`` feeds each person's known
+contacts day by day; the results of one fold of the tested people at a time are masked
+in everybody's inputs and used in the loss, since a person's own result would return
+from its neighbours' inputs. ``input="embedding"`` is the authors' way: a free vector
+for each person, results in the loss alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import logit
+from torch import Tensor, nn
+from torch.nn import functional
+
+from epifalcon.checks import Checked, Count, NonNegative, Share, whole
+from epifalcon.epidemic.test_results import Known, blind_folds, hold_back, without
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, strongest
+from epifalcon.hypergraph.edge_attention import EdgeList
+from epifalcon.methods.base import Method, Scores, require_both
+from epifalcon.methods.contact_tracing import daily_exposure
+from epifalcon.methods.training import Checkpointer, LearningRates, seeded, train
+from epifalcon.mobility.traces import Traces
+from epifalcon.models.tensor_files import tensors_under, threads
+from epifalcon.streams import Streams
+from epifalcon.types import UNKNOWN, PersonIds, Probabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings(Checked):
+    """Settings of all networks."""
+
+    input: Literal["exposure", "embedding"] = "exposure"
+    width: Count = 32
+    """Of the hidden rows, and of the free embedding."""
+    dropout: Share = 0.2
+    learning_rates: LearningRates = (0.01, 0.003)
+    """Each is tried; the validation people choose."""
+    weight_decay: NonNegative = 0.0005
+    steps: Count = 300
+    """Maximum for each learning rate."""
+    check_every: Count = 5
+    patience: Count = 8
+    """Validations without improvement before training stops."""
+    folds: Annotated[int, partial(whole, 2)] = 4
+    validation_share: Share = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipSettings(NetworkSettings):
+    """Settings of a network with a linear skip connection."""
+
+    skip: bool = True
+    """Add a linear map of the input to the log odds; False is the paper's network."""
+
+
+def require_heads(width: int, heads: int) -> None:
+    """Raise ``SettingsError`` unless ``heads`` divide ``width``."""
+    if width % heads:
+        raise SettingsError(f"heads={heads} must divide width={width}")
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """The contacts that each person attends to, and how close they are."""
+
+    edges: EdgeList
+    """From contact to person."""
+    closeness: Tensor
+    """(edges, 1) float32: log(1 + slots together), 1 for all slots of the traces."""
+
+
+class ContactGraphs:
+    """The contact graphs of a city, of all days and of each, computed on demand."""
+
+    def __init__(self, traces: Traces) -> None:
+        self.traces = traces
+        self.people = traces.people
+        self.days = traces.clock.days
+        self._partners: dict[int, Partners] = {}
+
+    @cached_property
+    def contacts(self) -> Contacts:
+        """Contacts of all days together."""
+        return contacts_of(self.traces)
+
+    @cached_property
+    def daily(self) -> tuple[Contacts, ...]:
+        """Contacts of each day."""
+        return tuple(contacts_of(self.traces, day) for day in range(self.days))
+
+    @cached_property
+    def observed(self) -> Tensor:
+        """Number of slots in which each person was observed: (people,) float32."""
+        seen = (self.traces.by_slot != UNKNOWN).sum(axis=0)
+        return torch.from_numpy(seen.astype(np.float32))
+
+    def partners(self, most: int) -> Partners:
+        """Return each person's strongest contacts, ``most`` at most."""
+        if most not in self._partners:
+            self._partners[most] = strongest(self.contacts, most)
+        return self._partners[most]
+
+    def neighbourhood(self, most: int, with_self: bool) -> Neighbourhood:
+        """Return the strongest contacts, and the person itself if wanted."""
+        found = self.partners(most)
+        edges, slots = found.edge_index, found.weight
+        if with_self:
+            everybody = torch.arange(self.people).expand(2, -1)
+            edges = torch.cat([everybody, edges], dim=1)
+            slots = torch.cat([self.observed, slots])
+        closeness = slots.log1p() / np.log1p(self.traces.slots)
+        return Neighbourhood(EdgeList(edges, self.people), closeness[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Inputs of everybody, and the people whose results the loss compares."""
+
+    x: Tensor | None
+    """(people, days, channels); None if the network has a free embedding."""
+    status: Tensor
+    """(people,) visible results: 1, 0, or -1."""
+    people: Tensor
+    """(targets,)"""
+    infected: Tensor
+    """(targets,) float32, 0 or 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """All batches of one training."""
+
+    folds: tuple[Batch, ...]
+    """Taken in turn; none shows a result that it compares."""
+    validation: Batch
+    """Shows all training results, compares the validation people."""
+    final: Batch
+    """Shows every test: the risks of people without one."""
+    base: float
+    """Log odds of the share of positive tests."""
+
+
+class NetworkMethod(Method):
+    """A method that trains a network; a subclass defines ``network`` and settings."""
+
+    settings_type: ClassVar[type] = NetworkSettings
+    settings: NetworkSettings
+    reads_results: ClassVar[bool] = False
+    """Whether the network takes the visible results themselves as an input."""
+    network_type: ClassVar[Callable[..., nn.Module]]
+    """Makes a network of graphs, channels and settings."""
+
+    def network(self, graphs: ContactGraphs, channels: int) -> nn.Module:
+        """Return a new network: (x, status) to log odds (people,).
+
+        x (people, days, channels) float32; status (people,) int64 holds the visible
+        results: 1, 0, or -1 for unknown or masked. torch's global generator is seeded
+        before this call and before every step.
+        """
+        return type(self).network_type(graphs, channels, self.settings)
+
+    def features(self, traces: Traces, known: Known) -> Tensor:
+        """Return the network's input x given the visible tests ``known``.
+
+        A method that lets a person's result into its own row sets ``reads_results``.
+        """
+        return torch.from_numpy(daily_exposure(traces, known.status))
+
+    def flat(
+        self, graphs: ContactGraphs, channels: int, days: int | None = None
+    ) -> "Flat":
+        """Return what turns x into one row per person, for networks without time."""
+        once = self.settings.input == "embedding"
+        return Flat(channels, 1 if once else graphs.days if days is None else days)
+
+    def score(self, traces: Traces, known: Known) -> Scores:
+        """Train, choose by the validation people, and return everybody's risk."""
+        require_both(known)
+        settings, streams = self.settings, Streams(self.seed)
+        rng = streams.numpy("validation people")
+        held_back = hold_back(known, settings.validation_share, rng)
+        graphs = ContactGraphs(traces)
+        batches = self.batches(traces, known, held_back)
+        learner = _NetworkLearner(self, batches, self.builder(graphs, batches))
+        best = train(
+            learner,
+            Checkpointer.of(self, traces, known),
+            learning_rates=settings.learning_rates,
+            steps=settings.steps,
+            check_every=settings.check_every,
+            patience=settings.patience,
+        )
+        learner.network.load_state_dict(best.parameters)
+        risk = learner.risk(batches.final)
+        # The final input shows the tested people's own results.
+        for batch in (*batches.folds, batches.validation):
+            risk[batch.people.numpy()] = learner.risk(batch)[batch.people.numpy()]
+        return Scores(
+            risk,
+            masked=held_back,
+            masked_risk=risk[held_back],
+            steps=best.steps,
+            parameters=sum(one.numel() for one in learner.network.parameters()),
+            diagnostics=best.diagnostics,
+        )
+
+    def builder(
+        self, graphs: ContactGraphs, batches: Batches
+    ) -> Callable[[], nn.Module]:
+        """Return a function that makes a new whole network."""
+        embedded = self.settings.input == "embedding"
+        x, width = batches.validation.x, self.settings.width
+        channels = width if x is None else x.shape[-1]
+        people = graphs.people if embedded else 0
+        return lambda: _Whole(
+            self.network(graphs, channels), batches.base, graphs.days, people, width
+        )
+
+    def batches(self, traces: Traces, known: Known, held_back: PersonIds) -> Batches:
+        """Return the batches of the folds, of validation and of the end."""
+        training = without(known, held_back)
+        rng = Streams(self.seed).numpy("folds")
+        fold = blind_folds(training, self.settings.folds, rng)
+        embedded = self.settings.input == "embedding"
+
+        def batch(seen: Known, targets: PersonIds | NDArray[np.intp]) -> Batch:
+            x = None if embedded else self.features(traces, seen)
+            truth = torch.from_numpy((known.status[targets] == 1).astype(np.float32))
+            status = torch.from_numpy(seen.status.astype(np.int64))
+            return Batch(x, status, torch.from_numpy(targets.astype(np.int64)), truth)
+
+        if embedded and not self.reads_results:
+            folds = [batch(training, np.flatnonzero(training.tested))]
+        else:
+            parts = [np.flatnonzero(fold == one) for one in range(self.settings.folds)]
+            folds = [
+                batch(without(training, people.astype(np.int32)), people)
+                for people in parts
+                if len(people)
+            ]
+        share = (training.status == 1).sum() / training.tested.sum()
+        return Batches(
+            folds=tuple(folds),
+            validation=batch(training, held_back),
+            final=batch(known, np.flatnonzero(known.tested)),
+            base=float(logit(np.clip(share, 1e-3, 1 - 1e-3))),
+        )
+
+
+class _NetworkLearner:
+    """Trains a network by Adam, one fold per step."""
+
+    def __init__(
+        self, method: NetworkMethod, batches: Batches, build: Callable[[], nn.Module]
+    ) -> None:
+        self._method, self._batches, self._build = method, batches, build
+
+    def restart(self, rate_number: int, learning_rate: float) -> None:
+        self._rate = rate_number
+        with self._seeded("first"):
+            self.network = self._build()
+        decay = self._method.settings.weight_decay
+        self._optimiser = torch.optim.Adam(
+            self.network.parameters(), learning_rate, weight_decay=decay
+        )
+
+    def step(self, number: int) -> None:
+        batch = self._batches.folds[number % len(self._batches.folds)]
+        self.network.train()
+        with self._seeded(f"step {number}"):
+            odds = self.network(batch)[batch.people]
+            loss = functional.binary_cross_entropy_with_logits(odds, batch.infected)
+        self._optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.network.parameters(), 5.0)
+        self._optimiser.step()
+        if not math.isfinite(float(loss.detach())):
+            raise DataError(
+                f"{self._method.name}: the loss of step {number + 1} is not a finite "
+                "number: choose smaller learning_rates"
+            )
+
+    def validate(self) -> float:
+        batch = self._batches.validation
+        odds = self._odds(batch)[batch.people]
+        return float(functional.binary_cross_entropy_with_logits(odds, batch.infected))
+
+    def risk(self, batch: Batch) -> Probabilities:
+        """Return everybody's probability: (people,)."""
+        return self._odds(batch).double().sigmoid().numpy()
+
+    def parameters(self) -> dict[str, Tensor]:
+        return self.network.state_dict()
+
+    def state(self) -> dict[str, Tensor]:
+        moments = {
+            f"adam/{index}/{name}": torch.as_tensor(one)
+            for index, state in self._optimiser.state_dict()["state"].items()
+            for name, one in state.items()
+        }
+        network = self.network.state_dict()
+        return {**moments, **{f"network/{name}": one for name, one in network.items()}}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.network.load_state_dict(tensors_under(state, "network/"))
+        moments = self._optimiser.state_dict()
+        for name, one in tensors_under(state, "adam/").items():
+            index, _, moment = name.partition("/")
+            moments["state"].setdefault(int(index), {})[moment] = one
+        self._optimiser.load_state_dict(moments)
+
+    def _odds(self, batch: Batch) -> Tensor:
+        self.network.eval()
+        with torch.no_grad(), threads(1):
+            odds: Tensor = self.network(batch)
+        return odds
+
+    def _seeded(self, what: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return seeded(self._method.seed, f"{self._method.name} {self._rate} {what}")
+
+
+class Flat(nn.Module):
+    """The first ``days`` of x concatenated: (people, days x channels)."""
+
+    def __init__(self, channels: int, days: int) -> None:
+        super().__init__()
+        self._days, self.width = days, days * channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : self._days].flatten(1)
+
+
+class Skip(nn.Module):
+    """``network(x, status)`` plus a linear map of a person's own flattened input.
+
+    So the network contains logistic regression on the same input. The weights of the
+    map start at zero.
+    """
+
+    def __init__(self, network: nn.Module, flat: Flat) -> None:
+        super().__init__()
+        self.network, self._flat = network, flat
+        self.linear = nn.Linear(flat.width, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x: Tensor, status: Tensor) -> Tensor:
+        """Return log odds (people,) of x (people, days, channels)."""
+        odds: Tensor = self.network(x, status) + self.linear(self._flat(x))[:, 0]
+        return odds
+
+
+class _Whole(nn.Module):
+    """A network with the free embedding of ``people``, if any, and the base rate."""
+
+    def __init__(
+        self, network: nn.Module, base: float, days: int, people: int, width: int
+    ) -> None:
+        super().__init__()
+        self.network, self._base, self._days = network, base, days
+        free = nn.Parameter(0.1 * torch.randn(people, width)) if people else None
+        self.rows = free
+
+    def forward(self, batch: Batch) -> Tensor:
+        x = batch.x
+        if self.rows is not None:
+            x = self.rows[:, None, :].expand(-1, self._days, -1)
+        odds: Tensor = self.network(x, batch.status)
+        return odds + self._base

@@ -1,0 +1,404 @@
+"""Parse ids, numbers and times from columns; reject rows, counted by reason.
+
+Times are microseconds since 1970 in UTC. As in Python's ``zoneinfo``, a wall-clock
+time that occurs twice is the first of the two, and one that never occurs is moved
+forward by the length of the gap.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from epifalcon.errors import DataError
+from epifalcon.mobility.io.settings import EpochUnit, ReadSettings
+from epifalcon.mobility.io.tables import Batch, Table
+
+EXAMPLES_PER_REASON = 3
+_LONGEST_VALUE = 60
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+_END = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+_UNIT = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
+_ISO = (
+    r"^(\d{4}-\d{2}-\d{2})"
+    r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?"
+    r" ?([Zz]|UTC|[+-]\d{2}(?::?\d{2})?)?)?$"
+)
+_EXPECTED = (
+    "an ISO 8601 time like 2020-03-01T08:30:00 or seconds or milliseconds since 1970"
+)
+_TEXT = (pl.String, pl.Categorical, pl.Enum, pl.Null)
+
+
+@dataclass(frozen=True)
+class RefusedRow:
+    """One rejected row: its number, the value found, what was expected."""
+
+    reason: str
+    row: int
+    """As in the file: the header of a CSV file is row 1."""
+    column: str
+    value: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}, column {self.column!r}: {self.reason}: {self.found}"
+
+    @property
+    def found(self) -> str:
+        """What was found and what was expected."""
+        return f"found {self.value}, expected {self.expected}"
+
+
+@dataclass(frozen=True)
+class RowCount:
+    """How many rows were read, kept, and rejected for which reason."""
+
+    read: int
+    kept: int
+    refused: Mapping[str, int]
+    examples: tuple[RefusedRow, ...]
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "rows_read": self.read,
+            "rows_kept": self.kept,
+            "rows_refused": self.read - self.kept,
+            "refused": dict(self.refused),
+            "examples": [vars(example) for example in self.examples],
+        }
+
+
+class Rule(NamedTuple):
+    """A reason to reject a row."""
+
+    reason: str
+    column: str
+    """Our name of the column that is to blame."""
+    expected: str
+    bad: pl.Expr
+    """True for the rows to reject; null counts as False."""
+    shown: Callable[[Mapping[str, Any]], str] | None = None
+    """Formats the value found; the column's own value unless given."""
+
+
+class RowFilter:
+    """Applies rules to the rows of one file, batch by batch.
+
+    ``ignored`` are reasons that count neither for ``strict`` nor for the largest
+    share of rejected rows, because the user asked to leave such rows out.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str],
+        read: ReadSettings,
+        ignored: tuple[str, ...] = (),
+    ) -> None:
+        self.path = path
+        self.columns = columns
+        self._settings = read
+        self._ignored = ignored
+        self._read = 0
+        self._refused: dict[str, int] = {}
+        self._examples: list[RefusedRow] = []
+
+    def batches(self, table: Table) -> Iterator[Batch]:
+        """Yield the rows of ``table`` that have the right number of fields."""
+        width = len(table.names)
+        fields = Rule(
+            "wrong number of fields, or an open quote",
+            "(whole row)",
+            f"{width} fields",
+            pl.col("fields") != width,
+            # -1 marks a quote that is never closed, where fields cannot be counted.
+            lambda row: (
+                f"{row['fields']} fields" if row["fields"] >= 0 else "open quote"
+            ),
+        )
+        for batch in table.batches(self.columns):
+            self.count(len(batch.frame))
+            if "fields" in batch.frame.columns:
+                batch = replace(batch, frame=self.keep(batch.frame, fields))
+            yield batch
+            self.check_strict()
+
+    def count(self, rows: int) -> None:
+        """Count ``rows`` rows as read."""
+        self._read += rows
+
+    def keep(self, frame: pl.DataFrame, *rules: Rule) -> pl.DataFrame:
+        """Return the rows that no rule rejects; the first rule that does is counted."""
+        number = pl.coalesce(
+            *(pl.when(rule.bad).then(at) for at, rule in enumerate(rules))
+        )
+        found = frame.select(number.alias("rule"))["rule"]
+        if found.null_count() == len(found):
+            return frame
+        for at, rule in enumerate(rules):
+            self._refuse(rule, frame.filter(found == at))
+        return frame.filter(found.is_null())
+
+    def _refuse(self, rule: Rule, rows: pl.DataFrame) -> None:
+        if rows.is_empty():
+            return
+        before = self._refused.get(rule.reason, 0)
+        self._refused[rule.reason] = before + len(rows)
+        called = self.columns.get(rule.column, rule.column)
+        # Times as numbers: Python has no datetime for the year 300,000.
+        numbers = pl.selectors.datetime().to_physical()
+        few = rows.head(max(0, EXAMPLES_PER_REASON - before)).with_columns(numbers)
+        for row in few.iter_rows(named=True):
+            value = rule.shown(row) if rule.shown else show(row[rule.column])
+            example = RefusedRow(rule.reason, row["row"], called, value, rule.expected)
+            self._examples.append(example)
+
+    def check_strict(self) -> None:
+        """In strict mode, raise on the first row rejected so far."""
+        wrong = [row for row in self._examples if row.reason not in self._ignored]
+        if self._settings.strict and wrong:
+            first = min(wrong, key=lambda example: example.row)
+            raise DataError(f"{self.path}: {first}")
+
+    def finish(self) -> RowCount:
+        """Return the count, or raise ``DataError`` if too many rows were rejected."""
+        counts = dict(
+            sorted(self._refused.items(), key=lambda pair: (-pair[1], pair[0]))
+        )
+        refused, order = sum(counts.values()), list(counts)
+        examples = sorted(
+            self._examples, key=lambda row: (order.index(row.reason), row.row)
+        )
+        found = RowCount(self._read, self._read - refused, counts, tuple(examples))
+        if self._read == 0:
+            raise DataError(f"{self.path}: holds no rows")
+        if found.kept == 0:
+            raise DataError(
+                f"{self.path}: all {refused} rows were refused: {_summary(found)}"
+            )
+        ignored = sum(self._refused.get(reason, 0) for reason in self._ignored)
+        wrong, judged = refused - ignored, self._read - ignored
+        share = self._settings.max_refused_share
+        if wrong > share * judged:
+            raise DataError(
+                f"{self.path}: {wrong} of {judged} rows were refused, more "
+                f"than max_refused_share={share:g} allows: {_summary(found)}"
+            )
+        return found
+
+
+def show(value: object) -> str:
+    """Format a value for messages: text in quotes, and cut if it is long."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    text = "nothing" if value is None else text
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def _summary(count: RowCount) -> str:
+    parts = []
+    for reason, number in list(count.refused.items())[:3]:
+        one = next(row for row in count.examples if row.reason == reason)
+        where = f"row {one.row}, column {one.column!r}"
+        parts.append(f"{number} x {reason} ({where}: {one.found})")
+    return "; ".join(parts)
+
+
+def keep_ids(rows: RowFilter, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Add ``{name}_text``, the ids exactly as in the file, and drop rows without one.
+
+    Whole numbers stored as floats lose their ".0". Rejects ids that are empty,
+    are not UTF-8, or run over a line end (a quote was left open).
+    """
+    kind = _require_type(rows, frame, name, "text or numbers")
+    text = pl.col(name).cast(pl.String)
+    if kind.is_float():
+        value = pl.col(name).cast(pl.Float64).fill_nan(None)
+        whole = (value.abs() < 2.0**53) & (value == value.floor())
+        number = pl.when(whole).then(value).cast(pl.Int64).cast(pl.String)
+        text = pl.when(whole).then(number).otherwise(value.cast(pl.String))
+    frame = frame.with_columns(text.alias(f"{name}_text"))
+    text = pl.col(f"{name}_text")
+    empty = (text.str.strip_chars() == "").fill_null(True)
+    lossy, lines = (text.str.contains(part, literal=True) for part in ("\ufffd", "\n"))
+    return rows.keep(
+        frame,
+        Rule(f"empty {name}", name, "an id", empty),
+        Rule(f"{name} is not UTF-8", name, "UTF-8 text", lossy),
+        Rule(f"line end inside {name}", name, "an id in one line", lines),
+    )
+
+
+def keep_numbers(
+    rows: RowFilter, frame: pl.DataFrame, name: str, limit: float
+) -> pl.DataFrame:
+    """Add ``{name}_value``, a number from -limit to limit, and drop other rows."""
+    kind = _require_type(rows, frame, name, "numbers")
+    column = pl.col(name)
+    if isinstance(kind, _TEXT):
+        column = column.cast(pl.String).str.strip_chars().replace("", None)
+    value = column.cast(pl.Float64, strict=False)
+    expected = f"a number from {-limit:g} to {limit:g}"
+    wrong = ~value.is_finite().fill_null(False)
+    return rows.keep(
+        frame.with_columns(value.alias(f"{name}_value")),
+        Rule(f"missing {name}", name, expected, column.is_null()),
+        Rule(f"{name} is not a number", name, expected, wrong),
+        Rule(f"{name} out of range", name, expected, value.abs() > limit),
+    )
+
+
+def keep_times(
+    rows: RowFilter, frame: pl.DataFrame, name: str, zone: str, unit: EpochUnit
+) -> pl.DataFrame:
+    """Add ``{name}_utc``, ``_local``, ``_twice``, ``_never``; drop unreadable times.
+
+    The first two are microseconds since 1970, in UTC and on the wall clock of
+    ``zone``; the others mark wall-clock times that occur twice or never.
+    """
+    kind = _require_type(rows, frame, name, "times", times=True)
+    value, zoned = _micros(frame[name], unit)
+    made = pl.DataFrame({"value": value, "zoned": zoned})
+    frame = frame.with_columns(made.rename(lambda part: f"{name}_{part}"))
+    empty = pl.col(name).is_null()
+    if kind == pl.String:
+        empty |= pl.col(name).str.strip_chars() == ""
+    value_of = pl.col(f"{name}_value")
+    # A day on either side, so that no offset leads out of the range.
+    outside = ~value_of.is_between(DAY, _END - DAY)
+    late = "a time between 1970 and 2100"
+    frame = rows.keep(
+        frame,
+        Rule(f"missing {name}", name, _EXPECTED, empty),
+        Rule(f"{name} is not readable", name, _EXPECTED, value_of.is_null()),
+        Rule(f"{name} out of range", name, late, outside),
+    )
+    found = localise(
+        frame[f"{name}_value"].cast(pl.Int64), frame[f"{name}_zoned"], zone
+    )
+    frame = frame.drop(f"{name}_value", f"{name}_zoned")
+    return frame.with_columns(found.rename(lambda part: f"{name}_{part}"))
+
+
+def localise(value: pl.Series, zoned: pl.Series, zone: str) -> pl.DataFrame:
+    """Convert microseconds to ``utc`` and ``local``, marking odd wall-clock times.
+
+    ``value`` is UTC where ``zoned``, wall-clock time of ``zone`` elsewhere.
+    """
+    never = twice = pl.Series([False]).new_from_index(0, len(value))
+    utc = value
+    if not zoned.all():
+        wall = value.cast(pl.Datetime("us"))
+        exact = _to_utc(wall, zone, "null")
+        utc = exact.zip_with(~zoned, value)
+        odd = utc.is_null()
+        if odd.any():
+            first = _to_utc(wall, zone, "earliest")
+            twice, never = odd & first.is_not_null(), odd & first.is_null()
+            # The offset before the change of the clocks; no gap is longer than a day.
+            before = wall - timedelta(hours=25)
+            offset = before.to_physical() - _to_utc(before, zone, "latest")
+            utc = utc.fill_null(first).fill_null(value - offset)
+    moment = utc.cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
+    local = moment.dt.replace_time_zone(None).to_physical()
+    return pl.DataFrame({"utc": utc, "local": local, "twice": twice, "never": never})
+
+
+def _to_utc(
+    wall: pl.Series, zone: str, ambiguous: Literal["earliest", "latest", "null"]
+) -> pl.Series:
+    """Convert wall-clock times to microseconds in UTC; null where none exists."""
+    found = wall.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+    return found.to_physical()
+
+
+def natural_order(text: pl.Series) -> NDArray[np.int64]:
+    """Sort names, by size if all are whole numbers without leading zeros."""
+    if text.str.contains(r"^(0|[1-9][0-9]{0,17})$").all():
+        text = text.cast(pl.Int64)
+    return text.arg_sort().to_numpy().astype(np.int64)
+
+
+def _require_type(
+    rows: RowFilter, frame: pl.DataFrame, name: str, what: str, times: bool = False
+) -> pl.DataType:
+    kind = frame[name].dtype
+    allowed = isinstance(kind, (*_TEXT, *((pl.Datetime, pl.Date) if times else ())))
+    if not allowed and not kind.is_numeric():
+        called = rows.columns[name]
+        raise DataError(f"{rows.path}: column {called!r} holds {kind}, expected {what}")
+    return kind
+
+
+def _micros(column: pl.Series, unit: EpochUnit) -> tuple[pl.Series, pl.Series]:
+    """Microseconds as floats, null if unreadable; and which rows have a zone."""
+    kind = column.dtype
+    zoned = pl.Series([True]).new_from_index(0, len(column))
+    if isinstance(kind, pl.Datetime):
+        # Below 2^53 microseconds, until the year 2255, floats are exact.
+        number = column.to_physical().cast(pl.Float64) * _UNIT[kind.time_unit]
+        return number.floor(), zoned if kind.time_zone else ~zoned
+    if kind == pl.Date:
+        return column.to_physical().cast(pl.Float64) * DAY, ~zoned
+    if kind.is_numeric():
+        return _from_epoch(column.cast(pl.Float64, strict=False), unit), zoned
+    text = column.cast(pl.String).str.strip_chars()
+    number = text.cast(pl.Float64, strict=False)
+    value = _from_epoch(number, unit)
+    rest = number.is_null()
+    if not rest.any():
+        return value, zoned
+    frame = _from_iso(text.set(~rest, None))
+    return frame["value"].zip_with(rest, value), frame["zoned"] | ~rest
+
+
+def _from_epoch(number: pl.Series, unit: EpochUnit) -> pl.Series:
+    value = pl.col("number")
+    size = value.abs()
+    scale = pl.lit(_UNIT.get(unit))
+    like_a_date = pl.lit(False)
+    if unit == "auto":
+        scale = pl.when(size < 1e11).then(1e6).when(size < 1e14).then(1e3)
+        scale = scale.when(size < 1e17).then(1.0).otherwise(1e-3)
+        # Whole numbers like 20200301 are dates far more often than seconds of 1970.
+        month, day = value // 100 % 100, value % 100
+        like_a_date = (
+            value.is_between(19_000_101, 21_001_231)
+            & (value % 1 == 0)
+            & month.is_between(1, 12)
+            & day.is_between(1, 31)
+        )
+    good = value.is_finite() & ~like_a_date
+    made = pl.when(good).then((value * scale).round(0))
+    return pl.DataFrame({"number": number}).select(made.alias("value"))["value"]
+
+
+def _from_iso(text: pl.Series) -> pl.DataFrame:
+    """Parse ISO 8601 into ``value`` (microseconds, null if unreadable), ``zoned``."""
+    parts = pl.DataFrame({"text": text}).select(
+        pl.col("text").str.extract_groups(_ISO).struct.unnest()
+    )
+    hour, minute, second = (
+        pl.col(name).cast(pl.Float64).fill_null(0) for name in ("2", "3", "4")
+    )
+    fraction = pl.col("5").fill_null("").str.pad_end(6, "0").str.slice(0, 6)
+    in_day = ((hour * 60 + minute) * 60 + second) * SECOND + fraction.cast(pl.Float64)
+    digits = (
+        pl.col("6").fill_null("").str.replace_all(r"[^0-9]", "").str.pad_end(4, "0")
+    )
+    ahead = digits.str.slice(0, 2).cast(pl.Float64)
+    past = digits.str.slice(2, 2).cast(pl.Float64)
+    sign = pl.when(pl.col("6").str.starts_with("-")).then(-1).otherwise(1)
+    offset = sign * (ahead * 60 + past) * 60 * SECOND
+    # 24:00:00 is the midnight at the end of the day.
+    good = (minute < 60) & (second < 60) & (in_day <= DAY) & (ahead <= 18) & (past < 60)
+    day = pl.col("1").str.to_date("%Y-%m-%d", strict=False).to_physical()
+    value = pl.when(good).then(day.cast(pl.Float64) * DAY + in_day - offset)
+    return parts.select(value=value, zoned=pl.col("6").is_not_null())

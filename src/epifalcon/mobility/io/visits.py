@@ -1,0 +1,652 @@
+"""Import visits: pings, stays, check-ins, cell events and matrices become traces.
+
+Also reads visits of a known city (person, day, hour, region), where days are numbers
+from 1 or dates.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.io.columns import (
+    DAY,
+    RowCount,
+    RowFilter,
+    Rule,
+    keep_ids,
+    keep_numbers,
+    keep_times,
+    localise,
+    natural_order,
+    show,
+)
+from epifalcon.mobility.io.regions import (
+    GivenRegions,
+    GridRegions,
+    H3Regions,
+    Places,
+    PolygonRegions,
+    RegionRule,
+    TowerRegions,
+    look_up,
+    read_places,
+)
+from epifalcon.mobility.io.settings import ImportSettings, ReadSettings
+from epifalcon.mobility.io.tables import (
+    Table,
+    find_column,
+    need_column,
+    open_table,
+    renamed,
+)
+from epifalcon.mobility.regions import RegionKind, Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import Progress, silent
+from epifalcon.types import UNKNOWN, RegionIds
+
+MAX_CELLS = 2_000_000_000
+MAX_RECORDS = 180_000_000
+MAX_SPAN_DAYS = 366
+OUTSIDE_DAYS = "outside the days asked for"
+_MAX_PIECES = 4_000_000
+_MERGE_ROWS = 4_000_000
+_CHUNK_CELLS = 4_000_000
+_LARGEST_ID = 2**53
+_MAGIC = b"\x93NUMPY"
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+STRICT = ReadSettings(strict=True)
+_HOURS = 24
+_COLUMNS = {
+    "pings": ("person", "time", "lat", "lon"),
+    "stays": ("person", "start", "end", "place", "lat", "lon"),
+    "checkins": ("person", "time", "place", "lat", "lon"),
+    "cells": ("person", "time", "cell"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """Traces made from a file, and the account of its rows."""
+
+    traces: Traces
+    rows: RowCount
+    places: RowCount | None = None
+    """Rows of the table of places, where there was one."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Which column of the file was taken for which of ours."""
+    times_twice: int = 0
+    """Kept rows whose wall-clock time occurs twice (clocks put back)."""
+    times_never: int = 0
+    """Kept rows whose wall-clock time never occurs (clocks put forward)."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the account for JSON: rows, people, regions, slots, share observed."""
+        traces = self.traces
+        return {
+            **self.rows.as_plain(),
+            "people": traces.people,
+            "regions": len(traces.regions),
+            "slots": traces.slots,
+            "share_observed": traces.observed_share,
+            "start": traces.clock.start,
+            "days": traces.clock.days,
+            "slot_hours": traces.clock.slot_hours,
+            "timezone": traces.clock.timezone,
+            "columns": dict(self.columns),
+            "times_twice": self.times_twice,
+            "times_never": self.times_never,
+            "places": self.places.as_plain() if self.places else None,
+        }
+
+
+def import_visits(
+    path: Path, settings: ImportSettings, progress: Progress = silent
+) -> Imported:
+    """Make traces from the file ``path`` of the kind that the settings name.
+
+    Bad rows are rejected and counted by reason; other problems raise ``DataError``.
+    People and regions are numbered in the order of their names. Each (person, slot)
+    gets the region of most time (stays) or most rows (all other kinds), of equal ones
+    the region seen first in that slot.
+    """
+    if settings.kind == "matrix":
+        return read_matrix(path, settings, progress)
+    table = open_table(path, settings.read.delimiter)
+    places = read_places(settings)
+    wanted = _wanted(table, settings, places)
+    # Rows outside days that the user asked for do not count against the file.
+    ignored = () if settings.start is None else (OUTSIDE_DAYS,)
+    if settings.days is not None and settings.start is None:
+        reading = _Reading(table, settings, wanted, places, ignored)
+        first = int(reading.run(progress)["slot"].min())  # type: ignore[arg-type]
+        settings = replace(settings, start=_day(first, settings.clock(1)))
+    reading = _Reading(table, settings, wanted, places, ignored)
+    seen = reading.run(progress)
+    rows = reading.rows.finish()
+    clock = _clock(path, settings, seen["slot"])
+    seen, names = _number_people(seen)
+    _require_room(path, len(names), clock)
+    keys = seen["region"].unique().sort()
+    numbered = reading.regions.number(keys)
+    ids = keys.to_frame("region").with_columns(id=numbered.ids)
+    seen = seen.join(ids, on="region").select(
+        "person", "weight", "first", region="id", slot=pl.col("slot") - clock.epoch_slot
+    )
+    by_slot = dominant(seen, clock.slots, len(names))
+    fill_gaps(by_slot, _gap_slots(settings))
+    traces = Traces(by_slot, clock, numbered.regions, names)
+    listed = places.rows if places else None
+    return Imported(traces, rows, listed, wanted, reading.twice, reading.never)
+
+
+class _Reading:
+    """One pass over the file."""
+
+    def __init__(
+        self,
+        table: Table,
+        settings: ImportSettings,
+        wanted: Mapping[str, str],
+        places: Places | None,
+        ignored: tuple[str, ...],
+    ) -> None:
+        self.rows = RowFilter(table.path, wanted, settings.read, ignored)
+        self.regions = _region_rule(settings, wanted, places)
+        self.twice = self.never = 0
+        self._table, self._settings, self._places = table, settings, places
+        self._wanted = wanted
+        self._people = pl.Categorical(pl.Categories.random())
+        self._slot_us = settings.clock(1).slot_minutes * 60_000_000
+        self._seen: list[pl.DataFrame] = []
+
+    def run(self, progress: Progress) -> pl.DataFrame:
+        """Read every row; raise ``DataError`` if none is kept.
+
+        Returns one row per person, slot (from 1970, on the wall clock) and region
+        key, with the number of rows or microseconds (``weight``) and the earliest
+        moment (``first``).
+        """
+        waiting = 0
+        for batch in self.rows.batches(self._table):
+            for part in self._take(batch.frame):
+                self._seen.append(part)
+                waiting += len(part)
+                if waiting > _MERGE_ROWS:
+                    self._merge()
+                    waiting = 0
+            progress("reading visits", batch.done, batch.total)
+        if not self._seen:
+            self.rows.finish()
+        self._merge()
+        return self._seen[0]
+
+    def _merge(self) -> None:
+        """Add up what was seen, so that memory does not grow with repeated rows."""
+        groups = pl.concat(self._seen).lazy().group_by("person", "slot", "region")
+        total = groups.agg(pl.sum("weight"), pl.min("first"))
+        self._seen = [total.collect(engine="streaming")]
+        if len(self._seen[0]) > MAX_RECORDS:
+            raise DataError(
+                f"{self._table.path}: more than {MAX_RECORDS:,} different (person, "
+                "slot, region): choose fewer days (start, days) or longer slots "
+                "(slot_hours)"
+            )
+
+    def _take(self, frame: pl.DataFrame) -> Sequence[pl.DataFrame]:
+        rows, settings = self.rows, self._settings
+        frame = keep_ids(rows, frame, "person")
+        moments = [name for name in ("time", "start", "end") if name in self._wanted]
+        for name in moments:
+            unit = settings.read.epoch_unit
+            frame = keep_times(rows, frame, name, settings.timezone, unit)
+        is_stay = len(moments) == 2
+        if is_stay:
+            spent = pl.col("end_utc") - pl.col("start_utc")
+            late = f"an end within {MAX_SPAN_DAYS} days of the start"
+            frame = rows.keep(
+                frame,
+                Rule("end before start", "end", "an end after the start", spent < 0),
+                Rule("stay too long", "end", late, spent > MAX_SPAN_DAYS * DAY),
+            )
+        frame = self._place(frame)
+        low, high = -(2**31), 2**31 - 1
+        if settings.start is not None:
+            clock = settings.clock(settings.days or 1)
+            low = clock.epoch_slot
+            high = low + clock.slots - 1 if settings.days else high
+        if is_stay:
+            frame, parts = self._cut(frame, low, high)
+        else:
+            slot = pl.col("time_local") // self._slot_us
+            frame = frame.with_columns(slot=slot, weight=pl.lit(1), first="time_utc")
+            frame = self._keep_inside(
+                frame, "time", pl.col("slot").is_between(low, high)
+            )
+            parts = [frame]
+        for name in moments:
+            self.twice += int(frame[f"{name}_twice"].sum())
+            self.never += int(frame[f"{name}_never"].sum())
+        return [
+            part.select(
+                pl.col("person_text").cast(self._people).alias("person"),
+                pl.col("slot").cast(pl.Int32),
+                "region",
+                pl.col("weight").cast(pl.Int64),
+                "first",
+            )
+            for part in parts
+            if len(part)
+        ]
+
+    def _place(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Add ``region``, the key of each row's region; drop rows without one."""
+        rows, places = self.rows, self._places
+        if "lat" in self._wanted:
+            frame = keep_numbers(rows, frame, "lat", 90)
+            frame = keep_numbers(rows, frame, "lon", 180)
+        else:
+            frame = keep_ids(rows, frame, "place")
+            if not isinstance(self.regions, GivenRegions):
+                assert places is not None
+                at = look_up(frame["place_text"], places.table["name"])
+                frame = rows.keep(frame.with_columns(region=at), places.unknown)
+                found = places.table[frame["region"]]
+                frame = frame.with_columns(
+                    lon_value=found["lon"], lat_value=found["lat"]
+                )
+        frame = frame.with_columns(region=self.regions.keys(frame))
+        return rows.keep(frame, self.regions.nowhere) if self.regions.nowhere else frame
+
+    def _keep_inside(
+        self, frame: pl.DataFrame, name: str, inside: pl.Expr
+    ) -> pl.DataFrame:
+        settings = self._settings
+        expected = f"{settings.days} days from {settings.start}"
+        if settings.days is None:
+            expected = f"{settings.start} or later"
+        return self.rows.keep(frame, Rule(OUTSIDE_DAYS, name, expected, ~inside))
+
+    def _cut(
+        self, frame: pl.DataFrame, low: int, high: int
+    ) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
+        """Cut stays at the wall clock's slots; also drop those outside the days.
+
+        Time is true time, also over a change of the clocks. A stay of no length is
+        one piece of weight 0. Several parts bound the memory of long stays.
+        """
+        if frame.is_empty():
+            return frame, []
+        start, end = frame["start_utc"].to_numpy(), frame["end_utc"].to_numpy()
+        zone, last = self._settings.timezone, int(end.max())
+        edges = _slot_edges(int(start.min()), last, zone, self._slot_us)
+        slot = edges["slot"].to_numpy()
+        edge = np.append(edges["utc"].to_numpy(), np.iinfo(np.int64).max)
+        piece = np.searchsorted(edge, start, side="right") - 1
+        past = np.maximum(np.searchsorted(edge, end, side="left"), piece + 1)
+        count = past - piece
+        group = np.cumsum(count) // _MAX_PIECES
+        inside = np.zeros(len(frame), dtype=np.bool_)
+        parts = []
+        for number in np.unique(group):
+            chosen = np.flatnonzero(group == number)
+            row = np.repeat(chosen, count[chosen])
+            begins = np.cumsum(count[chosen]) - count[chosen]
+            at = np.arange(len(row)) + np.repeat(piece[chosen] - begins, count[chosen])
+            keep = (slot[at] >= low) & (slot[at] <= high)
+            row, at = row[keep], at[keep]
+            inside[row] = True
+            first = np.maximum(start[row], edge[at])
+            spent = np.minimum(end[row], edge[at + 1]) - first
+            part = frame.select("person_text", "region")[row]
+            parts.append(part.with_columns(slot=slot[at], weight=spent, first=first))
+        frame = frame.with_columns(inside=inside)
+        return self._keep_inside(frame, "start", pl.col("inside")), parts
+
+
+def _slot_edges(first: int, last: int, zone: str, slot_us: int) -> pl.DataFrame:
+    """Find when slots of the wall clock begin: ``utc``, and the ``slot`` from there."""
+    step = gcd(slot_us, 900_000_000)
+    utc = np.arange(first // step, last // step + 2) * step
+    zoned = pl.Series([True]).new_from_index(0, len(utc))
+    slot = localise(pl.Series(utc), zoned, zone)["local"].to_numpy() // slot_us
+    begins = np.flatnonzero(np.diff(slot, prepend=slot[0] - 1))
+    return pl.DataFrame({"utc": utc[begins], "slot": slot[begins]})
+
+
+def _number_people(seen: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Replace the names in ``person`` by numbers in their natural order."""
+    names = seen["person"].unique()
+    text = names.cast(pl.String)
+    order = natural_order(text)
+    numbers = pl.DataFrame({"person": names, "number": np.argsort(order)})
+    seen = seen.join(numbers, on="person").drop("person")
+    return seen.rename({"number": "person"}), tuple(text.gather(order).to_list())
+
+
+def dominant(seen: pl.DataFrame, slots: int, people: int) -> RegionIds:
+    """Find the region of most weight for each (slot, person), or -1.
+
+    Ties go to the region seen first in the slot, then to the lower id. ``seen``
+    has one row per person, slot (from 0) and region.
+    """
+    order = seen.sort("weight", "first", "region", descending=[False, True, True])
+    best = np.full((slots, people), UNKNOWN, dtype=np.int32)
+    # Where an index is repeated, NumPy assigns the last value.
+    slot, person, region = (order[name] for name in ("slot", "person", "region"))
+    best[slot.to_numpy(), person.to_numpy()] = region.to_numpy()
+    return best
+
+
+def fill_gaps(by_slot: RegionIds, longest: int) -> None:
+    """Fill, in place, gaps of up to ``longest`` slots between two observations.
+
+    The person is assumed to have stayed in the region before the gap. Shape
+    (slots, people).
+    """
+    last = np.full(by_slot.shape[1], -1)
+    for slot in range(len(by_slot) if longest > 0 else 0):
+        seen = np.flatnonzero(by_slot[slot] != UNKNOWN)
+        gap = slot - last[seen] - 1
+        filled = seen[(last[seen] >= 0) & (gap > 0) & (gap <= longest)]
+        for back in range(1, longest + 1):
+            filled = filled[slot - back > last[filled]]
+            if not filled.size:
+                break
+            by_slot[slot - back, filled] = by_slot[last[filled], filled]
+        last[seen] = slot
+
+
+def _gap_slots(settings: ImportSettings) -> int:
+    # A little slack: 0.3 / 0.1 is slightly less than 3.
+    return int(settings.fill_gap_hours / settings.slot_hours + 1e-9)
+
+
+def _require_room(path: Path, people: int, clock: Clock) -> None:
+    cells = people * clock.slots
+    if cells > MAX_CELLS:
+        raise DataError(
+            f"{path}: {people:,} people x {clock.slots:,} slots are {cells:,} cells, "
+            f"more than {MAX_CELLS:,}: choose fewer days (start, days) or longer slots"
+        )
+
+
+def _wanted(
+    table: Table, settings: ImportSettings, places: Places | None
+) -> dict[str, str]:
+    """Choose the columns to read; a cell's column is read as a place."""
+    kind, rule = settings.kind, settings.regions
+    chosen = renamed(settings.read.columns, _COLUMNS[kind])
+    moments = ("start", "end") if kind == "stays" else ("time",)
+    wanted = {ours: need_column(table, ours, chosen) for ours in ("person", *moments)}
+    place = None
+    if kind == "cells":
+        place = need_column(table, "cell", chosen)
+    elif kind != "pings":
+        find = need_column if rule == "given" else find_column
+        place = find(table, "place", chosen)
+    if place is not None and rule in ("auto", "given"):
+        return {**wanted, "place": place}
+    points = {} if kind == "cells" else dict.fromkeys(("lat", "lon"))
+    if any(find_column(table, ours, chosen) is not None for ours in points):
+        return wanted | {ours: need_column(table, ours, chosen) for ours in points}
+    if place is None:
+        need_column(table, "lat" if kind == "pings" else "place", chosen)
+    elif places is None:
+        raise SettingsError(
+            f"regions={rule!r} needs lat and lon, which {table.path} does not have: "
+            "name these columns, or a table of places (places=FILE) that holds them"
+        )
+    return wanted | {"place": str(place)}
+
+
+def _region_rule(
+    settings: ImportSettings, wanted: Mapping[str, str], places: Places | None
+) -> RegionRule:
+    rule, everything = settings.regions, settings.keep_unvisited
+    if rule == "given" or (rule == "auto" and "lat" not in wanted):
+        kind: RegionKind = "area" if settings.kind == "cells" else "poi"
+        return GivenRegions(places, kind, everything)
+    if rule == "h3":
+        return H3Regions(settings.h3_resolution)
+    if rule == "polygons":
+        areas = Path(str(settings.polygons))
+        return PolygonRegions(areas, settings.polygon_name, everything)
+    if rule == "towers":
+        assert places is not None
+        return TowerRegions(places, settings.max_tower_km, everything)
+    return GridRegions(settings.cell_km)
+
+
+def _day(slot: int, clock: Clock) -> str:
+    """Return the ISO date of a slot counted from 1970."""
+    return date.fromordinal(slot // clock.slots_per_day + _EPOCH_ORDINAL).isoformat()
+
+
+def _clock(path: Path, settings: ImportSettings, slot: pl.Series) -> Clock:
+    """Choose the clock of the traces; slots are counted from 1970."""
+    one, slots = settings.clock(1), slot.to_numpy()
+    per_day = one.slots_per_day
+    start = settings.start or _day(int(slots.min()), one)
+    first = settings.clock(1, start).epoch_slot // per_day
+    last = int(slots.max()) // per_day
+    days = settings.days or last - first + 1
+    if settings.days is None and days > MAX_SPAN_DAYS:
+        low, high = np.quantile(slots, [0.01, 0.99]).astype(int) // per_day
+        raise DataError(
+            f"{path}: the times run over {days} days, from {start} to "
+            f"{_day(last * per_day, one)}, more than {MAX_SPAN_DAYS}; most lie in "
+            f"{high - low + 1} days from {_day(low * per_day, one)}: say which days "
+            "to take with start and days"
+        )
+    return settings.clock(days, start)
+
+
+def read_day_visits(
+    path: Path, clock: Clock, regions: Regions, first_day: int = 1
+) -> Traces:
+    """Read the traces in a CSV or Parquet file, on ``clock`` and in ``regions``.
+
+    ``first_day`` is the number of the clock's first day. Each (person, slot) gets
+    the region of most rows, the first of equal ones. A bad row raises ``DataError``.
+    """
+    table = open_table(path)
+    columns = ("person", "day", "hour", "region")
+    wanted = {ours: need_column(table, ours, {}) for ours in columns}
+    rows = RowFilter(path, wanted, STRICT)
+    names = pl.Series([regions.name(number) for number in range(len(regions))])
+    expected = f"one of the {len(names):,} regions, such as {names[0]!r}"
+    unknown = Rule("unknown region", "region", expected, pl.col("at").is_null())
+    parts = []
+    for batch in rows.batches(table):
+        frame = keep_slots(rows, batch.frame, clock, first_day)
+        frame = keep_ids(rows, frame, "region")
+        frame = frame.with_columns(at=look_up(frame["region_text"], names))
+        parts.append(rows.keep(frame, unknown))
+    rows.finish()
+    seen = pl.concat(parts).group_by(person="person_text", slot="slot", region="at")
+    counted = seen.agg(weight=pl.len(), first=pl.col("row").min())
+    numbered, people = _number_people(counted)
+    by_slot = dominant(numbered, clock.slots, len(people))
+    return Traces(by_slot, clock, regions, people)
+
+
+def keep_slots(
+    rows: RowFilter, frame: pl.DataFrame, clock: Clock, first_day: int = 1
+) -> pl.DataFrame:
+    """Add ``person_text`` and ``slot``; reject rows outside the days of ``clock``."""
+    frame = keep_ids(rows, frame, "person")
+    text = pl.col("day").cast(pl.String, strict=False).str.strip_chars()
+    value = text.cast(pl.Float64, strict=False)
+    day = pl.when(value == value.floor()).then(value).cast(pl.Int64, strict=False)
+    day -= first_day
+    last = first_day + clock.days - 1
+    expected = f"{first_day} to {last}" if last > first_day else f"{first_day}"
+    if clock.start is not None:
+        start = date.fromisoformat(clock.start)
+        dated = text.str.to_date("%Y-%m-%d", strict=False) - start
+        day = pl.coalesce(dated.dt.total_days(), day)
+        end = date.fromordinal(start.toordinal() + clock.days - 1)
+        expected += f", or {start} to {end}" if end > start else f", or {start}"
+    outside = ~day.is_between(0, clock.days - 1).fill_null(False)
+    frame = rows.keep(frame, Rule("another day", "day", expected, outside))
+    slot = day * clock.slots_per_day
+    if "hour" in frame.columns:
+        frame = keep_numbers(rows, frame, "hour", _HOURS)
+        hour = pl.col("hour_value")
+        wrong = (hour < 0) | (hour >= _HOURS)
+        late = Rule("no hour of a day", "hour", "0 to less than 24", wrong)
+        frame = rows.keep(frame, late)
+        slot += (hour * 60 / clock.slot_minutes).floor().cast(pl.Int64)
+    return frame.with_columns(slot=slot)
+
+
+def read_matrix(
+    path: Path, settings: ImportSettings, progress: Progress = silent
+) -> Imported:
+    """Make traces from a matrix (people, columns of ``matrix_slot_hours`` each).
+
+    Whole numbers are region ids; negative ones and NaN are "not observed"; a row with
+    anything else is rejected. A slot of several columns gets its most frequent id, of
+    equals the first. People and regions are named by their numbers.
+    """
+    matrix = _open_matrix(path)
+    clock, width = _matrix_clock(path, matrix, settings)
+    _require_room(path, len(matrix), clock)
+    matrix = matrix[:, : clock.slots * width]
+    rows = RowFilter(path, {}, settings.read)
+    kept, ids = np.zeros(len(matrix), dtype=np.bool_), np.empty(0, dtype=np.int64)
+    for first, part in _chunks(matrix):
+        kept[first : first + len(part)] = _good_rows(rows, first, part)
+        found = _region_ids(part[kept[first : first + len(part)]])
+        ids = np.union1d(ids, np.unique(found))
+        progress("reading matrix", first + len(part), len(matrix))
+    count = rows.finish()
+    ids = ids[ids >= 0]
+    if ids.size == 0:
+        raise DataError(f"{path}: nobody is observed: every entry is negative or NaN")
+
+    places = read_places(settings)
+    given = GivenRegions(places, "area", settings.keep_unvisited)
+    keys = given.keys(pl.DataFrame({"place_text": pl.Series(ids).cast(pl.String)}))
+    if keys.null_count():
+        lost = ids[keys.is_null().to_numpy()]
+        raise DataError(
+            f"{path}: region {lost[0]} (and {lost.size - 1} more) is not in the "
+            f"table of places {settings.places}"
+        )
+    order = keys.arg_sort().to_numpy()
+    numbered = given.number(keys.gather(order))
+    final = np.empty(len(ids), dtype=np.int32)
+    final[order] = numbered.ids
+    by_slot = np.empty((clock.slots, np.count_nonzero(kept)), dtype=np.int32)
+    done = 0
+    for first, part in _chunks(matrix):
+        found = _region_ids(part[kept[first : first + len(part)]])
+        known = found >= 0
+        at = np.searchsorted(ids, np.where(known, found, ids[0]))
+        local = np.where(known, final[at], np.int32(UNKNOWN))
+        by_slot[:, done : done + len(local)] = _most_frequent(local, width).T
+        done += len(local)
+    people = tuple(str(row) for row in np.flatnonzero(kept).tolist())
+    fill_gaps(by_slot, _gap_slots(settings))
+    traces = Traces(by_slot, clock, numbered.regions, people)
+    return Imported(traces, count, places.rows if places else None)
+
+
+def _open_matrix(path: Path) -> NDArray[Any]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise DataError(f"{path}: expected a NumPy array file (.npy)")
+    try:
+        # Memory-mapped, so that a header that promises terabytes allocates nothing.
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    # A broken header can raise nearly anything.
+    except Exception as error:
+        raise DataError(f"{path}: not a readable .npy array: {error}") from None
+    if not isinstance(matrix, np.ndarray):
+        raise DataError(f"{path}: expected one array (.npy), found an archive")
+    if matrix.ndim != 2 or matrix.dtype.kind not in "iuf":
+        raise DataError(
+            f"{path}: found {matrix.dtype} of shape {matrix.shape}, expected whole "
+            "numbers of shape (people, columns)"
+        )
+    if matrix.size == 0:
+        raise DataError(f"{path}: is empty: its shape is {matrix.shape}")
+    return matrix
+
+
+def _matrix_clock(
+    path: Path, matrix: NDArray[Any], settings: ImportSettings
+) -> tuple[Clock, int]:
+    """Choose the clock; also return the number of columns per slot."""
+    column = Clock(settings.matrix_slot_hours, 1)
+    days, rest = divmod(matrix.shape[1], column.slots_per_day)
+    if rest:
+        raise DataError(
+            f"{path}: {matrix.shape[1]} columns of {settings.matrix_slot_hours:g} h "
+            "are not whole days: is matrix_slot_hours right?"
+        )
+    if settings.days is not None and settings.days > days:
+        raise DataError(
+            f"{path}: holds {days} days, fewer than days={settings.days} asked for"
+        )
+    clock = settings.clock(settings.days or days)
+    return clock, clock.slot_minutes // column.slot_minutes
+
+
+def _chunks(matrix: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield blocks of rows with the number of their first row."""
+    rows = max(1, _CHUNK_CELLS // matrix.shape[1])
+    for first in range(0, len(matrix), rows):
+        yield first, np.asarray(matrix[first : first + rows])
+
+
+def _good_rows(rows: RowFilter, first: int, part: NDArray[Any]) -> NDArray[np.bool_]:
+    """Reject the rows that hold anything but region ids."""
+    # A signalling NaN warns whenever it is used.
+    with np.errstate(invalid="ignore"):
+        number = part.astype(np.float64)
+        whole = np.isnan(number) | (number == np.floor(number))
+    bad = ~whole | (np.abs(number) > _LARGEST_ID)
+    wrong = bad.any(axis=1)
+    found = part[np.arange(len(part)), bad.argmax(axis=1)]
+    frame = pl.DataFrame({"row": np.arange(first + 1, first + len(part) + 1)})
+    rows.count(len(frame))
+    rule = Rule(
+        "not a region id",
+        "(first wrong entry of the row)",
+        "whole numbers, negative or NaN where not observed",
+        pl.lit(pl.Series(wrong)),
+        lambda row: show(found[row["row"] - first - 1].item()),
+    )
+    rows.keep(frame, rule)
+    rows.check_strict()
+    return np.asarray(~wrong)
+
+
+def _region_ids(part: NDArray[Any]) -> NDArray[np.int64]:
+    if part.dtype.kind == "f":
+        with np.errstate(invalid="ignore"):
+            part = np.where(np.isnan(part), UNKNOWN, np.maximum(part, UNKNOWN))
+    return np.maximum(part.astype(np.int64), UNKNOWN)
+
+
+def _most_frequent(part: RegionIds, width: int) -> RegionIds:
+    """Find the most frequent id in each ``width`` columns; the first of equals."""
+    entry = part.reshape(len(part), -1, width)
+    times = np.zeros(entry.shape, dtype=np.int32)
+    for column in range(width):
+        times += entry == entry[..., column, None]
+    best = np.where(entry >= 0, times, -1).argmax(axis=2)
+    return np.take_along_axis(entry, best[..., None], axis=2)[..., 0]

@@ -1,0 +1,65 @@
+"""All studies by name: those of the paper in its order, then additional ones."""
+
+from pathlib import Path
+from typing import Any
+
+from epifalcon.errors import SettingsError
+from epifalcon.settings import unknown_name
+from epifalcon.studies.own import frontier, scale, worlds
+from epifalcon.studies.paper import (
+    ablation,
+    authors,
+    noise,
+    overall,
+    pseudo_tradeoff,
+    stages,
+)
+from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
+from epifalcon.studies.study import SCALES, Asked, Study, plan_study
+
+_STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        *(overall.STUDY, overall.OMICRON_STUDY, stages.STUDY, noise.STUDY),
+        *(pseudo_tradeoff.STUDY, ablation.STUDY, TRACE_SHARE, LABEL_SHARE),
+        *(authors.STUDY, frontier.STUDY, worlds.STUDY, scale.STUDY),
+    )
+}
+
+
+def study_names() -> list[str]:
+    """Return every study's name, in order."""
+    return list(_STUDIES)
+
+
+def find_study(name: str) -> Study:
+    """Return the study ``name``; raise ``SettingsError`` if it is unknown."""
+    if name not in _STUDIES:
+        raise SettingsError(unknown_name("study", name, _STUDIES))
+    return _STUDIES[name]
+
+
+def told_studies() -> list[dict[str, Any]]:
+    """Return the entries of ``epifalcon study list --json``, one per study."""
+    entries = []
+    for study in _STUDIES.values():
+        scales = {}
+        for one in SCALES:
+            planned = plan_study(study, Asked(scale=one), Path())
+            scales[one] = {
+                "seeds": len(planned.seeds),
+                "first_seed": planned.seeds[0],
+                "runs": planned.runs,
+                "cpu_hours": study.cpu_hours.get(one),
+                "cells": {cell.label: list(cell.methods) for cell in planned.cells},
+            }
+        entries.append(
+            {
+                "name": study.name,
+                "title": study.title,
+                "what": study.what,
+                "paper": study.shows,
+                "scales": scales,
+            }
+        )
+    return entries

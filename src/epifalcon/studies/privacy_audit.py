@@ -1,0 +1,401 @@
+"""Attack a finished run with what its server saw, and create its privacy card.
+
+Attacks on Falcon read the recorded uploads. Messages of Falcon Field are recomputed:
+they are a function of traces, tests and received messages. Attacks also use public
+data. The true places and test results serve only to evaluate the attacks.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from epifalcon.attacks import label_inference, upload_attacks
+from epifalcon.attacks.audit.field_canaries import audit_field_releases
+from epifalcon.attacks.audit.neighbouring import OtherPromises
+from epifalcon.attacks.audit.releases import audit_releases
+from epifalcon.attacks.claims import (
+    Candidates,
+    localisation_error,
+    name_best,
+    true_claims,
+)
+from epifalcon.attacks.field_messages import Overheard, from_counts, from_messages
+from epifalcon.attacks.label_inference import Diagnosis
+from epifalcon.attacks.localisation import Profile, forward_backward
+from epifalcon.attacks.recurrence import (
+    Pass,
+    Rehearsal,
+    SetBelief,
+    by_sets,
+    combined,
+    learn,
+    learn_sets,
+    recurrence,
+    slots_of_set,
+)
+from epifalcon.attacks.upload_recorder import Notes, read_notes
+from epifalcon.errors import CorruptFileError, SettingsError
+from epifalcon.evaluation.uncertainty import Interval
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import FinishedRun
+from epifalcon.experiments.simulation import make_city
+from epifalcon.federation.checkpoints import spent_figures
+from epifalcon.federation.field.privacy_plan import PRESENCE, TESTS, opening_receipts
+from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, releases_of
+from epifalcon.federation.settings import ViewSettings
+from epifalcon.federation.training import Task, finished_ledger, public_mobility
+from epifalcon.methods.registry import entry
+from epifalcon.mobility.mobility_model import MobilityModel
+from epifalcon.mobility.traces import Traces
+from epifalcon.privacy.accounting import epsilon_of
+from epifalcon.privacy.events import GaussianRelease
+from epifalcon.privacy.ledger import Budget, Ledger
+from epifalcon.privacy.pseudo_generators import generate
+from epifalcon.progress import Progress, silent
+from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
+from epifalcon.streams import Streams
+from epifalcon.studies.shadow_runs import inferences, ranking
+from epifalcon.types import Counts, Floats, Mask
+
+_UPLOADS = {
+    "norm": ("upload norm, one round", "the longest upload of a slot (the paper's)"),
+    "energy": ("upload energy", "squared norms over all rounds"),
+    "consistency": ("consistency (EM)", "the row that comes back at all true places"),
+    "counts": ("counts", "how many, or who, are at a place, of those who claim it"),
+    "uploads and counts": ("uploads and counts", "consistency and counts together"),
+}
+_CERTAIN = Interval(1.0, 1.0, 1.0)
+_FIELD_PEOPLE = 100
+"""Maximum number of people whose messages of Falcon Field are attacked."""
+_LIVING, _REHEARSED = 2000, 500
+"""Maximum numbers of people, and of attacked people, in the attacker's own city."""
+_LEAST_LOG = -50.0
+
+
+def audit(
+    run: FinishedRun,
+    *,
+    seed: int = 0,
+    shadow_runs: int = 0,
+    progress: Progress = silent,
+) -> PrivacyCard:
+    """Evaluate every attack on ``run`` and compare it with the stated guarantee.
+
+    ``seed`` is the seed of intervals and canaries. ``shadow_runs`` trainings on half of
+    the tests, for membership and label inference, are stored in the method's folder.
+    Raises ``DataError`` if nothing was recorded.
+    """
+    chosen = entry(run.method)
+    if chosen.runs_in_sweeps:
+        return _audit_field(run, seed, shadow_runs, progress)
+    if not chosen.trains_in_rounds:
+        raise SettingsError(
+            f"{run.folder}: method={run.method!r} sends nothing from devices; audit "
+            "a run of falcon, hgnn or falcon-field"
+        )
+    ledger, notes = finished_ledger(run.place), read_notes(run.place)
+    settings, releases = run.settings, releases_of(run.traces.clock)
+    copies = notes.terms.copies
+    plan = PrivacyPlan.of(settings.privacy, settings.model, releases, copies)
+    other = None
+    if plan.mode != "off":
+        other = OtherPromises.of(
+            ledger.releases, settings.model, plan.way.exchanged, ledger.budget.delta
+        )
+    # Canaries choose among the rounds that the run really had.
+    model = replace(settings.model, rounds=max(1, notes.rounds))
+    unwatched = replace(settings, view=ViewSettings())
+    spent = spent_figures(settings.privacy.mode, ledger)
+    return PrivacyCard(
+        run=str(run.folder),
+        method=run.method,
+        seed=run.seed,
+        people=len(notes.people),
+        guarantee=Guarantee(spent=spent, rounds=notes.rounds, other=other),
+        attacks=(
+            *attacks_on(run, notes, seed, progress),
+            *inferences(run, unwatched, shadow_runs, progress),
+        ),
+        releases=audit_releases(plan, model, seed, progress=progress),
+        settings_toml=run.experiment.to_toml(),
+    )
+
+
+def attacks_on(
+    run: FinishedRun, notes: Notes, seed: int, progress: Progress
+) -> tuple[Attack, ...]:
+    """Evaluate all attacks without shadow runs: first on places, then on tests."""
+    claims = upload_attacks.claims_of(notes, run.traces.clock)
+    places = Places(
+        claims=claims,
+        model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
+        learnt=learn_attacks(run.experiment, notes.terms.copies, run.seed, progress),
+        claimed=notes.claimed,
+    )
+    true = true_claims(claims, people_of(run.traces, notes.people))
+    tried = [
+        Tried(name, what, upload_attacks.ATTACKS[name](notes), title=title)
+        for name, (title, what) in _UPLOADS.items()
+    ]
+    tried += places.tried(notes)
+    on_places = [judged(attack, claims, true, seed) for attack in tried]
+    return (*on_places, *diagnoses(run, notes, places.likely()))
+
+
+def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
+    """Evaluate all attacks that infer who is positive and who was tested.
+
+    ``likely`` (claims,) are the probabilities that claims are true. People held back
+    for validation are excluded: their tests did not enter the training.
+    """
+    guesses = [label_inference.from_gradients(notes)]
+    if notes.terms.statuses:
+        # With status input, rows and gradients give log-likelihoods, which are added.
+        rows = label_inference.from_statuses(notes, likely)
+        guesses += [rows, label_inference.both(rows, guesses[0])]
+    else:
+        guesses.append(label_inference.from_rows(notes))
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    held_back = np.isin(notes.people, task.division.held_back)
+    return _rankings(guesses, run.known.status[notes.people], held_back)
+
+
+def _rankings(
+    guesses: list[Diagnosis], status: NDArray[np.int8], held_back: Mask | None = None
+) -> list[Attack]:
+    """Evaluate attacks on tests by how they rank people."""
+    attacks = []
+    for guess in guesses:
+        result = label_inference.judge(guess, status, held_back)
+        without = ""
+        if people := result.held_back:
+            who = "validation person" if people == 1 else "validation people"
+            without = f"; without {people} {who}"
+        positive = f"who is positive, in pairs with a negative{without}"
+        tested = f"who was tested, in pairs with an untested{without}"
+        attacks += [
+            ranking(f"result from {guess.name}", positive, result.positive),
+            ranking(f"tested from {guess.name}", tested, result.tested),
+        ]
+    return attacks
+
+
+def _audit_field(
+    run: FinishedRun, seed: int, shadow_runs: int, progress: Progress
+) -> PrivacyCard:
+    task, clock = run.experiment.field_task, run.traces.clock
+    if task.private:
+        if not run.ledger.exists():
+            raise CorruptFileError(
+                f"{run.ledger}: is missing; it was not written to the end, or changed: "
+                "run it again"
+            )
+        ledger = Ledger.open(run.ledger)
+    else:
+        # The releases of any run without privacy.
+        ledger = Ledger(Budget())
+        ledger.record(*opening_receipts(task, clock))
+    noise = RunSeeds(run.seed).noise
+    sent = Overheard.of(task, run.traces, run.known, run.seed, noise)
+    # Sums contain no single person's message to attack; they are audited by canaries.
+    count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
+    rng = Streams(seed).numpy("attacked people")
+    chosen = rng.choice(run.traces.people, count, replace=False)
+    people = np.sort(chosen).astype(np.int32)
+    attacks: list[Attack] = []
+    if count:
+        known = ranking("places", "the places that a message is for", _CERTAIN)
+        known = replace(known, random=0.0)
+        found = [from_messages(sent, people, progress), from_counts(sent, people)]
+        attacks = [known, *_rankings(found, sent.known.status[people])]
+    return PrivacyCard(
+        run=str(run.folder),
+        method=run.method,
+        seed=run.seed,
+        people=count,
+        guarantee=Guarantee(
+            spent=spent_figures(task.mode, ledger),
+            rounds=len(sent.told),
+            trained=False,
+            other=_other_promises(ledger) if task.private else None,
+        ),
+        attacks=(*attacks, *inferences(run, task.wishes, shadow_runs, progress)),
+        releases=audit_field_releases(sent, seed, progress=progress),
+        settings_toml=run.experiment.to_toml(),
+    )
+
+
+def _other_promises(ledger: Ledger) -> OtherPromises:
+    """Return epsilons for neighbours of whom one message is replaced: two clips apart.
+
+    A test result affects every release except the presence counts. In the count of
+    tests, replacing a person changes no more than removing one: one clip.
+    """
+    test = replaced = 0.0
+    for row in ledger.releases:
+        if not isinstance(row, GaussianRelease):
+            continue
+        channel = row.terms.channel
+        clips = 1.0 if channel == TESTS else 2.0
+        squared = row.terms.releases.person * (clips * row.clip / row.sigma) ** 2
+        replaced += squared
+        test += 0.0 if channel == PRESENCE else squared
+    delta = ledger.budget.delta
+    return OtherPromises(
+        test=epsilon_of(math.sqrt(test), delta),
+        replace=epsilon_of(math.sqrt(replaced), delta),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """The scores that an attack assigns to all claims."""
+
+    name: str
+    what: str
+    """Description of the data that the attack uses."""
+    score: Floats
+    """(claims,); higher means more likely true."""
+    then: Floats | None = None
+    """(claims,) tie-breaker between equal scores."""
+    title: str = ""
+    """Title in tables; the name if empty."""
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Attack parameters that an attacker learnt in cities of its own."""
+
+    passes: tuple[Pass, ...]
+    sets: SetBelief = field(default_factory=SetBelief)
+    """Parameters of the attack by sets."""
+    by_sets: bool = False
+    """True if the attack by sets had a lower error than the attack by moves and
+    recurrence, in a city that neither was learnt in."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Places:
+    """Claimed places of some people, and the data that an attacker has about them."""
+
+    claims: Candidates
+    model: MobilityModel
+    learnt: Learnt
+    claimed: Counts | None = None
+    """(claims,) number of people who claim the place; None if not counted."""
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The mobility model in the layout that attacks use."""
+        return Profile.of(self.model)
+
+    def likely(self, notes: Notes | None = None) -> Floats:
+        """Return (claims,) probabilities of claims by the best attack in rehearsal."""
+        if self.learnt.by_sets:
+            slots = slots_of_set(self.claims)
+            hints = None if notes is None else upload_attacks.by_sets(notes, slots)
+            return self._by_sets(hints)
+        hints = None if notes is None else upload_attacks.combined(notes)
+        return combined(self.claims, self.profile, self.learnt.passes, hints)
+
+    def _by_sets(self, hints: Floats | None = None) -> Floats:
+        return by_sets(self.claims, self.profile, self.learnt.sets, hints, self.claimed)
+
+    def tried(self, notes: Notes | None = None) -> list[Tried]:
+        """Return all attacks on places; with ``notes``, also the joint attack."""
+        claims, profile = self.claims, self.profile
+        visits = profile.log_visits(claims)
+        moves = forward_backward(claims, profile)
+        often = recurrence(claims).same_hour.astype(float)
+        both = combined(claims, profile, self.learnt.passes)
+        at_this_hour = "the place claimed most at this hour of other days"
+        weighed = "both, weighed on a city of the attacker's own"
+        equal_sets = "moves, slots with equal claims having equal truths"
+        attacks = [
+            Tried("moves", "the population's mobility (the paper's)", moves),
+            Tried("recurrence", at_this_hour, often, visits),
+            Tried("moves and recurrence", weighed, both),
+            Tried("moves by sets", equal_sets, self._by_sets()),
+        ]
+        if self.claimed is not None:
+            usual = np.maximum(visits, _LEAST_LOG)
+            score = usual - np.log(np.maximum(self.claimed, 1))
+            what = "how many usually are at a place, of how many who claim it"
+            attacks.insert(0, Tried("claimants", what, score))
+        if notes is not None:
+            by_places = (
+                "moves by sets" if self.learnt.by_sets else "moves and recurrence"
+            )
+            what, title = f"uploads, counts, {by_places}", "everything together"
+            score = self.likely(notes)
+            attacks.append(Tried("everything", what, score, title=title))
+        return attacks
+
+
+def learn_attacks(
+    experiment: Experiment, copies: int, seed: int, progress: Progress = silent
+) -> Learnt:
+    """Learn the attacks in one simulated city and select the better one in a second."""
+    streams = Streams(seed)
+    own = rehearse(experiment, copies, seed, progress)
+    passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
+    other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
+    claims, profile = other.candidates, Profile.of(other.model)
+    truth = true_claims(claims, other.traces)
+    errors = [
+        localisation_error(name_best(claims, likely), claims, truth).error
+        for likely in (
+            combined(claims, profile, passes),
+            by_sets(claims, profile, sets, claimed=other.claimed),
+        )
+    ]
+    return Learnt(passes, sets, errors[1] < errors[0])
+
+
+def rehearse(
+    experiment: Experiment, copies: int, seed: int, progress: Progress = silent
+) -> Rehearsal:
+    """Simulate a city of the attacker's own, with pseudo traces as in the run.
+
+    It has as many people as the run's city, at most 2,000, since the distinctness of
+    a trace depends on the population size; 500 people are attacked. It has no cases.
+    """
+    streams = Streams(seed)
+    people = min(experiment.city.people, _LIVING)
+    own = replace(experiment, city=replace(experiment.city, people=people))
+    traces = make_city(own, streams.seed_for("rehearsal"), progress)
+    pseudo = replace(experiment.pseudo, pseudo_copies=copies)
+    model = public_mobility(traces, pseudo, streams.seed_for("rehearsal"), progress)
+    cases = np.zeros((len(traces.regions), traces.clock.days))
+    rng = streams.numpy("rehearsal")
+    pseudo_traces = generate(traces, model, cases, pseudo, rng, progress)
+    everybody = Candidates.of_pseudo(pseudo_traces, experiment.model.window_slots)
+    some = min(people, _REHEARSED)
+    attacked = everybody.of_people(some)
+    claimed = np.bincount(everybody.key)[attacked.key]
+    some_traces = people_of(traces, np.arange(some))
+    return Rehearsal(attacked, some_traces, model, claimed)
+
+
+def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
+    """Return the traces restricted to ``people``."""
+    return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
+
+
+def judged(tried: Tried, claims: Candidates, true: Mask, seed: int) -> Attack:
+    """Evaluate an attack; ``true`` (claims,) marks the true claims."""
+    guess = name_best(claims, tried.score, tried.then)
+    verdict = localisation_error(guess, claims, true)
+    interval = verdict.interval(Streams(seed).numpy(f"audit {tried.name}"))
+    return Attack(
+        name=tried.name,
+        title=tried.title or tried.name,
+        what=tried.what,
+        error=interval.estimate,
+        low=interval.low,
+        high=interval.high,
+        random=verdict.random,
+    )

@@ -1,0 +1,135 @@
+"""The audit of Falcon Field finds what it is for, and passes what is right."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon.attacks import label_inference
+from epifalcon.attacks.audit.field_canaries import audit_field_releases
+from epifalcon.attacks.audit.releases import AuditSettings
+from epifalcon.attacks.field_messages import Overheard, _own, from_counts, from_messages
+from epifalcon.federation.field import site_people
+from tests.federation.field.field_sites import PRIVATE, task_of
+from tests.studies import town
+
+FEW = AuditSettings(canaries=400, around=20)
+MODES = pytest.mark.parametrize("mode", ["sums", "local"])
+
+
+def heard_of(mode, **changes):
+    privacy = {} if mode == "off" else {"privacy": replace(PRIVATE[mode], **changes)}
+    return Overheard.of(task_of(**privacy), town.traces(), town.known(), 3, 7)
+
+
+def audited(mode, settings=FEW, **changes):
+    rows = audit_field_releases(heard_of(mode, **changes), 1, settings)
+    return {(one.channel, one.strength): one for one in rows}
+
+
+def findings(rows):
+    return " ".join(word for one in rows.values() for word in one.findings)
+
+
+@MODES
+def test_a_promise_that_is_kept_stands_and_much_of_it_is_shown(mode):
+    rows = audited(mode, epsilon=8.0, sweeps=1)
+    assert findings(rows) == ""
+    found = rows["all cells", "run"]
+    assert found.claimed == pytest.approx(8.0)
+    assert 2.5 < found.lower_bound < 8.0
+    assert rows["infectious", "bare"].longest == pytest.approx(1.0, abs=1e-4)
+
+
+def test_without_a_promise_there_is_nothing_to_audit():
+    assert audit_field_releases(heard_of("off"), 1, FEW) == ()
+
+
+def less_noise(monkeypatch, factor):
+    real = site_people.keyed_normals
+    monkeypatch.setattr(
+        site_people, "keyed_normals", lambda *given: factor * real(*given)
+    )
+
+
+def same_noise(monkeypatch):
+    real = site_people.keyed_normals
+
+    def drawn(key, rows, width):
+        return real(replace(key, terms=replace(key.terms, round=0)), rows, width)
+
+    monkeypatch.setattr(site_people, "keyed_normals", drawn)
+
+
+def no_bound(monkeypatch):
+    real = site_people.excess_cut
+
+    def loose(*given):
+        return real(*given)._replace(cap=np.inf, bound=np.inf)
+
+    monkeypatch.setattr(site_people, "excess_cut", loose)
+
+
+FAULTS = {
+    "noise of 0.": lambda patch: less_noise(patch, 0.7),
+    "noise repeats": same_noise,
+    "clips long": no_bound,
+}
+
+
+@MODES
+@pytest.mark.parametrize("word", FAULTS)
+def test_faults_are_found(mode, word, monkeypatch):
+    FAULTS[word](monkeypatch)
+    assert word in findings(audited(mode, epsilon=8.0, sweeps=2))
+
+
+def judged(heard, attack):
+    people = np.arange(town.traces().people, dtype=np.int32)
+    return label_inference.judge(attack(heard, people), town.known().status)
+
+
+@pytest.mark.parametrize("attack", [from_messages, from_counts])
+def test_without_noise_a_person_alone_shows_its_test(attack):
+    found = judged(heard_of("off"), attack)
+    assert (found.positive.estimate, found.tested.estimate) == (1.0, 1.0)
+
+
+def test_noise_hides_what_little_noise_shows():
+    clear = judged(heard_of("local", epsilon=1e4, sweeps=1), from_messages)
+    hidden = judged(heard_of("local", epsilon=0.1, sweeps=1), from_messages)
+    assert clear.positive.estimate > 0.95
+    assert abs(hidden.positive.estimate - 0.5) < 0.25
+
+
+def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
+    """With the same messages, other tests lead to the same scores."""
+    heard = heard_of("local", epsilon=8.0, sweeps=1)
+    people = np.arange(6, dtype=np.int32)
+    before = from_messages(heard, people).likely
+    sent = {}
+    real = Overheard.sent
+    for person in people:
+        device = heard.home(int(person), _own(heard.known, int(person)))
+        sent[int(person)] = real(heard, device)
+
+    def replayed(self, device):
+        own = device.task is self.task
+        return sent[device.home.first] if own else real(self, device)
+
+    monkeypatch.setattr(Overheard, "sent", replayed)
+    flipped = replace(heard, known=town.flipped(heard.known, heard.known.person))
+    # The noise of a device is known once it has sent.
+    monkeypatch.setattr(Overheard, "spread", lambda *_: spread_of(heard))
+    np.testing.assert_allclose(from_messages(flipped, people).likely, before)
+
+
+def spread_of(heard):
+    device = heard.home(0, _own(heard.known, 0))
+    device.begin(heard.run)
+    for received, options in heard.told:
+        device.sweep(received, options)
+    return np.full(
+        device.plan.clock.slots // device.plan.length * 21,
+        device.scale["infectious", 1],
+    )

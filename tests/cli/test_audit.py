@@ -1,0 +1,210 @@
+"""``epifalcon audit`` as a privacy engineer meets it: cards, mistakes, exit codes."""
+
+import json
+import shutil
+
+import pytest
+
+from epifalcon.attacks.audit import field_canaries, releases
+from epifalcon.studies import privacy_audit
+from tests.cli.conftest import QUICK, TINY
+from tests.cli.runs import content, run_quietly, strict
+
+WORDS = (
+    *TINY,
+    *("--set", "outbreak.seed_count=12"),
+    *(word for one in QUICK for word in ("--set", one)),
+    *("--set", "pseudo.pseudo_copies=3"),
+)
+FEW = releases.AuditSettings(canaries=300, canary_people=60, rounds=2)
+MODES = {
+    "paper": ("--mode", "paper", "--set", "privacy.upload_sigma=0.05"),
+    "local": ("--mode", "local"),
+    "off": ("--mode", "off"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A recorded run by mode, made when first asked for."""
+    base, runs = tmp_path_factory.mktemp("audit"), {}
+
+    def make(mode):
+        if mode not in runs:
+            runs[mode] = base / mode
+            words = (*WORDS, *MODES[mode], "--record-view", 60, "--quiet")
+            run_quietly("run", *words, "--beside", "hgnn", "--out", runs[mode])
+        return runs[mode]
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def few_canaries(monkeypatch):
+    """As many as show the shape: how well they find faults is tested elsewhere."""
+
+    def audited(plan, model, seed, progress):
+        return releases.audit_releases(plan, model, seed, FEW, progress)
+
+    monkeypatch.setattr(privacy_audit, "audit_releases", audited)
+
+
+KEPT = {}
+
+
+@pytest.fixture
+def audited(epifalcon, made):
+    """What the audit of a mode's run says; made when first asked for."""
+
+    def ask(mode):
+        if mode not in KEPT:
+            KEPT[mode] = epifalcon("audit", made(mode), "--json")
+        return KEPT[mode]
+
+    return ask
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    shutil.copytree(made("paper"), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_json_tells_attacks_claims_and_what_is_bare(audited, mode):
+    said = audited(mode)
+    assert (said.code, said.err) == (0, "")
+    told = strict(said.out)
+    names = [one["name"] for one in told["attacks"]]
+    assert {"norm", "energy", "consistency", "counts", "moves"} <= set(names)
+    assert {"recurrence", "everything", "result from gradients"} <= set(names)
+    for one in told["attacks"]:
+        assert 0 <= one["low"] <= one["error"] <= one["high"] <= 1, one
+        assert 0 <= one["random"] <= 1
+    assert (told["epsilon_claimed"] is None) == (mode == "off")
+    assert (told["epsilon_lower_bound"] is None) == (mode == "off")
+    assert bool(told["releases"]) == (mode != "off")
+    if mode != "off":
+        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
+        assert told["epsilon_claimed_there"] <= told["epsilon_claimed"]
+        assert told["epsilon_test"] < told["epsilon_replace"]
+        assert told["epsilon_claimed"] < told["epsilon_replace"]
+        assert told["unprotected"][-1].startswith("downloads: ")
+        assert any(one.startswith("places: ") for one in told["unprotected"])
+    assert any(one.startswith("counts: ") for one in told["unprotected"]) == (
+        mode != "local"
+    )
+
+
+def test_little_noise_does_not_hide_places(audited):
+    told = strict(audited("paper").out)
+    found = {one["name"]: one for one in told["attacks"]}
+    assert found["norm"]["random"] == pytest.approx(0.75, abs=0.01)
+    assert found["consistency"]["error"] < found["norm"]["error"] < 0.75
+    assert found["everything"]["error"] <= found["consistency"]["error"] + 0.02
+
+
+def test_people_read_tables_and_the_card_is_written(epifalcon, made, audited, tmp_path):
+    before, out = content(made("paper")), tmp_path / "card"
+    said = epifalcon("audit", made("paper"), "--out", out)
+    assert said.code == 0
+    for word in ("The guarantee", "Not protected", "Canaries", "The strongest attack"):
+        assert word in said.out
+    # Equal seeds give equal cards.
+    assert strict((out / "card.json").read_text()) == strict(audited("paper").out)
+    page = (out / "card.html").read_text()
+    assert "Privacy card: falcon, mode paper" in page
+    assert "http" not in page.replace("https://www.w3.org", "")
+    assert content(made("paper")) == before
+    assert epifalcon("audit", made("paper"), "--out", out).code == 6
+
+
+def test_shadow_runs_tell_of_members_and_are_kept(epifalcon, copied):
+    said = epifalcon("audit", copied, "--shadow-runs", 4, "--json")
+    told = {one["name"]: one for one in strict(said.out)["attacks"]}
+    assert 0 <= told["membership from risks"]["tpr_at_1_percent"] <= 1
+    assert {"result from risks", "result from others' risks"} <= set(told)
+    assert len(list((copied / "methods" / "falcon" / "shadows").iterdir())) == 4
+
+
+def test_a_claim_that_canaries_contradict_ends_with_code_4(
+    epifalcon, made, monkeypatch, tmp_path
+):
+    from epifalcon.federation import client
+    from epifalcon.privacy import uploads
+
+    def unclipped(rows, *_):
+        return rows.clone()
+
+    monkeypatch.setattr(uploads, "clip_rows", unclipped)
+    assert client.perturb is uploads.perturb
+    said = epifalcon("audit", made("local"), "--out", tmp_path / "card")
+    assert said.code == 4
+    assert "canaries contradict the ledger: " in said.err
+    assert "upload/0" in said.err
+    # The evidence is kept.
+    assert json.loads((tmp_path / "card" / "card.json").read_text())["findings"]
+
+
+@pytest.mark.parametrize("change", ["notes", "edit", "cut", "gone"])
+def test_what_was_tampered_with_is_not_audited(epifalcon, copied, change):
+    place = copied / "methods" / "falcon"
+    path = place / ("view/evidence.npy" if change == "notes" else "ledger.jsonl")
+    data = path.read_bytes()
+    changed = {
+        "notes": data[:-1] + bytes([data[-1] ^ 1]),
+        "edit": data.replace(b'"sigma":0.05', b'"sigma":0.5', 1),
+        "cut": b"".join(data.splitlines(keepends=True)[:-1]),
+        "gone": b"",
+    }[change]
+    assert changed != data
+    path.write_bytes(changed)
+    if change == "gone":
+        path.unlink()
+    said = epifalcon("audit", copied)
+    assert (said.code, said.out) == (5, "")
+    assert path.stem in said.err
+
+
+def test_what_cannot_be_audited(epifalcon, cut, made, tmp_path):
+    cut("--mode", "paper", "--record-view", 5)
+    for words, code, told in (
+        ((tmp_path / "run",), 3, "--resume"),
+        ((tmp_path / "none",), 3, "none"),
+        ((made("paper"), "--method", "gcn"), 2, "gcn"),
+        ((made("paper"), "--method", "hgnn"), 3, "--record-view"),
+    ):
+        said = epifalcon("audit", *words, "--out", tmp_path / "card")
+        assert said.code == code
+        assert told in said.err
+        assert not (tmp_path / "card").exists()
+
+
+@pytest.mark.parametrize("mode", ["off", "local"])
+def test_a_run_of_falcon_field_is_audited_too(epifalcon, tmp_path, monkeypatch, mode):
+    few = releases.AuditSettings(canaries=60, around=10)
+
+    def audited(heard, seed, progress):
+        return field_canaries.audit_field_releases(heard, seed, few, progress)
+
+    monkeypatch.setattr(privacy_audit, "audit_field_releases", audited)
+    words = (*TINY, "--set", "outbreak.seed_count=12", "--set", "field.sweeps=2")
+    words += ("--set", "field.region.law=one", "--method", "falcon-field")
+    run_quietly("run", *words, "--mode", mode, "--out", tmp_path / "run", "--quiet")
+    said = epifalcon("audit", tmp_path / "run", "--json")
+    assert (said.code, said.err) == (0, "")
+    told = strict(said.out)
+    assert (told["method"], told["mode"]) == ("falcon-field", mode)
+    names = {one["name"]: one["error"] for one in told["attacks"]}
+    assert bool(names) == (mode != "sums")
+    if mode == "off":
+        assert names["result from messages"] == names["tested from messages"] == 0
+        assert told["epsilon_claimed"] is None
+        assert any(one.startswith("presence: ") for one in told["unprotected"])
+    else:
+        assert told["epsilon_claimed"] == pytest.approx(8.0)
+        assert told["epsilon_lower_bound"] <= told["epsilon_claimed_there"]
+        assert told["epsilon_test"] <= told["epsilon_replace"]
+        bare = [one for one in told["unprotected"] if one.startswith("places: ")]
+        assert len(bare) == (mode == "local")
+    assert "best round" not in "".join(told["caveats"])

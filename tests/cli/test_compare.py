@@ -1,0 +1,215 @@
+"""``epifalcon compare``: its figures, its files, and what it refuses."""
+
+import json
+import shutil
+
+import pytest
+
+from epifalcon.experiments.experiment import Experiment
+from tests.cli.runs import content, names, strict
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture
+def compare(epifalcon, quick, tmp_path, own):
+    """Compare methods on the town into ``tmp_path / "out"``."""
+
+    def call(*words, out="out", settings=quick):
+        said = epifalcon(
+            "compare", *settings, "--out", tmp_path / out, "--with", own, *words
+        )
+        assert "Traceback" not in said.err
+        return said
+
+    return call
+
+
+BASE = ("--methods", "fine,hgnn,broken", "--seeds", 2, "--json")
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Where the comparison that many tests start from is kept, and what it said."""
+    return tmp_path_factory.mktemp("kept") / "out", []
+
+
+@pytest.fixture
+def base(compare, kept, tmp_path):
+    """A comparison in ``tmp_path / "out"``: one method fine, HGNN, one that fails."""
+    place, said = kept
+    if not said:
+        said.append(compare(*BASE))
+        shutil.copytree(tmp_path / "out", place)
+    else:
+        shutil.copytree(place, tmp_path / "out")
+    return said[0]
+
+
+@pytest.fixture
+def calls(own):
+    """Which of the user's methods were called so far, in order."""
+
+    def read():
+        path = own.with_name("calls")
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split()[0] for line in lines]
+
+    return read
+
+
+def rows_of(said):
+    assert said.code == 0, said.err
+    return {row["method"]: row for row in strict(said.out)["rows"]}
+
+
+def test_a_seed_is_what_run_makes_of_it(base, epifalcon, quick, tmp_path):
+    alone = epifalcon("run", *quick, "--method", "hgnn", "--seed", 1, "--json",
+                      "--out", tmp_path / "run")  # fmt: skip
+    mine, theirs = rows_of(base)["hgnn"]["by_seed"][1], strict(alone.out)
+    model = Experiment.load(str(tmp_path / "run" / "settings.toml")).model
+    told = {
+        "seed": 1,
+        **{name: theirs["metrics"][name] for name in ("auc", "dep", "log_loss")},
+        "learning_rate": theirs["learning_rate"],
+        "steps": theirs["best_round"],
+        "at_limit": theirs["best_round"] == model.rounds,
+    }
+    assert {name: mine[name] for name in told} == told
+
+
+def test_a_failing_method_leaves_the_others_alone(compare, calls, tmp_path):
+    bad = {
+        "broken": "RuntimeError: boom on two lines",
+        "refused": "these traces are not for me",
+        "killed": "killed by SIGKILL, as happens where memory runs out",
+        "hungry": "MemoryError",
+        "leaving": "SystemExit: 6",
+    }
+    words = ("--methods", ",".join([*bad, "fine"]), "--seeds", 1, "--json")
+    said = compare(*words)
+    rows = rows_of(said)
+    for name, told in bad.items():
+        assert rows[name]["failed"] == f"seed 0: {told}"
+        assert rows[name]["metrics"]["auc"] == dict.fromkeys(("mean", "low", "high"))
+        assert rows[name]["seconds"] is rows[name]["peak_rss_mb"] is None
+        assert f": seed 0: {told}\n" in said.err
+    assert rows["fine"]["failed"] is None
+    assert rows["fine"]["metrics"]["auc"]["low"] is None
+    assert len(calls()) == 6
+    kept = json.loads((tmp_path / "out/seed-0/methods/broken/failed.json").read_text())
+    assert 'raise RuntimeError("boom' in kept["details"]
+    # Neither what is done nor what failed is done again, unless asked for.
+    assert rows_of(compare(*words)) == rows
+    assert len(calls()) == 6
+    assert rows_of(compare(*words, "--retry")) == rows
+    assert sorted(calls()[6:]) == sorted(bad)
+
+
+def test_a_mended_file_is_tried_again_and_a_changed_one_is_told(
+    base, compare, own, calls
+):
+    assert base.code == 0
+    text = own.read_text().replace('raise RuntimeError("boom\\non two lines")', "pass")
+    own.write_text(text)
+    words = ("--seeds", 1, "--json", "--methods")
+    before = len(calls())
+    assert rows_of(compare(*words, "broken"))["broken"]["failed"] is None
+    assert calls()[before:] == ["broken"]
+    said = compare(*words, "broken,fine")
+    assert said.code == 2
+    assert "methods/fine: made by another version of the file" in said.err
+
+
+def test_more_seeds_and_methods_only_add(base, compare, calls, tmp_path):
+    few, done = rows_of(base), len(calls())
+    before = content(tmp_path / "out" / "seed-0")
+    # Settings need not be said again.
+    words = ("--methods", "fine,dct", "--seeds", 3, "--json")
+    more = rows_of(compare(*words, settings=()))
+    assert calls()[done:] == ["fine"]
+    assert more["fine"]["by_seed"][:2] == few["fine"]["by_seed"]
+    assert more["dct"]["seeds"] == [0, 1, 2]
+    after = content(tmp_path / "out" / "seed-0")
+    assert {name: after[name] for name in before} == before
+    assert names(tmp_path) == ["mine", "out"]
+    assert [one.name for one in (tmp_path / "out").rglob(".*")] == []
+
+
+def test_files_for_people_are_written_once(base, compare, tmp_path):
+    out = tmp_path / "out"
+    said = compare(*BASE[:-1])
+    assert said.code == base.code == 0
+    for words in ("Fine | <b>own</b>", "HGNN", "Broken (failed)", "mean of 2 seeds",
+                  f"Report: {out / 'report.html'}"):  # fmt: skip
+        assert words in said.out
+    page = (out / "report.html").read_text()
+    assert "<b>own</b>" not in page
+    assert page.count("data:image/png") == 3
+    text = (out / "table.md").read_text()
+    assert "Fine \\| <b>own</b>" in text
+    assert "$ epifalcon compare --preset hamlet --methods fine,hgnn,broken" in text
+    assert strict((out / "table.json").read_text())["rows"] == strict(base.out)["rows"]
+    before = (out / "report.html").stat().st_mtime_ns
+    assert compare(*BASE[:-1], "--quiet").out == ""
+    assert (out / "report.html").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("--methods", "hgn"), 2, "unknown method 'hgn': did you mean 'hgnn'?"),
+        (("--methods", " , "), 2, "--methods names no method"),
+        (("--seeds", "0"), 2, "seeds=0 must be a whole number of 1 or more"),
+        (("--first-seed", "-1"), 2, "first_seed=-1"),
+        (("--jobs", "0"), 2, "jobs=0"),
+        (("--with", "none.py"), 2, "none.py: no such file"),
+        (("--with", "WRONG"), 2, "wrong.py: cannot be loaded: NameError"),
+        (("--set", "labels.label_share=1"), 3, "nobody hidden"),
+    ],
+)
+def test_what_cannot_be_compared_is_told_and_leaves_nothing(
+    compare, tmp_path, words, code, told
+):
+    (tmp_path / "mine" / "wrong.py").write_text("this_is_not_there\n")
+    words = [
+        str(tmp_path / "mine/wrong.py") if one == "WRONG" else one for one in words
+    ]
+    said = compare("--methods", "fine", "--seeds", 1, *words, out="deep/out")
+    assert (said.code, said.out) == (code, "")
+    assert told in said.err
+    assert said.err.startswith("epifalcon: ")
+    assert said.err.count("\n") == 1
+    assert names(tmp_path) == ["mine"]
+
+
+def test_settings_are_those_of_the_beginning(base, compare, tmp_path):
+    before = content(tmp_path / "out")
+    said = compare("--methods", "fine", "--seeds", 1, "--set", "labels.label_share=.3")
+    assert said.code == 2
+    assert "was begun with labels.label_share=0.4, it cannot go on with 0.3" in said.err
+    said = compare("--methods", "fine", "--preset", "larger-sars", settings=())
+    assert said.code == 2
+    assert "was begun with city." in said.err
+    assert base.code == 0
+    assert content(tmp_path / "out") == before
+
+
+def test_what_cannot_be_written_stops_all(base, compare, tmp_path):
+    (tmp_path / "out/seed-0/methods/dct").write_text("in the way")
+    said = compare("--methods", "dct", "--seeds", 1)
+    assert (base.code, said.code) == (0, 6)
+    assert "methods/dct" in said.err
+
+
+def test_a_run_of_ones_own_method_tells_its_mistake_and_the_next_command(
+    epifalcon, quick, own, tmp_path
+):
+    run = ("run", *quick, "--with", own, "--out", tmp_path / "my run", "--method")
+    said = epifalcon(*run, "broken")
+    assert said.code == 2
+    assert "method 'broken', your own, failed: RuntimeError: boom" in said.err
+    assert "Traceback" not in said.err
+    said = epifalcon(*run, "fine", "--overwrite")
+    assert said.code == 0
+    assert f"epifalcon predict '{tmp_path}/my run' --out risks.csv --with" in said.out

@@ -1,0 +1,105 @@
+import hashlib
+
+import numpy as np
+import pytest
+
+from epifalcon import store
+from epifalcon.epidemic.test_results import Known
+from epifalcon.mobility.traces import Traces
+from tests.cli.runs import content
+
+PINGS = (
+    "user_id,ts,lat,lon\n"
+    "ann,2020-03-01T08:00:00,52.52,13.40\n"
+    "bob,2020-03-01T09:00:00,52.52,13.40\n"
+    "bob,2020-03-02T09:00:00,52.50,13.50\n"
+    "[/b],2020-03-02T09:00:00,152.50,13.50\n"
+)
+TESTS = "person,time,result\nann,2020-03-02,positive\nzed,2020-03-02,negative\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "pings.csv").write_text(PINGS)
+    (tmp_path / "tests.csv").write_text(TESTS)
+    return tmp_path
+
+
+def words(folder, *more):
+    return (
+        "import", "--visits", folder / "pings.csv", "--kind", "pings",
+        "--out", folder / "out", *more,
+    )  # fmt: skip
+
+
+def test_import_tells_its_rows_and_the_folder_holds_what_made_it(epifalcon, files):
+    more = ("--tests", files / "tests.csv", "--set", "cell_km=2", "--json")
+    said = epifalcon(*words(files, *more))
+    assert said.code == 0
+    figures = said.json
+    rows = [figures[f"rows_{name}"] for name in ("read", "kept", "refused")]
+    assert rows == [4, 3, 1]
+    assert figures["refused"] == {"lat out of range": 1}
+    assert figures["examples"][0]["row"] == 5
+    assert (figures["people"], figures["slots"]) == (2, 24)
+    assert figures["share_observed"] == pytest.approx(3 / 48)
+    assert figures["tests"]["refused"] == {"person is not in the traces": 1}
+    assert figures["tests"]["positive"] == 1
+    assert figures["out"] == str(files / "out")
+    assert Traces.load(files / "out" / "city").names == ("ann", "bob")
+    known = Known.load(files / "out" / "known")
+    assert (known.person.tolist(), known.slot.tolist()) == ([0], [12])
+    manifest = store.read_manifest(files / "out")
+    assert manifest["kind"] == "import"
+    assert manifest["settings"]["import"]["cell_km"] == 2
+    digest = hashlib.sha256(PINGS.encode()).hexdigest()
+    assert manifest["settings"]["inputs"]["visits"]["sha256"] == digest
+    assert set(manifest["files"]) >= {"city/by_slot.npy", "known/person.npy"}
+
+
+def test_people_read_a_table_and_the_same_files_give_the_same_bytes(epifalcon, files):
+    said = epifalcon(*words(files))
+    assert "lat out of range" in said.out
+    assert "row 5, lat: '152.50'" in said.out
+    before = content(files / "out")
+    assert epifalcon(*words(files)).code == 6
+    assert epifalcon(*words(files, "--overwrite", "--strict")).code == 3
+    assert content(files / "out") == before
+    assert epifalcon(*words(files, "--overwrite", "--quiet")).out == ""
+    assert content(files / "out") == before
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "told"),
+    [
+        (("--kind", "pongs"), 2, "did you mean 'pings'"),
+        (("--regions", "polygons"), 2, "needs polygons=FILE"),
+        (("--set", "cel_km=2"), 2, "did you mean 'cell_km'"),
+        (("--columns", "persn=x"), 2, "did you mean 'person'"),
+        (("--days", "0"), 2, "days=0"),
+        (("--columns", "time=tss"), 3, "nearest: 'ts'"),
+        (("--strict",), 3, "row 5, column 'lat'"),
+        (("--visits", "nowhere.csv"), 3, "no such file"),
+        (("--max-refused-share", "0.1"), 3, "1 of 4 rows were refused"),
+        (("--out", "/proc/nowhere"), 6, "cannot be written"),
+    ],
+)
+def test_mistakes_end_in_one_line_and_leave_nothing(epifalcon, files, more, code, told):
+    before = sorted(files.iterdir())
+    said = epifalcon(*words(files, *more))
+    assert said.code == code
+    assert told in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert sorted(files.iterdir()) == before
+
+
+def test_a_matrix_with_tests_needs_a_start(epifalcon, files):
+    np.save(files / "m.npy", np.zeros((3, 48), dtype=np.int32))
+    (files / "tests.csv").write_text("person,time,result\n2,2020-03-01T10:00,pos\n")
+    asked = ("import", "--visits", files / "m.npy", "--kind", "matrix", "--json",
+             "--tests", files / "tests.csv", "--out", files / "out")  # fmt: skip
+    assert epifalcon(*asked).code == 2
+    said = epifalcon(*asked, "--start", "2020-03-01")
+    assert said.code == 0
+    assert Known.load(files / "out" / "known").slot.tolist() == [5]

@@ -1,0 +1,133 @@
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts.reference import PAGE, page
+
+HEAVY = {"torch", "numba", "numpy", "polars", "matplotlib", "scipy", "sklearn"}
+
+
+def test_help_loads_no_heavy_library():
+    code = (
+        "import sys; from epifalcon.cli.main import main; sys.argv[1:] = ['--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.stderr.write(' '.join(m for m in sys.modules if '.' not in m))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_the_page_of_commands_is_the_help_that_they_print():
+    assert PAGE.read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize("group", ["study", "federate"])
+def test_a_group_without_a_command_shows_its_help_and_nothing_else(epifalcon, group):
+    said = epifalcon(group)
+    assert said.code == 2
+    assert "Usage:" in said.out
+    assert said.err == ""
+
+
+def test_version(epifalcon):
+    assert epifalcon("--version").out.startswith("epifalcon ")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("outbreak", "--preset", "hamlt"), "did you mean 'hamlet'"),
+        (("outbreak", "--set", "city.peple=3"), "did you mean 'city.people'"),
+        (("outbreak", "--seed", "-1"), "seed=-1"),
+        (("outbreak", "--preset", "missing.toml"), "missing.toml"),
+        (("inspect", "somewhere", "--preset", "hamlet"), "not both"),
+        (("outbreak", "--seeds", "none"), "--seeds"),
+        (("outbrake",), "outbreak"),
+    ],
+)
+def test_a_wrong_word_ends_with_2_and_one_clear_line(epifalcon, words, told):
+    said = epifalcon(*words)
+    assert said.code == 2
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+STOPS = pytest.mark.parametrize(
+    ("number", "code", "told"),
+    [
+        (signal.SIGINT, 130, "epifalcon: interrupted; nothing was written\n"),
+        (signal.SIGTERM, 128 + signal.SIGTERM, ""),
+    ],
+)
+
+
+@STOPS
+def test_a_stopped_command_leaves_nothing(tmp_path, number, code, told):
+    program = Path(sys.executable).parent / "epifalcon"
+    words = ["--set", "city.people=400000", "--out", tmp_path / "new" / "big"]
+    with subprocess.Popen(
+        [program, "city", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job is started with interrupts ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as running:
+        while running.poll() is None and not (tmp_path / "new").exists():
+            time.sleep(0.05)
+        running.send_signal(number)
+        _, err = running.communicate()
+    assert running.returncode == code
+    assert err == told
+    assert list(tmp_path.iterdir()) == []
+
+
+def program(body, number=0):
+    """Run the command line with a command ``busy`` of its own."""
+    lines = [
+        "import ctypes, os, signal, sys, time",
+        "from epifalcon.cli import main",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        f"stop = lambda: os.kill(os.getpid(), {int(number)})",
+        "class Half:",
+        "    def __init__(self, stopped):",
+        "        stopped and stop()",
+        "        self.whole = stopped",
+        "    def __del__(self):",
+        "        self.whole and self.other",
+        "@main.app.command()",
+        "def busy():",
+        f"    {body}",
+        "sys.argv[1:] = ['busy']",
+        "main.main()",
+    ]
+    words = [sys.executable, "-c", "\n".join(lines)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+@STOPS
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Compiling calls back into Python, where an exception is lost.
+        "ctypes.CFUNCTYPE(None)(stop)(); time.sleep(600)",
+        # What a stop caught half made cannot end.
+        "Half(True)",
+    ],
+)
+def test_a_stop_is_not_lost_and_ends_in_silence(body, number, code, told):
+    done = program(body, number)
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def test_what_fails_to_end_without_a_stop_is_still_told():
+    done = program("half = Half(False); half.whole = True; del half")
+    assert done.returncode == 0
+    assert "has no attribute 'other'" in done.stderr

@@ -1,0 +1,40 @@
+"""``epifalcon methods``: every method with its settings, the user's own too."""
+
+from epifalcon.methods import registry
+from tests.cli.runs import strict
+
+
+def test_json_tells_every_method_with_its_settings(epifalcon, own):
+    said = epifalcon("methods", "--json", "--with", own)
+    told = {one["name"]: one for one in strict(said.out)["methods"]}
+    assert set(told) == set(registry.names())
+    for one in told.values():
+        assert one["unavailable"] is None
+        assert one["title"]
+    assert told["gcn"]["settings"]["width"] == 32
+    assert told["gcn"]["prefix"] == "rivals.gcn."
+    assert told["falcon"]["settings"]["model"]["width"] > 0
+    assert told["falcon"]["prefix"] == ""
+    assert (told["fine"]["kind"], told["fine"]["what"]) == ("own", "Number of regions.")
+
+
+def test_people_see_the_list_and_the_settings_of_one(epifalcon, own):
+    out = epifalcon("methods").out
+    for words in ("GraphWaveNet", "exposure-boosting", "ceiling"):
+        assert words in out
+    assert "rivals.gcn.width" in epifalcon("methods", "gcn").out
+    assert "It has no settings." in epifalcon("methods", "fine", "--with", own).out
+    said = epifalcon("methods", "gkn")
+    assert said.code == 2
+    assert "did you mean 'gcn'" in said.err
+
+
+def test_what_cannot_be_loaded_does_not_hide_the_others(epifalcon, monkeypatch):
+    def missing(*_):
+        raise ImportError("No module named 'torch_geometric'")
+
+    monkeypatch.setattr(registry, "settings_of", missing)
+    told = strict(epifalcon("methods", "--json").out)["methods"]
+    assert {one["settings"] for one in told} == {None}
+    assert "torch_geometric" in told[0]["unavailable"]
+    assert "It cannot be loaded" in epifalcon("methods", "gcn").out

@@ -1,0 +1,262 @@
+"""``epifalcon predict`` as a user meets it: files, tables, exit codes."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import polars as pl
+import pytest
+
+from epifalcon.errors import WriteError
+from epifalcon.experiments.risk_table import Risks
+from epifalcon.federation.engine import VectorisedEngine
+from epifalcon.mobility.traces import Traces
+from epifalcon.store import Origin
+from tests.cli.conftest import TINY
+from tests.cli.runs import run_quietly, strict
+from tests.experiments.finished_runs import make_run
+
+QUICK = (
+    *TINY,
+    *("--set", "outbreak.seed_count=12"),
+    *("--set", "model.rounds=6"),
+    *("--set", "region.training.steps=2"),
+    *("--set", "region.training.horizon=1"),
+    *("--set", "pseudo.domains.least_regions=5"),
+)
+STATUS = ("--set", "model.input=status")
+COLUMNS = ["person", "risk", "rank", "percentile", "known"]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict") / "demo"
+    beside = ("--beside", "hgnn", "--beside", "soft-dct-ratio")
+    run_quietly("run", *QUICK, *STATUS, *beside, "--out", folder, "--quiet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("method", "suffix"),
+    [(None, "csv"), ("hgnn", "parquet"), ("soft-dct-ratio", "csv")],
+)
+def test_everybody_once_and_the_highest_first(
+    epifalcon, demo, tmp_path, method, suffix
+):
+    out = tmp_path / f"risks.{suffix}"
+    chosen = () if method is None else ("--method", method)
+    said = epifalcon("predict", demo, "--out", out, *chosen)
+    assert (said.code, said.err) == (0, "")
+    found = strict(
+        epifalcon("predict", demo, "--out", out, *chosen, "--overwrite", "--json").out
+    )
+    assert (found["people"], found["method"]) == (120, method or "falcon")
+    assert [set(one) for one in found["highest"]] == [set(COLUMNS)] * 10
+    table = (pl.read_csv if suffix == "csv" else pl.read_parquet)(out)
+    assert table.columns == COLUMNS
+    assert table["person"].dtype == pl.Int64
+    assert sorted(table["person"]) == list(range(120))
+    assert table.equals(table.sort("rank", "person"))
+    place = demo / "methods" / (method or "falcon") / "prediction" / "probability.npy"
+    assert table.sort("person")["risk"].to_list() == np.load(place).tolist()
+    known = np.load(demo / "known" / "person.npy")
+    assert set(table.filter(pl.col("known").is_not_null())["person"]) == set(known)
+    assert set(table["known"]) == {"positive", "negative", None}
+    # The ten highest are shown.
+    assert "The highest of 120 risks" in said.out
+    assert f"Written to {out}" in said.out
+    shown = [line.split()[1:8:2] for line in said.out.splitlines() if "│" in line]
+    assert shown == [
+        [f"{rank}", f"{person}", f"{risk:.4f}", f"{percentile:.2f}"]
+        for person, risk, rank, percentile, _ in table.head(10).iter_rows()
+    ]
+
+
+def test_own_people_are_read_without_torch(demo, tmp_path):
+    code = (
+        "import sys; from epifalcon.cli.main import main\n"
+        "main()\n"
+        "sys.stderr.write(' '.join(m for m in sys.modules if '.' not in m))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "predict", demo, "--out", tmp_path / "r.csv"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "torch" not in done.stderr.split()
+
+
+def test_a_file_that_is_there_stays_unless_told(epifalcon, demo, tmp_path):
+    out = tmp_path / "risks.csv"
+    out.write_text("mine")
+    said = epifalcon("predict", demo, "--out", out)
+    assert said.code == 6
+    assert "add --overwrite" in said.err
+    assert out.read_text() == "mine"
+    assert epifalcon("predict", demo, "--out", out, "--overwrite").code == 0
+    assert out.read_text().startswith("person,risk")
+    # Into the run itself, as people do: it stays a good run.
+    assert epifalcon("predict", demo, "--out", demo / "risks.csv").code == 0
+    assert epifalcon("inspect", demo, "--quiet").code == 0
+    (demo / "risks.csv").unlink()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (("DEMO", "--out", "r.txt"), 2, "r.txt: must end in .csv or .parquet"),
+        (("DEMO", "--out", "r.csv", "--known", "DEMO"), 2, "--known needs --city"),
+        (("gone", "--out", "r.csv"), 3, "gone: no such folder"),
+        (("DEMO", "--city", "gone", "--out", "r.csv"), 3, "gone: no such folder"),
+        (
+            ("DEMO", "--city", "DEMO", "--method", "soft-dct-ratio", "--out", "r.csv"),
+            2,
+            "epifalcon run --method soft-dct-ratio",
+        ),
+    ],
+)
+def test_wrong_words(epifalcon, demo, tmp_path, monkeypatch, case):
+    words, code, told = case
+    monkeypatch.chdir(tmp_path)
+    said = epifalcon("predict", *(word.replace("DEMO", str(demo)) for word in words))
+    assert said.code == code
+    assert told in said.err
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_new_people_and_a_word_on_tests_not_used(epifalcon, demo, tmp_path):
+    traces = Traces.load(demo / "city")
+    part = Traces(traces.by_slot[:, 40:].copy(), traces.clock, traces.regions)
+    part.save(tmp_path / "part", Origin())
+    out = tmp_path / "r.csv"
+    said = epifalcon("predict", demo, "--city", tmp_path / "part", "--out", out)
+    assert (said.code, said.err) == (0, "")
+    assert len(pl.read_csv(out)) == 80
+    words = ("--city", demo, "--out", out, "--overwrite")
+    said = epifalcon("predict", demo, *words)
+    assert f"add --known {demo}" in said.err
+    known = epifalcon("predict", demo, *words, "--known", demo, "--json")
+    assert known.err == ""
+    assert known.json["tested"] == len(set(np.load(demo / "known" / "person.npy")))
+
+
+def test_a_spent_budget_ends_with_4_and_writes_nothing(epifalcon, tmp_path):
+    words = ("privacy.mode=local", "model.rounds=4")
+    private, out = make_run(tmp_path / "run", *words).folder, tmp_path / "r.csv"
+    assert epifalcon("predict", private, "--out", out).code == 0
+    words = ("--city", private, "--known", private, "--out", tmp_path / "n.csv")
+    said = epifalcon("predict", private, *words)
+    assert said.code == 4
+    assert "nothing was released" in said.err
+    assert not (tmp_path / "n.csv").exists()
+    assert epifalcon("inspect", private, "--quiet").code == 0
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_what_a_scoring_costs_is_told(epifalcon, tmp_path):
+    folder, out = tmp_path / "run", tmp_path / "r.csv"
+    epifalcon("run", *QUICK, *STATUS, "--mode", "paper", "--out", folder, "--quiet")
+    words = ("--city", folder, "--known", folder, "--out", out)
+    said = epifalcon("predict", folder, *words)
+    assert said.code == 0
+    assert "epsilon of one person is" in said.out
+    again = epifalcon("predict", folder, *words, "--overwrite", "--json").json
+    trained = json.loads((folder / "summary.json").read_text())["epsilon"]["person"]
+    assert again["privacy"]["epsilon"]["person"] > trained
+    assert epifalcon("inspect", folder, "--quiet").code == 0
+    resumed = epifalcon("run", "--resume", "--out", folder, "--json")
+    spent = again["privacy"]["epsilon"]["person"]
+    assert resumed.json["epsilon"]["person"] == spent
+
+
+def test_a_scoring_that_ends_early_says_what_stays_spent(
+    epifalcon, tmp_path, monkeypatch
+):
+    words = ("privacy.mode=paper", "model.rounds=2")
+    folder, out = make_run(tmp_path / "run", *words).folder, tmp_path / "r.csv"
+    ledger = folder / "methods" / "falcon" / "ledger.jsonl"
+    before = ledger.read_bytes()
+    said = epifalcon("predict", folder, "--city", folder, "--out", "/proc/no/r.csv")
+    assert said.code == 6
+    assert ledger.read_bytes() == before
+
+    def full(*_, **__):
+        raise WriteError("r.csv: cannot be written: No space left on device")
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    for place, fail, code, told in (
+        ((Risks, "write"), full, 6, "device; what this scoring cost stays spent"),
+        ((VectorisedEngine, "scores"), stopped, 130, "stays spent"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(*place, fail)
+            said = epifalcon("predict", folder, "--city", folder, "--out", out)
+        assert said.code == code
+        assert told in said.err
+        assert not out.exists()
+
+
+def write_csv(name, header, rows):
+    with open(name, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def bring(name, people, places):
+    """Check-ins and tests of named people, as somebody would bring them."""
+    rng = np.random.default_rng(4)
+    visits, tests = [], []
+    for number, person in enumerate(people):
+        own = rng.choice(places, 4)
+        for slot, place in enumerate(rng.choice(own, 4 * 12)):
+            time = f"2020-03-{1 + slot // 12:02d}T{2 * (slot % 12):02d}:10"
+            visits.append([person, time, place])
+        if number % 2:
+            result = ("positive", "negative")[number // 2 % 2]
+            tests.append([person, "2020-03-04", result])
+    write_csv(f"{name}-visits.csv", ["person", "time", "place"], visits)
+    write_csv(f"{name}-tests.csv", ["person", "time", "result"], tests)
+
+
+def test_imported_people_keep_their_names(epifalcon, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = [f"place {number}" for number in range(12)]
+    newcomers = ["zoë", "ann, b.", "007", 'the "boss"']
+    bring("old", [f"p{number}" for number in range(60)], places)
+    bring("new", newcomers, places[3:7])
+    bring("other", "abcd", places[3:7])
+    for name in ("old", "new", "other"):
+        words = ("--visits", f"{name}-visits.csv", "--tests", f"{name}-tests.csv")
+        said = epifalcon("import", *words, "--kind", "checkins", "--out", name, "-q")
+        assert said.code == 0, said.err
+    words = ("--city", "old", "--known", "old", *QUICK[6:], *STATUS)
+    said = epifalcon("run", *words, "--out", "run", "--quiet")
+    assert said.code == 0, said.err
+    assert epifalcon("predict", "run", "--out", "r.csv").code == 0
+    assert set(pl.read_csv("r.csv")["person"]) == {f"p{n}" for n in range(60)}
+    # Only four of the run's places were visited: they are found by their names.
+    words = ("--city", "new", "--known", "new", "--out", "n.csv")
+    said = epifalcon("predict", "run", *words)
+    assert said.code == 0, said.err
+    table = pl.read_csv("n.csv")
+    assert sorted(table["person"]) == sorted(newcomers)
+    known = dict(zip(table["person"], table["known"], strict=True))
+    assert known["ann, b."] == "positive"
+    assert known["zoë"] is None
+    # Tests of people with other names are refused.
+    words = ("--city", "new", "--known", "other", "--out", "m.csv")
+    for command in (("predict", "run"), ("run", *QUICK[6:], *STATUS)):
+        said = epifalcon(*command, *words)
+        assert said.code == 3
+        assert "the tests are of people with other names" in said.err
+    words = ("--visits", "new-visits.csv", "--kind", "checkins", "--out", "untested")
+    epifalcon("import", *words, "-q")
+    words = ("--city", "new", "--known", "untested", "--out", "no")
+    said = epifalcon("run", *words)
+    assert said.code == 3
+    assert "untested: holds no test results; import with --tests" in said.err

@@ -1,0 +1,209 @@
+"""``epifalcon run`` as a user meets it: figures, exit codes, what is left behind."""
+
+import numpy as np
+import pytest
+
+from epifalcon import store
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import DataError
+from epifalcon.privacy.ledger import Budget
+from tests.cli.conftest import QUICK
+from tests.cli.runs import names, strict, timeless
+
+METRICS = {"auc", "dep", "f1", "accuracy", "bep", "average_precision", "brier",
+           "log_loss", "ece"}  # fmt: skip
+KEYS = {"metrics", "prevalence", "epsilon", "seconds", "seconds_per_round",
+        "peak_rss_mb"}  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.mark.parametrize("mode", ["off", "paper", "local"])
+def test_the_figures_are_those_that_are_relied_on(run_town, mode):
+    said = run_town("--json", "--mode", mode, "--seed", 7)
+    assert said.code == 0, said.err
+    figures = strict(said.out)
+    assert figures.keys() >= KEYS
+    assert figures["metrics"].keys() >= METRICS
+    assert all(isinstance(figures["metrics"][name], float) for name in METRICS)
+    assert figures["epsilon"].keys() == {"visit", "day", "person"}
+    assert (figures["mode"], figures["seed"], figures["method"]) == (mode, 7, "falcon")
+    assert figures["selected_on"] == "validation"
+    assert figures["macro_cases"] == ("none" if mode == "local" else "reported")
+    for name in ("seconds", "seconds_per_round", "peak_rss_mb", "prevalence"):
+        assert figures[name] > 0
+    epsilon = figures["epsilon"].values()
+    if mode == "off":
+        assert set(epsilon) == {None}
+    else:
+        visit, day, person = epsilon
+        assert 0 < visit < day < person
+        assert mode == "paper" or person <= 8 + 1e-6
+
+
+def test_equal_seeds_give_equal_figures(run_town):
+    words = ("--json", "--beside", "hgnn", "--mode", "paper")
+    one, two, three = (
+        strict(run_town(*words, "--seed", seed, out=name).out)
+        for seed, name in ((4, "a"), (4, "b"), (5, "c"))
+    )
+    assert timeless(one) == timeless(two)
+    assert timeless(one) != timeless(three)
+    assert run_town(*words, "--seed", 4, out="a").code == 6
+
+
+def test_people_see_tables_and_where_the_report_is(run_town, tmp_path):
+    out = run_town("--beside", "soft-dct-ratio", "--mode", "local").out
+    for words in ("Falcon, local", "Soft DCT, ratio", "upload/0", "no bound",
+                  f"Report: {tmp_path / 'run' / 'report.html'}"):  # fmt: skip
+        assert words in out
+
+
+def test_another_method_may_be_the_runs_own_and_a_mode_without_effect_is_noted(
+    run_town, tmp_path
+):
+    said = run_town("--json", "--method", "soft-dct-ratio", "--mode", "local")
+    assert said.code == 0
+    assert said.err == (
+        "--mode local protects falcon alone: soft-dct-ratio sees traces and tests as "
+        "they are\n"
+    )
+    figures = strict(said.out)
+    assert figures.keys() >= KEYS
+    assert figures["method"] == "soft-dct-ratio"
+    assert figures["metrics"].keys() >= METRICS
+    assert set(figures["epsilon"].values()) == {None}
+    assert names(tmp_path / "run" / "methods") == ["soft-dct-ratio"]
+
+
+def test_the_layer_authors_is_marked_wherever_it_is_used(run_town, tmp_path):
+    said = run_town("--preset", "hamlet+authors", "--beside", "hgnn", "--json")
+    assert said.code == 0, said.err
+    marked = strict(said.out)
+    assert (marked["selected_on"], marked["macro_cases"]) == ("test", "all")
+    assert set(marked["epsilon"].values()) == {None}
+    report = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Falcon, paper (ALL CASES, selected on test people)" in report
+    assert "HGNN (selected on test people)" in report
+    assert "who also chose the round, whose cases were seen" in report
+    assert "no epsilon exists" in report
+
+
+def test_nobody_hidden_is_still_a_run(run_town):
+    figures = strict(run_town("--json", "--set", "labels.label_share=1").out)
+    assert figures["metrics"] is None
+    assert figures["prevalence"] is None
+    assert figures["validation_auc"] is not None
+
+
+SET = "--set"
+REFUSED = [
+    ((SET, "model.window_slots=7"), 2, "must divide the trace of 60 slots"),
+    ((SET, "stopping.validation_share=1"), 2, "nobody is left to learn from"),
+    ((SET, "region.training.horizon=9"), 3, "horizon=9 needs 10"),
+    ((SET, "labels.label_share=0.02"), 3, "tested positive: at least 2"),
+    ((SET, "outbreak.seed_count=120"), 3, "0 people tested negative"),
+    (("--mode", "secret"), 2, "privacy.mode='secret'"),
+    (("--beside", "falcon"), 2, "must name each method once"),
+    (("--resume", "--overwrite"), 2, "--resume goes on"),
+    (("--checkpoint-seconds", "nan"), 2, "--checkpoint-seconds"),
+    (("--known", "somewhere"), 2, "--known needs --city"),
+    (("--preset", "hamlet+saver"), 2, "did you mean 'safer'"),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "told"), REFUSED)
+def test_what_cannot_be_run_is_refused_and_leaves_nothing(
+    run_town, tmp_path, words, code, told
+):
+    said = run_town(*words, out="deep/run")
+    assert (said.code, said.out) == (code, "")
+    assert told in said.err
+    assert said.err.startswith("epifalcon: ")
+    assert said.err.count("\n") == 1
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("mode", ["off", "paper"])
+def test_a_loss_that_is_no_number_names_the_round(run_town, tmp_path, mode):
+    words = ("--set", "model.learning_rate=1e30", "--mode", mode)
+    for said in (run_town(*words), run_town("--resume")):
+        assert said.code == 3
+        assert "round " in said.err
+        assert "learning_rate" in said.err
+        kept = list(tmp_path.glob("run/methods/falcon/checkpoint-*"))
+        assert kept
+        assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_budget_too_small_ends_with_4(run_town, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "epifalcon.federation.privacy_plan._budget", lambda _: Budget(person=0.5)
+    )
+    for said in (run_town("--mode", "local"), run_town("--resume")):
+        assert said.code == 4
+        assert "granted are 0.5: nothing was released" in said.err
+    assert (tmp_path / "run" / "methods" / "falcon" / "ledger.jsonl").exists()
+
+
+def test_tests_of_real_people(run_town, tmp_path):
+    assert run_town("--method", "soft-dct-ratio", "--seed", 3, out="first").code == 0
+    words = ("--city", tmp_path / "first", "--known", tmp_path / "first")
+    quick = [word for one in QUICK for word in ("--set", one)]
+    # A city brings the settings it was made with, the method among them.
+    words = (*words, "--method", "falcon")
+    figures = strict(run_town(*words, *quick, "--json", "--seed", 5).out)
+    assert figures["metrics"] is None
+    assert figures["prevalence"] is None
+    assert "outbreak" not in figures
+    assert figures["validation_auc"] is not None
+    assert not (tmp_path / "run" / "hidden").exists()
+    assert not (tmp_path / "run" / "outbreak").exists()
+    again = run_town(*words, "--resume", "--json")
+    assert timeless(strict(again.out)) == timeless(figures)
+    for setting in ("region.macro_cases=all", "stopping.selected_on=test"):
+        leaking = run_town(*words, "--set", setting, out="leak")
+        assert leaking.code == 2
+        assert "needs a simulated outbreak" in leaking.err
+        assert not (tmp_path / "leak").exists()
+
+
+def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):
+    epifalcon("city", "--out", tmp_path / "city", *tiny)
+    none = np.zeros(0, np.int32)
+    fewer = Known(119, none, none.astype(np.bool_), none)
+    every = np.arange(120, dtype=np.int32)
+    sick = Known(120, every, np.ones(120, np.bool_), np.full(120, 59, np.int32))
+    for name, tests, told in (
+        ("fewer", fewer, "tests among 119 people"),
+        ("sick", sick, "0 people tested negative"),
+    ):
+        tests.save(tmp_path / name, store.Origin())
+        said = run_town("--city", tmp_path / "city", "--known", tmp_path / name)
+        assert said.code == 3
+        assert told in said.err
+    said = run_town("--city", tmp_path / "city", "--known", tmp_path / "city")
+    assert said.code == 3
+    assert "holds 'city', expected 'known'" in said.err
+    assert names(tmp_path) == ["city", "fewer", "sick"]
+
+
+def test_a_method_beside_that_fails_does_not_take_the_run_down(
+    run_town, tmp_path, monkeypatch
+):
+    def refuse(*_):
+        raise DataError("not with these <traces>")
+
+    monkeypatch.setattr("epifalcon.methods.contact_tracing.SoftDctRatio.score", refuse)
+    said = run_town("--json", "--method", "hgnn", "--beside", "soft-dct-ratio")
+    assert said.code == 0
+    told = "soft-dct-ratio has no result: not with these <traces>"
+    assert told in said.err
+    figures = strict(said.out)
+    assert figures["failed"] == {"soft-dct-ratio": "not with these <traces>"}
+    assert figures["beside"] == {}
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "has no result: not with these &lt;traces&gt;" in page
+    again = run_town("--resume", "--json")
+    assert timeless(strict(again.out)) == timeless(figures)
+    assert told in again.err

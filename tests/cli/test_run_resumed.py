@@ -1,0 +1,146 @@
+"""Runs that are gone on with, by their own words or by others, whole or harmed."""
+
+import shutil
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.cli.runs import content, names, strict, timeless
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_an_interrupted_run_ends_with_the_same_figures(run_town, cut, quick, tmp_path):
+    words = ("--json", "--mode", "local", "--beside", "hgnn", "--seed", "3")
+    cut(*words)
+    assert run_town(*words).code == 6
+    again = run_town("--resume", "--json")
+    assert again.code == 0, again.err
+    whole = run_town(*words, out="whole")
+    assert timeless(strict(again.out)) == timeless(strict(whole.out))
+    before = content(tmp_path / "run")
+    for words in ((), ("--tensorboard",), (*quick, "--seed", 3, "--mode", "local")):
+        read = run_town("--resume", "--json", *words)
+        assert read.out == again.out
+        assert content(tmp_path / "run") == before
+    assert run_town("--resume").out.count("Falcon, local") == 1
+
+
+def test_a_run_goes_on_with_the_threads_it_was_begun_with(cut, run_town, monkeypatch):
+    from epifalcon.federation.engine import VectorisedEngine
+
+    seen, step, begun_with = [], VectorisedEngine.step, torch.get_num_threads()
+    cut("--mode", "paper", "--seed", 3)
+
+    def watched(self):
+        seen.append(torch.get_num_threads())
+        return step(self)
+
+    monkeypatch.setattr(VectorisedEngine, "step", watched)
+    torch.set_num_threads(begun_with + 1)
+    try:
+        assert run_town("--resume").code == 0
+        assert set(seen) == {begun_with}
+        assert torch.get_num_threads() == begun_with + 1
+    finally:
+        torch.set_num_threads(begun_with)
+
+
+def test_an_interrupt_before_a_run_is_replaced_leaves_the_old(
+    run_town, tmp_path, monkeypatch
+):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    assert run_town("--method", "soft-dct-ratio").code == 0
+    before = content(tmp_path)
+    monkeypatch.setattr("epifalcon.experiments.run_methods.require_possible", stop)
+    said = run_town("--overwrite")
+    assert said.code == 130
+    assert said.err == "epifalcon: interrupted; nothing was written\n"
+    assert content(tmp_path) == before
+
+
+def test_an_unfinished_run_is_not_begun_again_by_mistake(run_town, cut, tmp_path):
+    cut()
+    before = content(tmp_path)
+    said = run_town()
+    assert said.code == 6
+    assert "not finished; go on with it by --resume" in said.err
+    assert content(tmp_path) == before
+    assert run_town("--overwrite", "--seed", 8, "--json").json["seed"] == 8
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--seed", 9), "was begun with --seed 3"),
+        (("--mode", "local"), "privacy.mode='paper', it cannot go on with 'local'"),
+        (("--method", "hgnn"), "method='falcon', it cannot go on with 'hgnn'"),
+        (("--beside", "hgnn"), "beside=[], it cannot go on with ['hgnn']"),
+        (("--set", "model.rounds=9"), "model.rounds=6, it cannot go on with 9"),
+        (("--set", "model.round=9"), "did you mean 'model.rounds'"),
+        (("--preset", "larger-sars"), "was begun with city."),
+        (("--city", "OTHER"), "was begun with another --city"),
+        (("--city", "NONE"), "no such folder"),
+        (("--known", "OTHER"), "was begun with another --known"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_words_alone(run_town, cut, tmp_path, words, told):
+    cut("--mode", "paper", "--seed", 3)
+    if "OTHER" in words:
+        words_of_it = ("--seed", 8, "--method", "soft-dct-ratio")
+        assert run_town(*words_of_it, out="OTHER").code == 0
+    before = content(tmp_path / "run")
+    words = [
+        str(tmp_path / word) if word in {"OTHER", "NONE"} else word for word in words
+    ]
+    said = run_town("--resume", *words)
+    assert said.code == (3 if "NONE" in str(words) else 2)
+    assert told in said.err
+    assert content(tmp_path / "run") == before
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        ("methods/falcon/checkpoint-000003/tensors.safetensors", "delete "),
+        ("methods/falcon/features/states.npy", "delete "),
+        ("methods/falcon/ledger.jsonl", "put the file back"),
+        ("hidden/infected.npy", ""),
+        ("manifest.json", ""),
+    ],
+)
+@pytest.mark.parametrize("harm", [flip, lambda path: path.write_bytes(b"")])
+def test_a_changed_file_is_told_with_a_way_out(
+    cut, run_town, tmp_path, place, way, harm
+):
+    cut("--mode", "paper", "--seed", 3)
+    harm(tmp_path / "run" / place)
+    before = content(tmp_path)
+    said = run_town("--resume")
+    assert said.code == 5
+    assert place.rpartition("/")[2] in said.err
+    assert way in said.err
+    assert content(tmp_path) == before
+    if way == "delete ":
+        shutil.rmtree(tmp_path / "run" / place.rpartition("/")[0])
+        assert run_town("--resume").code == 0
+
+
+def test_tensorboard_reads_the_log_of_a_run_gone_on_with(run_town, cut, tmp_path):
+    cut("--mode", "local", "--tensorboard", "--set", "stopping.check_every=1")
+    assert run_town("--resume", "--tensorboard").code == 0
+    log = EventAccumulator(str(tmp_path / "run" / "methods" / "falcon" / "log"))
+    log.Reload()
+    for name in ("loss", "validation/auc", "privacy/epsilon-person"):
+        assert [event.step for event in log.Scalars(name)] == [1, 2, 3, 4, 5, 6]
+    assert log.Scalars("privacy/epsilon-person")[-1].value == pytest.approx(8, abs=1e-3)

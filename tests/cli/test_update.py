@@ -1,0 +1,174 @@
+"""``epifalcon update`` and ``explain`` as an operator meets them."""
+
+import json
+
+import polars as pl
+import pytest
+
+from epifalcon.errors import WriteError
+from epifalcon.experiments.risk_table import Risks
+from epifalcon.experiments.run_folder import FinishedRun, finish
+from tests.experiments.field_runs import made, write_visits
+
+COLUMNS = ["person", "risk", "rank", "percentile", "known", "risk_now"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    begun, _ = made(tmp_path_factory.mktemp("daily") / "run")
+    finish(begun)
+    return FinishedRun.open(begun.folder)
+
+
+@pytest.fixture
+def state(epifalcon, run, tmp_path):
+    folder = tmp_path / "state"
+    assert epifalcon("update", folder, "--from", run.folder, "--quiet").code == 0
+    return folder
+
+
+def day(run, path, number, people=range(80)):
+    """The town's first day once more, as day ``number``."""
+    write_visits(run, path, people, number, 1)
+    return path
+
+
+def test_each_morning_a_day_comes_in_and_a_list_goes_out(
+    epifalcon, run, state, tmp_path
+):
+    visits, out = day(run, tmp_path / "6.csv", 6), tmp_path / "risks.csv"
+    tests = tmp_path / "tests.csv"
+    tests.write_text("person,day,result\n3,6,positive\n4,2,negative\nyan,6,negative\n")
+    with visits.open("a") as file:
+        file.write("zoe,6,8,3\n")
+    words = ("--traces", visits, "--tests", tests, "--out", out)
+    said = epifalcon("update", state, *words)
+    assert (said.code, said.err) == (0, "")
+    assert "Day 6, of 82 people, 2 of them new" in said.out
+    table = pl.read_csv(out)
+    assert table.columns == COLUMNS
+    assert len(table) == 82
+    # Own tests count: certain for the positive, next to nothing for the negative.
+    risk = dict(table.select("person", "risk").iter_rows())
+    assert risk["3"] == pytest.approx(1)
+    assert risk["yan"] < 1e-3
+    known = dict(table.select("person", "known").iter_rows())
+    assert known["3"] == "positive"
+    assert known["yan"] == "negative"
+    assert known["zoe"] is None
+    # The list can be had again, and the next day goes on from here.
+    again = tmp_path / "again.csv"
+    assert epifalcon("update", state, "--out", again).code == 0
+    assert again.read_bytes() == out.read_bytes()
+    following = day(run, tmp_path / "7.csv", 7)
+    found = epifalcon("update", state, "--traces", following, "--json").json
+    assert (found["day"], found["first_day"], found["people"]) == (7, 1, 82)
+    assert found["newcomers"] == []
+    assert found["seen"] == 80
+    assert "positive" not in {one["known"] for one in found["highest"]}
+    assert epifalcon("inspect", state, "--quiet").code == 0
+
+
+def test_a_full_window_drops_its_oldest_day(epifalcon, run, tmp_path):
+    state, visits = tmp_path / "state", day(run, tmp_path / "6.csv", 6)
+    words = ("--from", run.folder, "--days", 3, "--sweeps", 2, "--traces", visits)
+    found = epifalcon("update", state, *words, "--json").json
+    assert (found["first_day"], found["day"]) == (4, 6)
+    told = epifalcon("explain", state, 5, "--json").json
+    assert told["first_day"] == 4
+    assert len(told["by_day"]) == 3
+    assert told["before"] + sum(told["by_day"]) == pytest.approx(1)
+    assert told["risk"] == pytest.approx(told["listed_risk"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("visit", "test", "told"),
+    [
+        ("3,7,0,1", None, "row 2, column 'day': another day: found '7', expected 6"),
+        ("3,6,0,99", None, "column 'region': unknown region: found '99', expected one"),
+        ("1,6,0,1", "3,7,positive", "another day: found '7', expected 1 to 6"),
+        ("1,6,0,1", "3,6,perhaps", "result is neither positive nor negative"),
+    ],
+)
+def test_a_day_that_cannot_be_taken_leaves_the_state_as_it_was(
+    epifalcon, state, tmp_path, visit, test, told
+):
+    visits, tests = tmp_path / "day.csv", tmp_path / "tests.csv"
+    visits.write_text(f"person,day,hour,region\n{visit}\n")
+    tests.write_text(f"person,day,result\n{test}\n")
+    before = (state / "manifest.json").read_bytes()
+    words = ("--traces", visits, *(("--tests", tests) if test else ()))
+    said = epifalcon("update", state, *words)
+    assert said.code == 3
+    assert f"{tests if test else visits}: " in said.err
+    assert told in said.err
+    assert said.err.count("\n") == 1
+    assert (state / "manifest.json").read_bytes() == before
+
+
+def test_wrong_words(epifalcon, run, state, tmp_path):
+    cases = [
+        ((tmp_path / "gone",), 3, "--from RUN"),
+        ((state, "--tests", "t.csv"), 2, "--tests needs --traces"),
+        ((state, "--days", 3), 2, "with --from"),
+        ((state, "--from", run.folder), 6, "leave out --from"),
+        ((tmp_path / "new", "--from", state), 3, "expected a run"),
+        ((tmp_path / "new", "--from", run.folder, "--days", 0), 2, "days"),
+        ((state, "--out", "risks.txt"), 2, "must end in .csv"),
+        ((run.folder,), 3, "holds 'run', expected 'field-window'"),
+    ]
+    for words, code, told in cases:
+        said = epifalcon("update", *words)
+        assert (said.code, said.out) == (code, ""), words
+        assert told in said.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_list_that_cannot_be_written_says_that_the_day_was_taken(
+    epifalcon, run, state, tmp_path, monkeypatch
+):
+    def full(*_, **__):
+        raise WriteError("r.csv: cannot be written: No space left on device")
+
+    monkeypatch.setattr(Risks, "write", full)
+    visits = day(run, tmp_path / "6.csv", 6, [1])
+    words = ("--traces", visits, "--out", tmp_path / "r.csv")
+    said = epifalcon("update", state, *words)
+    assert said.code == 6
+    assert "the state has taken the day" in said.err
+
+
+def test_an_explanation_on_the_screen_and_on_a_page(epifalcon, run, tmp_path):
+    said = epifalcon("explain", run.folder, 11, "--top", 3, "--out", tmp_path / "page")
+    assert said.code == 0
+    assert "Risk of having been infected" in said.out
+    assert "  before" in said.out
+    assert "Largest exposures" in said.out
+    assert "points at the other one" in said.out
+    plain = json.loads((tmp_path / "page" / "explanation.json").read_text())
+    assert plain["person"] == "11"
+    again = epifalcon("explain", run.folder, 11, "--out", tmp_path / "page")
+    assert again.code == 6
+    unknown = epifalcon("explain", run.folder, 80)
+    assert (unknown.code, unknown.out) == (3, "")
+    assert "numbers from 0 to 79" in unknown.err
+    assert epifalcon("explain", tmp_path, 1).code == 3
+    assert epifalcon("explain", run.folder, 1, "--method", "hbp").code == 2
+
+
+def test_new_people_by_file(epifalcon, run, tmp_path):
+    write_visits(run, tmp_path / "new.csv", [7, 9], 1, run.traces.clock.days)
+    out = tmp_path / "r.csv"
+    words = ("--traces", tmp_path / "new.csv", "--out", out)
+    said = epifalcon("predict", run.folder, *words)
+    assert (said.code, said.err) == (0, "")
+    assert "risk now" in said.out
+    assert pl.read_csv(out).columns == [*COLUMNS, "risk_now_with_tests"]
+    tests = ("--tests", tmp_path / "t.csv")
+    for wrong, told in [
+        ((*words, "--city", run.folder), "not by both"),
+        ((*tests, "--out", out), "--tests needs --traces"),
+    ]:
+        said = epifalcon("predict", run.folder, *wrong, "--overwrite")
+        assert said.code == 2
+        assert told in said.err

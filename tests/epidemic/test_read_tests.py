@@ -1,0 +1,125 @@
+from datetime import datetime
+
+import numpy as np
+import polars as pl
+import pytest
+
+from epifalcon.epidemic.read_tests import read_results
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.io import ReadSettings
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+
+ALL = ReadSettings(max_refused_share=1)
+
+
+def traces(names=("007", "7", "Zoë"), start="2020-03-28", zone="Europe/Berlin"):
+    people = 3 if names is None else len(names)
+    ids = np.zeros((36, people), dtype=np.int32)
+    clock = Clock(2, 3, start, zone)
+    return Traces(ids, clock, Regions("poi", np.zeros((1, 2))), names)
+
+
+def read(tmp_path, rows, city=None, settings=ALL, header="person,time,result"):
+    path = tmp_path / "tests.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return read_results(path, city or traces(), settings)
+
+
+def test_words_for_results(tmp_path):
+    words = ("positive", " POS ", "1", "TRUE", "+", "1.0")
+    words += ("negative", "Neg", "0", "False", "-", "0.0")
+    for word, positive in zip(words, [True] * 6 + [False] * 6, strict=True):
+        assert read(tmp_path, [f"7,2020-03-28,{word}"])[0].positive[0] == positive
+
+
+def test_one_entry_per_test_in_order(tmp_path):
+    known, rows = read(
+        tmp_path,
+        [
+            "Zoë,2020-03-29T12:00,pos",
+            "007,2020-03-30T23:59:59,neg",
+            "Zoë,2020-03-28,neg",
+            "Zoë,2020-03-28T00:30:00+01:00,neg",
+        ],
+    )
+    assert known.people == 3
+    assert known.person.tolist() == [0, 2, 2, 2]
+    assert known.slot.tolist() == [35, 0, 0, 18]
+    assert known.positive.tolist() == [False, False, False, True]
+    assert rows.refused == {}
+
+
+def test_slots_follow_the_wall_clock_of_the_city(tmp_path):
+    """06:00 of the 29th is slot 3 of day 1, though clocks jumped at 02:00."""
+    known, _ = read(tmp_path, ["7,2020-03-29T06:00,1", "7,2020-03-29T04:00:00Z,0"])
+    assert known.slot.tolist() == [15, 15]
+
+
+def test_every_refused_test_is_explained(tmp_path):
+    known, rows = read(
+        tmp_path,
+        [
+            "7,2020-03-28,pos",
+            "8,2020-03-28,pos",
+            "7,2020-03-27,pos",
+            "7,2020-03-31,pos",
+            "7,2020-03-28,maybe",
+            "7,2020-03-28,",
+            ",2020-03-28,pos",
+            "7,soon,pos",
+        ],
+    )
+    assert rows.refused == {
+        "outside the days of the traces": 2,
+        "result is neither positive nor negative": 2,
+        "empty person": 1,
+        "person is not in the traces": 1,
+        "time is not readable": 1,
+    }
+    assert len(known.person) == rows.kept == 1
+    assert rows.read == 8
+    first = {row.reason: row for row in reversed(rows.examples)}
+    assert first["person is not in the traces"].row == 3
+    assert first["person is not in the traces"].value == "'8'"
+
+
+def test_people_without_names_go_by_number(tmp_path):
+    known, rows = read(
+        tmp_path, ["2,2020-03-28,1", "3,2020-03-28,1", "02,2020-03-28,1"], traces(None)
+    )
+    assert known.person.tolist() == [2]
+    assert rows.refused == {"person is not in the traces": 2}
+
+
+def test_parquet_with_types(tmp_path):
+    path = tmp_path / "tests.parquet"
+    frame = pl.DataFrame(
+        {
+            "uid": [7, 7],
+            "date": [datetime(2020, 3, 28, 3), datetime(2020, 3, 28, 5)],
+            "outcome": [True, False],
+        }
+    )
+    frame.write_parquet(path)
+    known, _ = read_results(path, traces())
+    assert known.positive.tolist() == [True, False]
+    assert known.slot.tolist() == [1, 2]
+    frame.with_columns(outcome=pl.lit(b"x")).write_parquet(path)
+    with pytest.raises(DataError, match="column 'outcome' holds Binary"):
+        read_results(path, traces())
+
+
+def test_files_that_cannot_be_used(tmp_path):
+    rows = ["7,2020-03-28,pos", "7,2020-03-28,maybe"]
+    with pytest.raises(SettingsError, match="give start"):
+        read(tmp_path, rows, traces(start=None))
+    with pytest.raises(DataError, match=r"row 3, column 'result'.*'maybe'"):
+        read(tmp_path, rows, settings=ReadSettings(strict=True))
+    with pytest.raises(DataError, match="no column 'result'"):
+        read(tmp_path, rows, header="person,time,verdict")
+    renamed = ReadSettings(columns=("result=verdict",))
+    assert read(tmp_path, rows, None, renamed, "person,time,verdict")[1].kept == 1
+    with pytest.raises(DataError, match="2 of 3 rows were refused"):
+        read(tmp_path, [*rows, "8,2020-03-28,pos"], settings=ReadSettings())

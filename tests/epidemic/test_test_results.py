@@ -1,0 +1,232 @@
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.epidemic.ground_truth import Hidden, Truth
+from epifalcon.epidemic.test_results import Known, blind_folds, concerns, hold_back
+from epifalcon.errors import DataError, SettingsError
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.regions import Regions
+from epifalcon.mobility.traces import Traces
+from epifalcon.store import Origin
+from tests.epidemic.worlds import traces_of
+
+CASES = settings(max_examples=60, deadline=None, derandomize=True)
+TESTS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 4), st.booleans()), max_size=12
+)
+
+
+def known_of(tests, people=6):
+    person, slot, positive = zip(*tests, strict=True) if tests else ((), (), ())
+    return Known.from_tests(
+        people,
+        np.array(person, np.int32),
+        np.array(positive, np.bool_),
+        np.array(slot, np.int32),
+    )
+
+
+@CASES
+@given(TESTS)
+def test_status_and_first_positive_against_the_list(tests):
+    known = known_of(tests)
+    for person in range(6):
+        results = [positive for who, _, positive in tests if who == person]
+        status = -1 if not results else int(any(results))
+        assert known.status[person] == status
+        assert known.tested[person] == bool(results)
+        slots = [slot for who, slot, positive in tests if who == person and positive]
+        assert known.first_positive_slot[person] == min(slots, default=-1)
+    arrays = (known.person, known.slot, known.positive, known.status)
+    assert not any(array.flags.writeable for array in arrays)
+    rows = zip(*arrays[:3], strict=True)
+    assert [tuple(row) for row in rows] == sorted(tests)
+
+
+@pytest.mark.parametrize(
+    ("person", "positive", "slot", "message"),
+    [
+        ([0, 6], [True, True], [0, 0], "tested person 6"),
+        ([-1, 0], [True, True], [0, 0], "tested person -1"),
+        ([1, 0], [True, True], [0, 0], "order of person"),
+        ([1, 1], [True, True], [3, 2], "order of person"),
+        ([0, 1], [True, True], [0, -1], "a test in slot -1"),
+        ([0, 1], [True], [0, 1], "lengths must agree"),
+    ],
+)
+def test_impossible_tests_are_refused(person, positive, slot, message):
+    with pytest.raises(DataError, match=message):
+        Known(
+            6,
+            np.array(person, np.int32),
+            np.array(positive, np.bool_),
+            np.array(slot, np.int32),
+        )
+
+
+@CASES
+@given(TESTS, st.lists(st.booleans(), min_size=6, max_size=6))
+def test_the_tests_of_some_people(tests, wanted):
+    kept = known_of(tests).of_people(np.array(wanted))
+    alone = known_of([test for test in tests if wanted[test[0]]])
+    for name in ("person", "positive", "slot"):
+        np.testing.assert_array_equal(getattr(kept, name), getattr(alone, name))
+
+
+def test_tests_on_a_later_clock_keep_person_and_result():
+    known = Known(
+        5,
+        np.array([1, 1, 3], np.int32),
+        np.array([False, True, False]),
+        np.array([2, 9, 12], np.int32),
+    )
+    later = known.since(6)
+    assert later.slot.tolist() == [0, 3, 6]
+    np.testing.assert_array_equal(later.person, known.person)
+    np.testing.assert_array_equal(later.status, known.status)
+
+
+def named_city(people=6, slots=12, names=None):
+    regions = Regions(kind="poi", centre_km=np.zeros((1, 2)))
+    by_slot = np.zeros((slots, people), np.int32)
+    return Traces(by_slot, Clock(days=slots // 12), regions, names)
+
+
+def test_tests_belong_to_the_people_of_their_names(tmp_path):
+    names = ("ann", "bob", "cid", "dan", "eve", "fay")
+    ours = known_of([(1, 3, True), (4, 2, False)])
+    ours = dataclasses.replace(ours, who=named_city(names=names).who)
+    ours.save(tmp_path / "known", Origin())
+    everybody = np.ones(6, np.bool_)
+    for known in (ours, Known.load(tmp_path / "known"), ours.since(1)):
+        known.of_people(everybody).require_people_of(named_city(names=names))
+        known.require_people_of(named_city())
+        for others in (names[::-1], ("annb", "ob", *names[2:])):
+            with pytest.raises(DataError, match="other names, or in another order"):
+                known.require_people_of(named_city(names=others))
+    with pytest.raises(DataError, match="among 6 people, but traces of 5"):
+        ours.require_people_of(named_city(people=5))
+    late = known_of([(1, 12, True)])
+    with pytest.raises(DataError, match="slot 12, but the traces end with slot 11"):
+        late.require_people_of(named_city())
+
+
+def two_kinds(positives=17, negatives=43, people=100):
+    person = np.arange(positives + negatives, dtype=np.int32)
+    slot = np.zeros(len(person), np.int32)
+    return Known(people, person, person < positives, slot)
+
+
+def rng(seed=1):
+    return np.random.default_rng(seed)
+
+
+def test_both_kinds_are_held_back_by_the_same_share():
+    tests = two_kinds(positives=40, negatives=60)
+    people = hold_back(tests, 0.1, rng())
+    assert (np.diff(people) > 0).all()
+    np.testing.assert_array_equal(np.bincount(tests.status[people]), [6, 4])
+    assert not np.array_equal(people, hold_back(tests, 0.1, rng(2)))
+
+
+@pytest.mark.parametrize(
+    ("positives", "negatives", "word"), [(1, 9, "positive"), (9, 1, "negative")]
+)
+def test_one_of_a_kind_cannot_be_shared_out(positives, negatives, word):
+    with pytest.raises(DataError, match=f"1 people tested {word}: at least 2"):
+        hold_back(two_kinds(positives, negatives), 0.1, rng())
+
+
+def test_somebody_must_be_left_to_learn_from():
+    with pytest.raises(SettingsError, match=r"validation_share=0\.9 holds back all 2"):
+        hold_back(two_kinds(2, 50), 0.9, rng())
+
+
+def test_folds_part_the_tested_people_evenly():
+    tests = two_kinds()
+    fold = blind_folds(tests, 4, rng())
+    np.testing.assert_array_equal(fold >= 0, tests.tested)
+    np.testing.assert_array_equal(np.bincount(fold[tests.tested]), [15, 15, 15, 15])
+
+
+def test_no_result_moves_a_blind_fold():
+    tests = two_kinds()
+    turned = Known(tests.people, tests.person, ~tests.positive, tests.slot)
+    np.testing.assert_array_equal(
+        blind_folds(tests, 4, rng()), blind_folds(turned, 4, rng())
+    )
+
+
+PLACES = traces_of([[0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]])
+
+
+def listed(*tests: tuple[int, bool, int]) -> Known:
+    person, positive, slot = (np.array(part) for part in zip(*tests, strict=True))
+    return Known.from_tests(4, person, positive, slot)
+
+
+def test_ordinary_tests_are_of_no_concern():
+    assert concerns(listed((0, True, 2), (1, False, 2)), PLACES) == ()
+    assert concerns(listed((0, False, 1), (0, True, 2), (1, False, 2)), PLACES) == ()
+
+
+@pytest.mark.parametrize(
+    ("tests", "word"),
+    [
+        ([(0, False, 2), (1, False, 2)], "nobody is positive"),
+        ([(0, True, 2), (1, True, 2)], "nobody is negative only"),
+        ([(0, True, 1), (1, False, 1), (2, False, 1), (3, False, 1)], "Everybody"),
+        ([(0, True, 1), (0, False, 2), (1, False, 2)], "1 person tested negative"),
+        ([(0, True, 1), (0, False, 1), (1, False, 2)], "1 person tested negative"),
+    ],
+)
+def test_what_is_odd_about_tests_is_told(tests, word):
+    (told,) = concerns(listed(*tests), PLACES)
+    assert word in told
+
+
+def test_no_tests_and_people_without_trace_are_told():
+    nobody = Known(4, *(np.empty(0, kind) for kind in (np.int32, np.bool_, np.int32)))
+    unseen = traces_of([[0, -1, 1, 1], [0, -1, 1, 0], [1, -1, 0, 0]])
+    nothing, absent = concerns(nobody, unseen)
+    assert "Nobody was tested" in nothing
+    assert "1 person has no trace" in absent
+
+
+def hidden_of(person=(1, 4, 7), infected=(True, False, True)):
+    return Hidden(Truth(np.array(person, np.int32), np.array(infected, np.bool_)))
+
+
+def test_nothing_shows_before_it_is_opened():
+    hidden = hidden_of()
+    assert repr(hidden) == str(hidden) == "Hidden(3 people)"
+    public = [name for name in dir(hidden) if not name.startswith("_")]
+    assert public == ["load", "open", "save"]
+    assert not hasattr(hidden, "__dict__")
+
+
+def test_opening_is_logged_with_its_purpose(caplog):
+    with caplog.at_level(logging.INFO):
+        truth = hidden_of().open("the table of scores")
+    assert truth.infected.tolist() == [True, False, True]
+    assert "3 people opened for the table of scores" in caplog.text
+    with pytest.raises(SettingsError, match="purpose"):
+        hidden_of().open(" ")
+
+
+def test_saved_and_loaded_closed(tmp_path):
+    hidden_of().save(tmp_path / "h", Origin())
+    again = Hidden.load(tmp_path / "h")
+    assert repr(again) == "Hidden(3 people)"
+    assert again.open("a test").person.tolist() == [1, 4, 7]
+
+
+@pytest.mark.parametrize("person", [(4, 1, 7), (1, 1, 7), (-1, 4, 7)])
+def test_people_out_of_order_are_refused(person):
+    with pytest.raises(DataError, match="once each, in ascending order"):
+        hidden_of(person)

@@ -1,0 +1,84 @@
+"""Small runs, finished in a second, for those who read runs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from epifalcon.epidemic.test_results import Known, without
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.prediction import Newcomers
+from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish
+from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.experiments.simulation import prepare, run_epidemics
+from epifalcon.federation.training import Task
+from epifalcon.mobility.traces import Traces
+from epifalcon.progress import silent
+
+SEED = 5
+TOWN = (
+    "city.people=150",
+    "city.regions=30",
+    "city.days=5",
+    "outbreak.seed_count=20",
+    "model.input=status",
+    "model.rounds=20",
+    "model.learning_rate=0.01",
+    "region.training.steps=3",
+    "pseudo.domains.least_regions=5",
+)
+
+
+def make_run(folder: Path, *words: str, whole: bool = True) -> Begun:
+    """A run of a town of 150 people; only begun unless ``whole``."""
+    experiment = Experiment.load("hamlet", [*TOWN, *words])
+    prepared = prepare("town", experiment, SEED)
+    epidemic = next(run_epidemics(experiment, prepared.traces, SEED))
+    reported, known = prepared.reported(SEED), epidemic.labels.known
+    begun = Begun(folder, prepared, SEED, reported, known, epidemic)
+    begin(begun)
+    if whole:
+        finish_run(begun)
+    return begun
+
+
+def finish_run(begun: Begun) -> None:
+    """Train what was begun, and say that it is whole; no report."""
+    listeners = Listeners(progress=silent, checkpoint_seconds=60)
+    experiment = begun.prepared.experiment
+    for method in (experiment.method, *experiment.beside):
+        run_method(begun, method, listeners)
+    finish(begun)
+
+
+def chosen_people(traces: Traces, known: Known, people) -> tuple[Traces, Known]:
+    """Some people of a city, in any order, and their tests."""
+    order = np.asarray(people)
+    part = Traces(traces.by_slot[:, order].copy(), traces.clock, traces.regions)
+    place = np.full(traces.people, -1, np.int32)
+    place[order] = np.arange(len(order))
+    kept = place[known.person] >= 0
+    tests = Known.from_tests(
+        len(order), place[known.person[kept]], known.positive[kept], known.slot[kept]
+    )
+    return part, tests
+
+
+def again(run: FinishedRun, validation: bool = False) -> Newcomers:
+    """The run's own people; with the tests of validation people or without."""
+    task = Task(run.traces, run.known, run.settings, run.seed)
+    held_back = task.division.held_back
+    known = run.known if validation else without(run.known, held_back)
+    return Newcomers(run.traces, known)
+
+
+def some(run: FinishedRun, people) -> Newcomers:
+    """Some of the run's people as newcomers."""
+    return Newcomers(*chosen_people(run.traces, run.known, people))
+
+
+def one_flipped(people: Newcomers, person: int) -> Newcomers:
+    """The same people, one of them with the opposite tests."""
+    known = people.known
+    positive = known.positive ^ (known.person == person)
+    return replace(people, known=replace(known, positive=positive))

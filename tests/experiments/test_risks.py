@@ -1,0 +1,111 @@
+import errno
+import os
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import DataError, SettingsError, WriteError
+from epifalcon.experiments.risk_table import Risks, require_writable
+
+
+def risks_of(probability, status=None, names=None):
+    known = [-1] * len(probability) if status is None else status
+    return Risks(np.array(probability, float), np.array(known, np.int8), names)
+
+
+def test_a_table_worked_by_hand():
+    risks = risks_of([0.2, 0.9, 0.2, 0.5], [-1, 1, 0, -1], ("d", "c", "b", "a"))
+    assert risks.table.rows() == [
+        ("c", 0.9, 1, 100.0, "positive"),
+        ("a", 0.5, 2, 75.0, None),
+        ("b", 0.2, 3, 50.0, "negative"),
+        ("d", 0.2, 3, 50.0, None),
+    ]
+
+
+def test_names_that_are_numbers_stand_by_size():
+    for names, order in (
+        (("10", "9", "100"), ["9", "10", "100"]),
+        (("10", "9", "x"), ["10", "9", "x"]),
+    ):
+        assert risks_of([0.5] * 3, names=names).table["person"].to_list() == order
+    many = risks_of(np.linspace(0, 1, 40))
+    assert [one["person"] for one in many.highest(3)] == [39, 38, 37]
+    assert len(risks_of([0.5]).highest(10)) == 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 1.0]), min_size=1))
+def test_rank_and_percentile_by_counting(probability):
+    table = risks_of(probability).table
+    people = len(probability)
+    assert sorted(table["person"].to_list()) == list(range(people))
+    for person, risk, rank, percentile, _ in table.iter_rows():
+        assert risk == probability[person]
+        assert rank == 1 + sum(other > risk for other in probability)
+        not_higher = sum(other <= risk for other in probability)
+        assert percentile == pytest.approx(100 * not_higher / people)
+    rows = table.select("rank", "person").rows()
+    assert rows == sorted(rows)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".CSV"])
+def test_what_is_written_is_read_back(tmp_path, suffix):
+    names = ('quote"d', "comma, semi; tab\t", "ünï", " spaced ")
+    risks = risks_of([0.1, 1 / 3, 1e-12, 1.0], [1, 0, -1, -1], names)
+    path = tmp_path / "new" / f"risks{suffix}"
+    risks.write(path)
+    read = pl.read_parquet if suffix == ".parquet" else pl.read_csv
+    assert read(path).equals(risks.table)
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "risks.csv"
+    risks_of([0.5]).write(path)
+    before = path.read_text()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(WriteError, match="No space left"):
+        risks_of([0.75]).write(path, overwrite=True)
+    with pytest.raises(WriteError, match="No space left"):
+        risks_of([0.75]).write(tmp_path / "deep" / "er" / "risks.csv")
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    for name in ("risks", "risks.txt", "risks.csv.gz"):
+        with pytest.raises(SettingsError, match=r"must end in \.csv or \.parquet"):
+            require_writable(tmp_path / name)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(WriteError, match="is a folder"):
+        require_writable(tmp_path / "folder.csv", overwrite=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="cannot be written"):
+        risks_of([0.5]).write(tmp_path / "file" / "risks.csv")
+
+
+def test_risks_are_probabilities_of_these_people():
+    for wrong in (1.5, -0.1, np.nan):
+        with pytest.raises(DataError, match="expected a number from 0 to 1"):
+            risks_of([0.5, wrong])
+    with pytest.raises(DataError, match="lengths must agree"):
+        risks_of([0.5], [1, 0])
+    with pytest.raises(DataError, match="2 names for 1 people"):
+        risks_of([0.5], names=("a", "b"))
+
+
+def test_an_interval_stands_beside_its_risk():
+    risk, low, high = np.array([0.2, 0.9]), np.array([0.1, 0.7]), np.array([0.4, 1.0])
+    status = np.array([-1, -1], np.int8)
+    table = Risks(risk, status, low=low, high=high).table
+    assert table.select("risk_low", "risk_high").rows() == [(0.7, 1.0), (0.1, 0.4)]
+    with pytest.raises(DataError, match="risk_low"):
+        Risks(risk, status, low=low[:1], high=high)

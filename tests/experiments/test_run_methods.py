@@ -1,0 +1,279 @@
+"""Methods in a run's folder: read again, resumed, refused, and what they may see."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from epifalcon import store
+from epifalcon.epidemic.ground_truth import Hidden, Truth
+from epifalcon.epidemic.labels import Labels
+from epifalcon.epidemic.pathogen import SARS_COV_2
+from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
+from epifalcon.experiments import run_methods
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.run_folder import Failed, begin, finish
+from epifalcon.experiments.run_methods import (
+    Listeners,
+    Outcome,
+    context_of,
+    require_possible,
+    run_guest,
+    run_method,
+    traces_of,
+)
+from epifalcon.federation.settings import PrivacySettings
+from epifalcon.methods.hbp import begun_by, share_infected
+from epifalcon.mobility.subsample import keep_last_days
+from epifalcon.settings import json_text
+from tests.cli.runs import content
+from tests.faults import disk, full_from
+from tests.studies import town
+
+LISTENERS = Listeners(checkpoint_seconds=0)
+QUICK = {"gcn": {"steps": 4, "check_every": 2, "learning_rates": [0.01]}}
+
+
+class Untouchable:
+    """The outbreak of a test in which nothing may look at it."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"the outbreak's {name} was read")
+
+
+def with_hidden(begun, infected, outbreak=None, person=None):
+    """The run with other truth about the people who were not tested."""
+    epidemic = begun.epidemic
+    if person is None:
+        person = epidemic.labels.hidden.open("a test").person
+    labels = Labels(epidemic.labels.known, Hidden(Truth(person, infected)))
+    outbreak = outbreak or epidemic.outbreak
+    return replace(begun, epidemic=replace(epidemic, labels=labels, outbreak=outbreak))
+
+
+def region(cases):
+    return replace(town.FALCON.region, macro_cases=cases)
+
+
+RUNS = {
+    "falcon": ("falcon", {}),
+    "falcon-none": ("falcon", {"region": region("none")}),
+    "falcon-paper": ("falcon", {"privacy": PrivacySettings(mode="paper")}),
+    "hgnn": ("hgnn", {}),
+    "soft-dct-ratio": ("soft-dct-ratio", {}),
+    "gcn": ("gcn", {"rivals": QUICK}),
+}
+EVERY = pytest.mark.parametrize(("method", "changes"), RUNS.values(), ids=RUNS.keys())
+KINDS = pytest.mark.parametrize("method", ["hgnn", "soft-dct-ratio"])
+
+
+def stored_by(folder):
+    """Every file of a method's scores and features, as bytes."""
+    found = content(folder).items()
+    return {name: one for name, one in found if not name.endswith("manifest.json")}
+
+
+@EVERY
+def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, changes):
+    begun = town.begun(tmp_path / "true", **changes)
+    truth = begun.epidemic.labels.hidden.open("a test").infected
+    flipped = with_hidden(
+        town.begun(tmp_path / "flipped", **changes), ~truth, Untouchable()
+    )
+    one, other = (run_method(run, method, LISTENERS) for run in (begun, flipped))
+    np.testing.assert_array_equal(one.probability, other.probability)
+    stored = stored_by(begun.method_folder(method))
+    assert stored == stored_by(flipped.method_folder(method))
+    assert "prediction/probability.npy" in stored
+    # They do decide how the scores are evaluated.
+    assert one.metrics.auc == pytest.approx(1 - other.metrics.auc)
+
+    def never(name, *_):
+        raise AssertionError(f"{name}: trained again")
+
+    with disk(tmp_path) as changed:
+        again = run_method(begun, method, Listeners(progress=never))
+    assert changed.changes <= 1  # mkdir of what is there
+    assert stored_by(begun.method_folder(method)) == stored
+    assert json_text(one.as_plain()) == json_text(again.as_plain())
+    for name in ("probability", "masked", "masked_risk"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(again, name))
+    if one.masked is not None:
+        assert begun.known.tested[one.masked].all()
+
+
+def test_the_setting_that_leaks_reads_the_outbreak(tmp_path):
+    begun = town.begun(tmp_path, region=region("all"))
+    truth = begun.epidemic.labels.hidden.open("a test").infected
+    with pytest.raises(AssertionError, match="the outbreak's"):
+        run_method(with_hidden(begun, truth, Untouchable()), "falcon", LISTENERS)
+    outcome = run_method(begun, "falcon", LISTENERS)
+    assert outcome.title == "Falcon, off (ALL CASES)"
+    assert outcome.as_plain()["macro_cases"] == "all"
+
+
+@KINDS
+def test_scores_of_another_run_are_refused(tmp_path, method):
+    run_method(town.begun(tmp_path), method, LISTENERS)
+    other = replace(town.begun(tmp_path), seed=9)
+    with pytest.raises(DataError, match="other data, settings or seed"):
+        run_method(other, method, LISTENERS)
+
+
+@KINDS
+def test_a_full_disk_is_reported_and_can_be_resumed_from(tmp_path, method):
+    begun = town.begun(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    for number in (1, 3, 5):
+        with pytest.raises(WriteError), disk(tmp_path, full_from(number)):
+            run_method(begun, method, LISTENERS)
+    whole = run_method(town.begun(tmp_path / "whole"), method, LISTENERS)
+    again = run_method(begun, method, LISTENERS)
+    np.testing.assert_array_equal(again.probability, whole.probability)
+
+
+def test_a_stopped_training_is_resumed(tmp_path):
+    expected = run_method(town.begun(tmp_path / "a", rivals=QUICK), "gcn", LISTENERS)
+    begun, calls = town.begun(tmp_path / "b", rivals=QUICK), []
+
+    def stop(*call):
+        calls.append(call)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_method(begun, "gcn", replace(LISTENERS, progress=stop))
+    assert (begun.method_folder("gcn") / "training").is_dir()
+    found = run_method(begun, "gcn", LISTENERS)
+    np.testing.assert_array_equal(found.probability, expected.probability)
+    assert found.told["best_step"] <= 4
+    assert [one.name for one in begun.method_folder("gcn").iterdir()] == ["prediction"]
+
+
+def test_what_a_kill_left_is_removed(tmp_path):
+    begun = town.begun(tmp_path)
+    for name in (".checkpoint-000004.0123abcd.partial", ".features.0123abcd.partial"):
+        (begun.method_folder("hgnn") / name).mkdir(parents=True)
+    run_method(begun, "hgnn", LISTENERS)
+    left = sorted(one.name for one in begun.method_folder("hgnn").iterdir())
+    assert left == ["ledger.jsonl", "model", "prediction"]
+
+
+def test_a_damaged_record_is_noticed(tmp_path):
+    begun = town.begun(tmp_path)
+    place = begun.method_folder("soft-dct") / "prediction"
+    run_method(begun, "soft-dct", LISTENERS)
+    scores = bytearray((place / "probability.npy").read_bytes())
+    scores[-1] ^= 1
+    (place / "probability.npy").write_bytes(scores)
+    with pytest.raises(CorruptFileError, match="probability"):
+        run_method(begun, "soft-dct", LISTENERS)
+    with store.new_directory(place, overwrite=True) as scratch:
+        arrays = {"risk": np.zeros(3)}
+        store.write(scratch, "prediction", arrays, meta={}, origin=begun.origin)
+    with pytest.raises(CorruptFileError, match="lacks 'probability'"):
+        run_method(begun, "soft-dct", LISTENERS)
+
+
+def test_what_cannot_be_trained_is_refused_for_every_method(tmp_path):
+    stopping = replace(town.FALCON.stopping, validation_share=1.0)
+    for method, beside in (("falcon", ()), ("soft-dct-ratio", ("hgnn",))):
+        begun = town.begun(tmp_path, method=method, beside=beside, stopping=stopping)
+        with pytest.raises(SettingsError, match="validation_share"):
+            require_possible(begun)
+    require_possible(town.begun(tmp_path, method="soft-dct-ratio", stopping=stopping))
+    blind = replace(town.begun(tmp_path, method="oracle"), epidemic=None)
+    with pytest.raises(SettingsError, match="needs a simulated outbreak"):
+        require_possible(blind)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_ceiling_alone_is_given_the_truth(tmp_path):
+    begun = town.begun(tmp_path)
+    for name in ("gcn", "hbp", "soft-dct", "falcon"):
+        assert context_of(begun, name).ground_truth is None
+    for name in ("oracle", "hbp-true-factors"):
+        assert context_of(begun, name).ground_truth is begun.epidemic.outbreak
+
+
+def test_methods_are_given_beliefs_and_how_often_tests_err(tmp_path):
+    experiment = Experiment.load("hamlet+regional-1.5+beta-half+test-errors")
+    begun = town.begun(tmp_path)
+    begun = replace(begun, prepared=replace(begun.prepared, experiment=experiment))
+    for name in ("hbp", "gcn", "hbp-true-factors"):
+        context = context_of(begun, name)
+        assert context.rule.even
+        assert context.pathogen.beta == SARS_COV_2.beta / 2
+        assert context.test_errors.false_negative == 0.15
+
+
+def test_traces_that_begin_later_begin_with_more_infected(tmp_path):
+    begun = town.begun(tmp_path)
+    rule, known = begun.prepared.experiment.outbreak, begun.known
+    assert context_of(begun, "hbp").rule == rule
+    late = replace(begun, reported=keep_last_days(begun.reported, 2))
+    expected = share_infected(rule, SARS_COV_2, known, late.dropped_slots)
+    assert rule.seed_count / known.people < expected
+    assert expected < (known.status == 1).sum() / known.tested.sum()
+    # Nothing hidden is needed.
+    blind = replace(late, epidemic=None)
+    for name in ("hbp", "mean-field", "gcn"):
+        assert context_of(blind, name).rule == begun_by(rule, expected)
+    # The oracle sees the outbreak from its first slot, another ceiling as methods do.
+    assert context_of(late, "oracle").rule is rule
+    assert traces_of(late, "oracle") is begun.prepared.traces
+    assert traces_of(late, "hbp-true-factors") is late.reported
+    assert context_of(late, "hbp-true-factors").rule == begun_by(rule, expected)
+
+
+def failing(error):
+    def raise_it(*_):
+        raise error
+
+    return raise_it
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (DataError("round 3: the loss is no number"), "round 3: the loss is no number"),
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero"),
+    ],
+)
+def test_a_guest_that_fails_is_tried_again_until_the_run_is_finished(
+    tmp_path, monkeypatch, error, message
+):
+    begun = town.begun(tmp_path / "run", beside=("soft-dct-ratio",))
+    begin(begun)
+    with monkeypatch.context() as patched:
+        patched.setattr(run_methods, "run_method", failing(error))
+        failed = run_guest(begun, "soft-dct-ratio", LISTENERS)
+    assert failed.message == message
+    place = begun.method_folder("soft-dct-ratio")
+    assert Failed.load(place) == failed
+    finish(begun)
+    assert run_guest(begun, "soft-dct-ratio", LISTENERS) == failed
+    begin(begun, overwrite=True)
+    failed.save(place)
+    assert isinstance(run_guest(begun, "soft-dct-ratio", LISTENERS), Outcome)
+    assert Failed.load(place) is None
+
+
+@pytest.mark.parametrize("stop", [WriteError("full"), KeyboardInterrupt()])
+def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
+    begun = town.begun(tmp_path / "run", beside=("hbp",))
+    begin(begun)
+    monkeypatch.setattr(run_methods, "run_method", failing(stop))
+    with pytest.raises(type(stop)):
+        run_guest(begun, "hbp", LISTENERS)
+    assert Failed.load(begun.method_folder("hbp")) is None
+
+
+def test_a_log_is_written_on_request(tmp_path, monkeypatch):
+    begun = town.begun(tmp_path)
+    for _ in range(2):
+        run_method(begun, "hgnn", replace(LISTENERS, log=True))
+        assert len(list(begun.method_folder("hgnn").glob("log/events*"))) == 1
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SettingsError, match=r"pip install 'epifalcon\[tensorboard\]'"):
+        run_method(begun, "hgnn", replace(LISTENERS, log=True))

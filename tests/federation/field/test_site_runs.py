@@ -1,0 +1,310 @@
+"""A whole run of Falcon Field over sites, from their own files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from epifalcon.errors import DataError, TooFewSitesError
+from epifalcon.federation.field.settings import FieldPrivacySettings
+from epifalcon.federation.field.site_runs import FIELD
+from epifalcon.federation.messages import Heading, Packet, pack, unpack
+from epifalcon.federation.network.site_calls import SUMMARY
+from epifalcon.federation.network.site_files import PROMISES, REPLAYED, SITE_FILE
+from epifalcon.federation.network.site_session import LEDGER, NOTED, RISKS
+from epifalcon.models.tensor_files import read_tensors
+from epifalcon.privacy.ledger import Ledger
+from tests.federation.field.field_sites import (
+    PLAIN,
+    PRIVATE,
+    QUICK,
+    Sites,
+    gathered,
+    order_of,
+    task_of,
+)
+
+TASKS = {
+    "off": task_of(QUICK),
+    "sums": task_of(privacy=PRIVATE["sums"]),
+    "local": task_of(privacy=PRIVATE["local"]),
+}
+each_mode = pytest.mark.parametrize("mode", TASKS)
+each_promise = pytest.mark.parametrize("mode", ["sums", "local"])
+
+
+@each_mode
+def test_over_sites_it_is_the_run_in_one_process_with_the_same_receipts(mode, tmp_path):
+    sites, task = Sites(tmp_path), TASKS[mode]
+    run = sites.run(order_of(task))
+    summary = run.go()
+    risk, found = gathered(task, sites.homes)
+    np.testing.assert_allclose(sites.risks(run), risk, 0, 1e-6)
+    assert (summary["law"], summary["rounds"]) == (found.law, found.sweeps)
+    assert summary["finished"]
+    assert summary["sites"]["troubles"] == []
+    told = read_tensors(tmp_path / "server" / "one" / FIELD)
+    for name, one in found.field.items():
+        np.testing.assert_allclose(told[name].numpy(), one, 0, 1e-6)
+    own = [tmp_path / name / "runs" / "one" for name in sites.names]
+    assert all((place / RISKS).exists() for place in own)
+    ledgers = [
+        Ledger.open(place / LEDGER) for place in (tmp_path / "server" / "one", *own)
+    ]
+    assert all(one.releases == ledgers[0].releases for one in ledgers)
+    spent = ledgers[0].spent()
+    if mode == "off":
+        channels = {one.channel for one in spent.unprotected}
+        wanted = {"presence", "tests", "infectious", "transmission", "judgement"}
+        assert wanted <= channels
+    else:
+        assert spent.total["person"].epsilon == pytest.approx(20.0)
+
+
+@each_mode
+def test_a_run_that_lost_its_sites_is_begun_again_to_the_same_risks(mode, tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS[mode], least=3)
+    sites.away = {"site-1": range(3, 100)}
+    with pytest.raises(TooFewSitesError, match="site-1 in round 2, sweep: no answer"):
+        sites.run(order).go()
+    told = json.loads((tmp_path / "server" / "one" / SUMMARY).read_text())
+    assert (told["finished"], told["error_kind"]) == (False, "TooFewSitesError")
+    sites.start()
+    run = sites.run(order)
+    assert run.go()["finished"]
+    np.testing.assert_allclose(
+        sites.risks(run), gathered(TASKS[mode], sites.homes)[0], 0, 1e-6
+    )
+    ledger = Ledger.open(tmp_path / "site-0" / "runs" / "one" / LEDGER)
+    assert len(set(ledger.releases)) == len(ledger.releases)
+
+
+def test_what_a_lost_site_sent_last_stands(tmp_path):
+    task = task_of(replace(PLAIN, folds=0))
+    sites = Sites(tmp_path)
+    sites.away = {"site-2": range(4, 100)}
+    run = sites.run(order_of(task, most_missed=50))
+    assert run.go()["finished"]
+    assert set(run.scores) == {"site-0", "site-1"}
+    whole, _ = gathered(task, sites.homes)
+    without, _ = gathered(task, sites.homes[:2])
+    mine = np.concatenate([run.scores[name] for name in ("site-0", "site-1")])
+    gap = np.abs(mine - whole[: len(mine)]).mean()
+    assert 0 < gap < np.abs(mine - without).mean()
+
+
+@each_promise
+def test_a_site_answers_no_exchange_twice_upon_other_values(mode, tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS[mode])
+    sites.run(order).go()
+    calls = [call for site, call in sites.calls if site == "site-0"]
+    sites.start()
+    site = sites.running["site-0"]
+    for call in calls:
+        parcel = unpack(call)
+        phase, tensors = parcel.heading.phase, dict(parcel.tensors)
+        if phase == "sweep" and parcel.values["step"] == 2:
+            tensors["evidence_step"] = tensors["evidence_step"] / 2
+            other = pack(Packet(parcel.heading, tensors, parcel.values))
+            assert unpack(site.answer(other)).values["error"] == REPLAYED
+            break
+        assert "error" not in unpack(site.answer(call)).values
+
+
+@each_promise
+def test_secrets_differ_from_site_to_site_and_from_run_to_run(mode, tmp_path):
+    found = []
+    for number in range(2):
+        sites = Sites(tmp_path / str(number))
+        replace_in_policies(sites, "known_noise = true\n", "")
+        run = sites.run(order_of(TASKS[mode]))
+        run.go()
+        found.append(sites.risks(run))
+    assert (found[0] != found[1]).mean() > 0.9
+
+
+POLICIES = {
+    "modes": ('modes = ["local"]\n', TASKS["sums"]),
+    "delta": ("delta = 1e-9\n", TASKS["local"]),
+    "relation": ('relation = "replace"\n', TASKS["sums"]),
+    "region_model": ('region_model = ["paper"]\n', TASKS["off"]),
+    "least_in_fold": ("", TASKS["off"]),
+}
+
+
+@pytest.mark.parametrize("key", POLICIES)
+def test_a_site_s_policy_refuses_and_the_key_is_told(key, tmp_path):
+    line, task = POLICIES[key]
+    sites = Sites(tmp_path, policy=line)
+    replace_in_policies(sites, "fold = 0", "fold = 10")
+    with pytest.raises(TooFewSitesError, match=f"policy.{key}"):
+        sites.run(order_of(task)).go()
+    assert not (tmp_path / "site-0" / "runs" / "one" / LEDGER).exists()
+    assert all(unpack(answer).tensors == {} for _, answer in sites.answers)
+
+
+def replace_in_policies(sites, before, after):
+    for name in sites.names:
+        path = sites.folder / name / SITE_FILE
+        path.write_text(path.read_text().replace(before, after))
+
+
+@each_promise
+def test_promises_of_all_runs_add_up(mode, tmp_path):
+    sites = Sites(tmp_path, policy="most_epsilon = 15\n")
+    with pytest.raises(TooFewSitesError, match="budget of privacy is spent"):
+        sites.run(order_of(TASKS[mode])).go()
+    assert not (tmp_path / "site-0" / "runs" / "one" / NOTED).exists()
+    sites.start()
+    modest = FieldPrivacySettings(mode=mode, epsilon=10.0)
+    assert sites.run(order_of(task_of(privacy=modest))).go()["finished"]
+    (listed,) = (tmp_path / "site-0" / PROMISES).read_text().splitlines()
+    assert json.loads(listed)[0] == "one"
+
+
+def test_nobody_s_results_leave_for_a_choice_where_the_policy_says_so(tmp_path):
+    sites = Sites(tmp_path, policy="validation = false\n")
+    summary = sites.run(order_of(TASKS["off"])).go()
+    assert summary["law"] == "scaled"
+    judged = [
+        unpack(answer).values["people"]
+        for _, answer in sites.answers
+        if unpack(answer).heading.phase == "judged"
+    ]
+    assert judged
+    assert set(judged) == {0}
+
+
+def changed(tensors=None, **told):
+    def made(parcel):
+        news = {**parcel.tensors}
+        for name, change in (tensors or {}).items():
+            news[name] = change(news[name].clone())
+        given = parcel.values
+        values = {
+            **given,
+            **{n: f(given) if callable(f) else f for n, f in told.items()},
+        }
+        return pack(Packet(parcel.heading, news, values))
+
+    return made
+
+
+def first_as(value):
+    def change(one):
+        one.view(-1)[-1] = value
+        return one
+
+    return change
+
+
+BAD_ANSWERS = {
+    "nan": ("sweep", changed({"infectious": first_as(torch.nan)})),
+    "more than people": ("sweep", changed({"infectious": first_as(1e6)})),
+    "beyond the bound": ("sweep", changed({"evidence": first_as(-1e6)})),
+    "short": ("sweep", changed({"evidence": lambda one: one[:-1]})),
+    "single": ("sweep", changed({"evidence": lambda one: one.float()})),
+    "crowd": ("count", changed({"crowd": lambda one: one + 1})),
+    "tests": ("count", changed({"tests": lambda one: one + 1e6})),
+    "half a person": ("count", changed({"tests": lambda one: one + 0.5})),
+    "losses": ("judged", changed({"total": lambda one: one - 1000})),
+    "large losses": ("judged", changed({"total": lambda one: one + 1e6})),
+    "people": ("judged", changed(people=10**9)),
+    "score": ("finish", changed({"scores": first_as(2.0)})),
+    "garbage": ("sweep", lambda _: b"\x00" * 50),
+}
+
+
+def with_bad_answers(folder, task, phase, spoil):
+    """The summary of a run in which site-1 spoils its answers of a phase."""
+    sites = Sites(folder, count=2)
+
+    def tamper(site, _asked, answer):
+        parcel = unpack(answer)
+        hit = site == "site-1" and parcel.heading.phase == phase
+        return spoil(parcel) if hit else answer
+
+    sites.tamper = tamper
+    return sites.run(order_of(task, most_missed=10**6)).go()
+
+
+@pytest.mark.parametrize("fault", BAD_ANSWERS)
+def test_a_bad_answer_is_refused_named_and_gone_on_without(fault, tmp_path):
+    phase, spoil = BAD_ANSWERS[fault]
+    task = TASKS["off"] if phase == "judged" else task_of(replace(PLAIN, folds=0))
+    summary = with_bad_answers(tmp_path, task, phase, spoil)
+    troubles = {(one["site"], one["phase"]) for one in summary["sites"]["troubles"]}
+    assert ("site-1", phase) in troubles
+    assert {site for site, _ in troubles} == {"site-1"}
+    assert summary["finished"]
+
+
+@each_promise
+def test_a_noised_answer_beyond_all_noise_is_refused(mode, tmp_path):
+    spoil = changed({"infectious": first_as(1e9)})
+    summary = with_bad_answers(tmp_path, TASKS[mode], "sweep", spoil)
+    assert "no noise of the plan" in summary["sites"]["troubles"][0]["why"]
+
+
+def in_run(**news):
+    return changed(run=lambda values: {**values["run"], **news})
+
+
+BAD_CALLS = {
+    "more evidence than agreed": changed(bound=64.0),
+    "nan": changed({"evidence_step": first_as(torch.nan)}),
+    "a chance above 1": changed({"edges": lambda one: one + 1}),
+    "less than nobody": changed({"edges": lambda one: one - 5}),
+    "other slots": changed({"evidence_step": lambda one: one[:-1]}),
+    "a step above 1": changed({"evidence_step": lambda one: one + 2}),
+    "no folds": in_run(without=0),
+    "an unknown law": in_run(law="two"),
+    "a run that was not begun": in_run(without=[], start="last", purpose="final"),
+    "an unknown fold": in_run(without=[99]),
+    "a tally": changed(tally=True),
+    "the susceptible": changed(susceptible=True),
+    "another step": changed(step=0),
+    "half a step": changed(step=1.5),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_CALLS)
+def test_a_site_refuses_what_no_honest_server_tells(fault, tmp_path):
+    sites = Sites(tmp_path, count=1)
+    sites.run(order_of(task_of(PLAIN))).go()
+    calls = [call for _, call in sites.calls]
+    sites.start()
+    site, spoil = sites.running["site-0"], BAD_CALLS[fault]
+    for call in calls:
+        parcel = unpack(call)
+        if parcel.heading.phase == "sweep" and parcel.values["step"] == 2:
+            answer = unpack(site.answer(spoil(parcel)))
+            assert answer.values["error"] == "the call does not fit what it holds"
+            assert answer.tensors == {}
+            assert "error" not in unpack(site.answer(call)).values
+            break
+        site.answer(call)
+
+
+def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
+    sites = Sites(tmp_path, count=1)
+    site = sites.running["site-0"]
+    for phase in ("count", "sweep", "end", "judged", "finish", "look"):
+        answer = unpack(site.answer(pack(Packet(Heading("one", "site-0", 0, phase)))))
+        assert "error" in answer.values
+    hello = replace(order_of().hello, method="falcon")
+    call = pack(hello.encode(Heading("one", "site-0", 0, "hello")))
+    assert "error" in unpack(site.answer(call)).values
+
+
+def test_a_private_run_goes_on_with_the_sites_it_began_with_alone(tmp_path):
+    sites, order = Sites(tmp_path), order_of(TASKS["sums"], least=2)
+    sites.away = {name: range(3, 100) for name in ("site-1", "site-2")}
+    with pytest.raises(TooFewSitesError):
+        sites.run(order).go()
+    sites.start()
+    sites.away = {"site-2": range(100)}
+    with pytest.raises(DataError, match="begun with site-2"):
+        sites.run(order).go()

@@ -1,0 +1,216 @@
+"""A window that moves on day by day, beside the batch that knows all days at once."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from epifalcon.belief_propagation.inference import Cohort
+from epifalcon.belief_propagation.saved_state import PublishedField
+from epifalcon.belief_propagation.settings import (
+    FieldSettings,
+    TransmissionSettings,
+    WindowSettings,
+)
+from epifalcon.belief_propagation.transmission import Transmission
+from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.errors import DataError
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.experiments.simulation import make_city, run_epidemics
+from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
+from epifalcon.mobility.clock import Clock
+from epifalcon.mobility.traces import Traces
+from epifalcon.store import Origin
+from tests.belief_propagation.graphs import Cohorts, converge, graph_of, rates_of
+from tests.scenes import Scene
+
+DAYS, PER_DAY, SEED = 40, 4, 200
+RIGHT = TestErrors()
+WORDS = (
+    "city.people=160",
+    "city.regions=40",
+    f"city.days={DAYS}",
+    "city.slot_hours=6",
+    "labels.test_days=[0,39]",
+    "outbreak.kappa=0.5",
+    "outbreak.seed_count=6",
+)
+
+
+@cache
+def world():
+    """Traces of 40 days, tests on all of them, and the rule."""
+    experiment = Experiment.load("hamlet", list(WORDS))
+    traces = make_city(experiment, SEED)
+    epidemic = next(run_epidemics(experiment, traces, SEED))
+    return experiment, traces, epidemic.labels.known
+
+
+def of_days(begin, end):
+    """The traces from day ``begin`` to before day ``end``, from 0."""
+    _, traces, _ = world()
+    by_slot = np.ascontiguousarray(traces.by_slot[begin * PER_DAY : end * PER_DAY])
+    clock = Clock(traces.clock.slot_hours, end - begin)
+    return Traces(by_slot, clock, traces.regions)
+
+
+def known_until(day):
+    known = world()[2]
+    kept = known.slot < day * PER_DAY
+    return Known(
+        known.people, known.person[kept], known.positive[kept], known.slot[kept]
+    )
+
+
+def batch(days, sweeps=15, law="one", errors=RIGHT):
+    """The field of the first days, by one run."""
+    experiment, whole, _ = world()
+    traces, known = of_days(0, days), known_until(days)
+    scene = Scene(whole, 0, experiment.pathogen, experiment.outbreak)
+    rates = rates_of(scene)
+    people = Cohort.of(traces, known, rates, errors)
+    graph = replace(graph_of(scene, people.crowd()), clock=traces.clock)
+    settings = FieldSettings(sweeps=sweeps)
+    state = converge(Cohorts([people]), graph, known, rates, settings, law)
+    field = PublishedField(graph, state.sums, state.factor, rates, errors)
+    return people, field, Transmission(law, TransmissionSettings())
+
+
+def window_of(days, length, law="one"):
+    people, field, transmission = batch(days, law=law)
+    window = WindowSettings(days=length)
+    return FieldWindow.of_run(
+        people, known_until(days), field, FieldSettings(), window, transmission
+    )
+
+
+def new_day(window, day):
+    """Day ``day``, from 0, as it comes in."""
+    _, traces, known = world()
+    slots = slice(day * PER_DAY, (day + 1) * PER_DAY)
+    kept = (known.slot >= slots.start) & (known.slot < slots.stop)
+    slot = known.slot[kept] - (window.first_day - 1) * PER_DAY
+    return NewDay(
+        traces.by_slot[slots].copy(),
+        known.person[kept],
+        known.positive[kept],
+        slot.astype(np.int32),
+    )
+
+
+def day_tests(person, positive, slot):
+    whole = {"person": person, "slot": slot}
+    whole = {name: np.array(one, np.int32) for name, one in whole.items()}
+    return {**whole, "positive": np.array(positive)}
+
+
+def moved(window, until):
+    for day in range(window.last_day, until):
+        window = window.update(new_day(window, day))
+    return window
+
+
+@cache
+def rested():
+    """Risks of all 40 days by one long run."""
+    people, field, _ = batch(DAYS, sweeps=60)
+    return people.risk, people.current_risk(field.messages())
+
+
+@pytest.mark.parametrize("length", [DAYS, 14])
+def test_a_window_ends_where_the_batch_does_or_near_it(length):
+    window = moved(window_of(5, length=length), DAYS)
+    assert (window.first_day, window.last_day) == (DAYS - length + 1, DAYS)
+    assert window.traces.clock.days == length
+    risk, now = window.risks()
+    wanted, wanted_now = rested()
+    flat = np.abs(wanted - wanted.mean()).mean()
+    growing = length == DAYS
+    assert np.abs(risk - wanted).mean() < (1e-3 if growing else 0.5 * flat)
+    assert np.abs(now.aside - wanted_now.aside).mean() < (1e-3 if growing else 0.02)
+    if growing:
+        assert np.abs(now.tested - wanted_now.tested).mean() < 1e-3
+
+
+@pytest.mark.parametrize("errors", [RIGHT, TestErrors(false_negative=0.2)])
+def test_what_is_dropped_stays_with_each_person(errors):
+    """Nothing is sent any more: then the boundary is all that a person needs."""
+    people, field, transmission = batch(9, errors=errors)
+    whole = np.abs(people.infections(field.messages()).risk - people.risk)
+    assert whole.max() < 1e-6
+    known, short = known_until(9), WindowSettings(days=3)
+    window = FieldWindow.of_run(
+        people, known, field, FieldSettings(), short, transmission
+    )
+    assert (window.first_day, window.last_day) == (7, 9)
+    risk, now = window.risks()
+    np.testing.assert_allclose(risk, people.risk, 0, 1e-5)
+    wanted = people.current_risk(field.messages())
+    np.testing.assert_allclose(now.aside, wanted.aside, 0, 1e-5)
+    np.testing.assert_allclose(now.tested, wanted.tested, 0, 1e-5)
+    np.testing.assert_array_equal(window.boundary.status, known.status)
+
+
+def test_a_window_goes_on_from_disk_as_if_it_had_stayed(tmp_path):
+    window = window_of(5, length=6, law="mild")
+    before, day = window.messages.evidence.copy(), new_day(window, 5)
+    window.save(tmp_path / "state", Origin())
+    ours, theirs = window.update(day), FieldWindow.load(tmp_path / "state").update(day)
+    np.testing.assert_array_equal(ours.risks()[0], theirs.risks()[0])
+    for mine, other in zip(ours.field.factor, theirs.field.factor, strict=True):
+        np.testing.assert_array_equal(mine, other)
+    assert ours.last_day == theirs.last_day == 6
+    # The window before is as it was.
+    np.testing.assert_array_equal(window.messages.evidence, before)
+    assert window.last_day == 5
+
+
+def test_a_newcomer_enters_with_the_risk_of_the_city_and_then_its_own():
+    window = moved(window_of(5, length=6), 8)
+    day = new_day(window, 8)
+    alone = np.full((PER_DAY, 1), -1, np.int32)
+    more = replace(day, by_slot=np.hstack([day.by_slot, alone]))
+    after = window.update(more)
+    assert after.traces.people == window.traces.people + 1
+    risk, _ = after.risks()
+    expected = 1 - window.boundary.aside[:, 0].mean()
+    assert risk[-1] == pytest.approx(expected, abs=0.02)
+    # Who stays at the busiest place instead has more.
+    busy = np.array([np.bincount(row[row >= 0]).argmax() for row in day.by_slot])
+    met = replace(day, by_slot=np.hstack([day.by_slot, busy[:, None].astype(np.int32)]))
+    assert window.update(met).risks()[0][-1] > risk[-1]
+
+
+def test_tests_of_days_that_are_gone_and_contradictions_are_borne():
+    window = moved(window_of(5, length=5), 9)
+    day = new_day(window, 9)
+    late = day_tests([3, 3, 4, 4], [True, False, False, True], [-7, 3, 1, 20])
+    after = window.update(replace(day, **late))
+    for _ in range(3):
+        negative = day_tests([3], [False], [after.traces.slots])
+        after = after.update(replace(day, **negative))
+    risk, now = after.risks()
+    for told in (risk, now.aside, now.tested):
+        assert np.isfinite(told).all()
+        assert ((told >= 0) & (told <= 1)).all()
+    for held in (after.messages.evidence, after.field.sums.infectious):
+        assert np.isfinite(held).all()
+    assert after.boundary.status[3] == after.boundary.status[4] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"by_slot": np.zeros((3, 160), np.int32)}, "expected \\(4 slots, people\\)"),
+        ({"by_slot": np.zeros((4, 159), np.int32)}, "a day of 159 people"),
+        (
+            day_tests([0], [True], [24]),
+            "a test in slot 24, after the day's last slot 23",
+        ),
+    ],
+)
+def test_a_day_that_does_not_fit_is_refused(change, told):
+    window = window_of(5, length=6)
+    with pytest.raises(DataError, match=told):
+        window.update(replace(new_day(window, 5), **change))

@@ -1,0 +1,272 @@
+"""A release is made from one set of values, whatever a server tells later."""
+
+import itertools
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon import store
+from epifalcon.epidemic.test_results import Known
+from epifalcon.errors import CorruptFileError, TooFewSitesError
+from epifalcon.federation.falcon.site_run import SiteRun
+from epifalcon.federation.messages import pack, unpack
+from epifalcon.federation.network.site_files import (
+    REPLAYED,
+    SITE_FILE,
+    Noted,
+    ReplayError,
+    SiteFiles,
+    Trail,
+    digest,
+)
+from epifalcon.federation.network.site_session import NOTED
+from epifalcon.mobility.traces import Traces
+from tests.federation.falcon.test_server_run import lay_out, ledger_at, order, run_of
+from tests.federation.local_sites import with_tensor, with_values
+
+SITE = "clinic"
+
+
+def at(phase, number, change):
+    def one(parcel):
+        heading = parcel.heading
+        hit = (heading.phase, heading.round, heading.site) == (phase, number, SITE)
+        return change(parcel) if hit else parcel
+
+    return one
+
+
+def told(name, change):
+    return lambda one: with_values(**{name: change(one.values[name])})(one)
+
+
+def nudged(values):
+    values = values.clone()
+    values.view(-1)[0] += 1e-3
+    return values
+
+
+def fewer(counts):
+    return torch.clamp(counts + 1, min=1)
+
+
+def without_gain(settings):
+    model = {**settings["model"], "learning_rate": 0.123}
+    return {**settings, "model": model}
+
+
+LIES = {
+    "parameters": at("begin", 0, with_tensor("parameters/head.bias", nudged)),
+    "parameters later": at("begin", 1, with_tensor("parameters/head.bias", nudged)),
+    "a reply": at("reply upload/0", 1, with_tensor("sums", nudged)),
+    "the last reply": at("reply upload/1", 0, with_tensor("sums", nudged)),
+    "counts": at("settle", 0, with_tensor("counts", fewer)),
+    "shared places": at("settle", 0, with_tensor("shared", lambda one: 0 * one)),
+    "the first number": at("count", 0, told("first", lambda one: one + 1)),
+    "states": at("states", 0, with_tensor("states", nudged)),
+    "their scale": at("prepare", 0, with_tensor("factor", nudged)),
+    "mobility": at("prepare", 0, with_tensor("tally/mobility/visits", nudged)),
+    "settings": at("hello", 0, told("settings", without_gain)),
+    "the seed": at("hello", 0, told("seed", lambda one: one + 1)),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run of mode paper that has begun its third round when its server is gone."""
+    place = tmp_path_factory.mktemp("broken")
+    return place, break_off(place)
+
+
+@pytest.fixture
+def broken(recorded):
+    return recorded[0]
+
+
+def break_off(place):
+    """The site's calls and answers, in order, until the server was gone."""
+    lay_out(place)
+    run, transport = run_of(place, order("paper", rounds=8, least_sites=3))
+    transport.break_after(16)
+    with pytest.raises(TooFewSitesError):
+        run.go()
+    assert any(one.terms.round == 2 for one in site_ledger(place).releases)
+    both = zip(transport.calls, transport.answers, strict=True)
+    return [(call, answer) for (site, call), (_, answer) in both if site == SITE]
+
+
+def site_ledger(place):
+    return ledger_at(place / SITE / "runs" / "first")
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_server_that_tells_one_other_thing_gets_no_number_that_is_new(
+    recorded, tmp_path, lie
+):
+    broken, heard = recorded
+    shutil.copytree(broken / SITE, tmp_path / SITE)
+    before = site_ledger(tmp_path).releases
+    site = SiteRun(SiteFiles(tmp_path / SITE), "first", SITE)
+    refused = 0
+    for call, known in heard:
+        told_now = pack(LIES[lie](unpack(call)))
+        answer, known = unpack(site.answer(told_now)), unpack(known)
+        refused += answer.values.get("error") == REPLAYED
+        if answer.heading.phase.split(" ")[0] in ("announce", "begin", "reply"):
+            for name, one in answer.tensors.items():
+                assert torch.equal(one, known.tensors[name]), answer.heading
+    assert refused
+    assert any(isinstance(one, ReplayError) for _, one in site.failed)
+    assert site_ledger(tmp_path).releases == before
+
+
+def test_a_server_that_begins_anew_and_tells_the_same_gets_the_same(broken, tmp_path):
+    shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "server")
+    again, _ = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
+    assert again.go()["finished"]
+    assert not again.board.troubles
+
+
+@pytest.mark.parametrize("changed", ["city", "known", "secret"])
+def test_a_run_is_about_one_set_of_data_and_one_noise(broken, tmp_path, changed):
+    shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / SITE / SITE_FILE
+    if changed == "secret":
+        path.write_text(path.read_text().replace("known_noise = true", ""))
+    else:
+        change_file(tmp_path / SITE / changed, changed)
+    again, transport = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
+    with pytest.raises(TooFewSitesError):
+        again.go()
+    errors = [error for _, error in transport.running[SITE].failed]
+    assert any(isinstance(error, ReplayError) for error in errors)
+
+
+def change_file(place, changed):
+    if changed == "city":
+        held = Traces.load(place)
+        by_slot = np.array(held.by_slot)
+        by_slot[0, 0] = by_slot[0, 1]
+        by_slot[0, 1] = (by_slot[0, 1] + 1) % len(held.regions)
+        made = replace(held, by_slot=by_slot)
+    else:
+        held = Known.load(place)
+        made = replace(held, positive=~np.array(held.positive))
+    shutil.rmtree(place)
+    made.save(place, store.Origin.now({}, 0))
+
+
+@pytest.mark.parametrize("lost", ["file", "round 2"])
+def test_a_ledger_without_its_notes_is_refused(broken, tmp_path, lost):
+    shutil.copytree(broken, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / SITE / "runs" / "first" / NOTED
+    if lost == "file":
+        path.unlink()
+    else:
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if line[:3] != "[2,"))
+    again, transport = run_of(tmp_path, order("paper", rounds=8, least_sites=3))
+    with pytest.raises(TooFewSitesError):
+        again.go()
+    _, error = transport.running[SITE].failed[0]
+    assert isinstance(error, CorruptFileError)
+
+
+def test_notes_are_on_the_disk_before_an_answer_leaves(folder):
+    run, transport = run_of(folder, order("paper", rounds=2))
+    path, ask, seen = folder / SITE / "runs" / "first" / NOTED, transport.ask, []
+
+    def watching(calls, seconds):
+        answers, failures = ask(calls, seconds)
+        seen.append(len(path.read_text().splitlines()) if path.exists() else 0)
+        return answers, failures
+
+    transport.ask = watching
+    run.go()
+    lines = path.read_text().splitlines()
+    releases = [phase for _, phase, _ in map(json.loads, lines)]
+    assert releases == [
+        *("hello", "count", "states", "prepare", "announce"),
+        *(["begin", "reply upload/0", "reply upload/1"] * 2),
+        "finish",
+    ]
+    grown = [after - before for before, after in itertools.pairwise(seen)]
+    assert set(grown) <= {0, 1}
+    assert seen[-1] == len(releases)
+    # Without a promise nothing is stored.
+    run_of(folder, order("off", rounds=2), "second")[0].go()
+    assert not (folder / SITE / "runs" / "second" / NOTED).exists()
+
+
+def round_of(trail, number, sums=1.0):
+    trail.begin(number, {}, training=True)
+    trail.reply(number, "upload/0", torch.full((2,), sums))
+
+
+def test_other_replies_skipped_rounds_and_other_steps_at_home_are_refused():
+    noted = Noted()
+    trail = Trail(noted, "p")
+    for number in range(3):
+        round_of(trail, number)
+        trail.close(number, 0.5)
+    again = Trail(noted, "p")
+    with pytest.raises(ReplayError):
+        round_of(again, 0, 0.0)
+    # The refused reply changed nothing: the true one is still accepted.
+    again.reply(0, "upload/0", torch.ones(2))
+    skipping = Trail(noted, "p")
+    with pytest.raises(ReplayError):
+        round_of(skipping, 2)
+    otherwise = Trail(noted, "p")
+    round_of(otherwise, 0)
+    otherwise.close(0, 0.25)
+    with pytest.raises(ReplayError):
+        round_of(otherwise, 1)
+
+
+def test_a_scoring_pass_between_does_not_change_what_a_close_stands_for():
+    def closed(scoring):
+        trail = Trail(Noted(), "p")
+        round_of(trail, 0)
+        if scoring:
+            trail.begin(1, {}, training=False)
+            trail.reply(1, "scoring/0", torch.ones(2))
+        trail.close(0, 1.0)
+        return trail.home
+
+    assert closed(False) == closed(True)
+
+
+SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@given(SHAPES, SHAPES, st.sampled_from(["a", "b"]), st.booleans())
+@settings(deadline=None, derandomize=True)
+def test_digests_are_equal_for_equal_tensors_alone(one, other, name, wide):
+    def made(shape, wide):
+        kind = torch.float64 if wide else torch.float32
+        return torch.arange(shape[0] * shape[1]).reshape(shape).to(kind)
+
+    mine = digest(1, tensors={"a": made(one, False)})
+    theirs = digest(1, tensors={name: made(other, wide)})
+    assert (mine == theirs) == ((one, "a", False) == (other, name, wide))
+
+
+def test_notes_are_read_again_and_a_line_that_nobody_wrote_is_named(tmp_path):
+    path = tmp_path / NOTED
+    Noted(path).require(0, "begin", "a" * 64)
+    Noted(path).require(0, "begin", "a" * 64)
+    assert len(Noted(path)) == 1
+    with pytest.raises(ReplayError, match="round 0, begin"):
+        Noted(path).require(0, "begin", "c" * 64)
+    for line in ("", "{}", "[1, 2]", '[1, "begin", "short"]', "["):
+        path.write_text(f"{line}\n")
+        with pytest.raises(CorruptFileError, match=NOTED):
+            Noted(path)

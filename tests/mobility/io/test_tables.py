@@ -1,0 +1,107 @@
+import csv
+import io
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epifalcon.errors import DataError
+from epifalcon.mobility.io import tables
+from epifalcon.mobility.io.tables import CsvTable
+
+FIELDS = st.text(alphabet='ab,;"\n é\t張', max_size=6)
+
+
+def read(path, columns, delimiter="auto"):
+    """Fields, line numbers and numbers of fields of all rows."""
+    wanted = {name: name for name in columns}
+    frames = [batch.frame for batch in CsvTable(path, delimiter).batches(wanted)]
+    frame = pl.concat(frames)
+    rows = frame.select(columns).rows()
+    return rows, frame["row"].to_list(), frame["fields"].to_list()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(st.tuples(FIELDS, FIELDS, FIELDS), min_size=1, max_size=12),
+    delimiter=st.sampled_from([",", ";", "\t"]),
+    block=st.sampled_from([1, 7, 40, 1 << 20]),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_reads_what_csv_writes(tmp_path_factory, rows, delimiter, block, end):
+    out = io.StringIO()
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
+    writer.writerow(["one", "two", "three"])
+    writer.writerows(rows)
+    path = tmp_path_factory.getbasetemp() / "written.csv"
+    path.write_bytes(out.getvalue().encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "BLOCK_BYTES", block)
+        found, _, counts = read(path, ["three", "one"])
+    assert counts == [3] * len(rows)
+    assert [(a or "", b or "") for a, b in found] == [(row[2], row[0]) for row in rows]
+
+
+def write(tmp_path, text):
+    path = tmp_path / "rows.csv"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_row_numbers_are_the_lines_of_the_file(tmp_path):
+    path = write(tmp_path, 'a,b\n1,x\n\n2,"y\nz"\n3,w\n\n\n4\n5,v,\n6,u,t\n')
+    rows, lines, counts = read(path, ["a"])
+    assert lines == [2, 4, 6, 9, 10, 11]
+    assert counts == [2, 2, 2, 1, 2, 3]
+    assert [row[0] for row in rows] == ["1", "2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize("block", [1, 16, 1 << 20])
+def test_a_stray_quote_costs_only_its_own_row(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", block)
+    good = [f"{k},row{k}" for k in range(200)]
+    lines = [*good[:60], '60,"open', *good[60:130], '7",odd', 'x,"o"pen', *good[130:]]
+    path = write(tmp_path, "a,b\n" + "\n".join(lines))
+    rows, _, counts = read(path, ["a", "b"])
+    assert [
+        ",".join(row) for row, count in zip(rows, counts, strict=True) if count == 2
+    ][:60] == good[:60]
+    assert counts.count(2) == 201
+    assert counts.count(tables.OPEN_QUOTE) == 2
+    assert ('7"', "odd") in rows
+
+
+def test_byte_order_mark_and_no_last_line_end(tmp_path):
+    path = write(tmp_path, b"\xef\xbb\xbfa,b\r\n1,2\r\n3,4")
+    assert CsvTable(path).names == ("a", "b")
+    assert read(path, ["a", "b"])[0] == [("1", "2"), ("3", "4")]
+
+
+def test_a_wrong_byte_is_marked(tmp_path):
+    rows, _, _ = read(write(tmp_path, b"a,b\nM\xfcller,1\nok,2\n"), ["a"])
+    assert rows == [("M\ufffdller",), ("ok",)]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff\xfea\0,\0b\0\n\0", "UTF-8"),
+        (b"\n1,2\n", "row 1"),
+        (b",,,\n1,2,3,4\n", "row 1"),
+        (b"\xc3(,b\n1,2\n", "row 1"),
+        (b'"a,b\n1,2\n', "row 1"),
+    ],
+)
+def test_a_header_that_is_none(tmp_path, content, told):
+    with pytest.raises(DataError, match=told):
+        CsvTable(write(tmp_path, content))
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(tables, "LONGEST_LINE", 100)
+    path = write(tmp_path, "a,b\n" + "1" * 500 + ",2\n")
+    with pytest.raises(DataError, match="longer than"):
+        read(Path(path), ["a"])

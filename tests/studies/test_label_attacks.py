@@ -1,0 +1,93 @@
+"""Who was tested and with which result, tried on trainings of the town."""
+
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from epifalcon.attacks import label_inference
+from epifalcon.attacks.upload_recorder import UploadRecorder, read_notes
+from epifalcon.federation.settings import PrivacySettings, ViewSettings
+from epifalcon.federation.training import fit
+from epifalcon.store import Origin
+from epifalcon.studies.privacy_audit import diagnoses
+from tests.studies import town
+
+SILENT = PrivacySettings(mode="paper", upload_sigma=0.001, gradient_sigma=0.001)
+PEOPLE = 70
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The notes of a training with hardly any noise, by its input."""
+
+    def record(kind):
+        model = replace(town.FALCON.model, input=kind, rounds=20)
+        stopping = replace(town.FALCON.stopping, validation_share=0.3)
+        settings = replace(
+            town.FALCON,
+            model=model,
+            privacy=SILENT,
+            stopping=stopping,
+            view=ViewSettings(people=PEOPLE),
+        )
+        task = town.task(settings)
+        folder = tmp_path_factory.mktemp(kind)
+        fit(
+            task,
+            folder=folder,
+            checkpoint_seconds=1000,
+            recorder=UploadRecorder.of(task.settings),
+        )
+        return task, read_notes(folder)
+
+    return cache(record)
+
+
+def attacked(task, notes):
+    run = SimpleNamespace(
+        traces=task.traces, known=task.known, settings=task.settings, seed=task.seed
+    )
+    likely = np.full(len(notes.key), 1 / (1 + notes.terms.copies))
+    return {one.name: one for one in diagnoses(run, notes, likely)}
+
+
+@pytest.mark.parametrize("kind", ["embedding", "status"])
+def test_validation_people_are_left_out_and_counted(recorded, kind):
+    task, notes = recorded(kind)
+    held_back = np.isin(notes.people, task.division.held_back)
+    status = task.known.status[notes.people]
+    found = attacked(task, notes)
+    count = np.count_nonzero(held_back)
+    assert count > 1
+    kinds = ("rows", "rows and gradients") if kind == "status" else ("rows",)
+    assert set(found) == {
+        f"{what} from {source}"
+        for what in ("result", "tested")
+        for source in ("gradients", *kinds)
+    }
+    for one in found.values():
+        assert f"without {count} validation people" in one.what
+    # To their devices' messages they are untested, so mixed in they spoil it.
+    told = label_inference.from_gradients(notes)
+    mixed = label_inference.judge(told, status).tested.estimate
+    assert 1 - found["tested from gradients"].error > mixed + 0.05
+    assert found["tested from gradients"].error < 0.05
+
+
+def test_a_status_input_is_read_off_the_rows(recorded):
+    task, notes = recorded("status")
+    found = attacked(task, notes)
+    for name in ("result", "tested"):
+        assert found[f"{name} from rows"].error < 0.02
+        assert found[f"{name} from rows and gradients"].error < 0.02
+
+
+def test_notes_of_a_status_input_stand_on_disk_as_they_were(recorded, tmp_path):
+    _, notes = recorded("status")
+    notes.save(tmp_path / "notes", Origin())
+    again = type(notes).load(tmp_path / "notes")
+    assert np.array_equal(again.status, notes.status)
+    assert again.terms.mask_share == 0.5

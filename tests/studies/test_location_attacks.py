@@ -1,0 +1,122 @@
+"""Attacks on places put together: what is rehearsed, and what is chosen by it."""
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from epifalcon.attacks.claims import true_claims
+from epifalcon.attacks.localisation import Profile
+from epifalcon.attacks.recurrence import by_sets, combined
+from epifalcon.attacks.upload_recorder import Notes, NoteTaker
+from epifalcon.experiments.experiment import Experiment
+from epifalcon.studies import privacy_audit
+from epifalcon.studies.privacy_audit import Places, judged, learn_attacks, rehearse
+from tests.attacks import claims
+from tests.attacks.curious import People, gradient, terms_of
+
+WORDS = ["city.people=120", "city.regions=100", "city.days=7"]
+COPIES = 3
+
+
+@cache
+def experiment(method):
+    return Experiment.load("hamlet", [*WORDS, f"pseudo.method={method}"])
+
+
+@cache
+def places(method):
+    """A town attacked with what was learnt in others."""
+    attacked = rehearse(experiment(method), COPIES, 2)
+    made = Places(
+        claims=attacked.candidates,
+        model=attacked.model,
+        learnt=learn_attacks(experiment(method), COPIES, 1),
+        claimed=attacked.claimed,
+    )
+    return made, true_claims(attacked.candidates, attacked.traces)
+
+
+def errors(method, **more):
+    made, truth = places(method)
+    tried = replace(made, **more).tried()
+    return {one.name: judged(one, made.claims, truth, 0).error for one in tried}
+
+
+@pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
+def test_what_was_rehearsed_better_is_chosen(method):
+    made, _ = places(method)
+    learnt, found, profile = made.learnt, errors(method), Profile.of(made.model)
+    assert learnt.by_sets == (method == "recurring")
+    if learnt.by_sets:
+        assert found["moves by sets"] < found["moves and recurrence"]
+        wanted = by_sets(made.claims, profile, learnt.sets, claimed=made.claimed)
+    else:
+        assert found["moves and recurrence"] < found["moves by sets"]
+        wanted = combined(made.claims, profile, learnt.passes)
+    np.testing.assert_array_equal(made.likely(), wanted)
+
+
+def test_how_many_claim_a_place_is_told_where_it_is_counted():
+    assert errors("recurring")["claimants"] < 0.7
+    assert "claimants" not in errors("recurring", claimed=None)
+
+
+def noted(made, truth, sigma, presence):
+    """Notes of uploads with much noise, and of presences if wanted."""
+    claims_ = made.claims
+    terms = terms_of(
+        regions=claims_.regions,
+        windows=claims_.windows,
+        copies=COPIES,
+        rounds=2,
+        upload_sigma=sigma,
+        presence_sigma=presence,
+    )
+    who = People(terms, 1)
+    person, key = claims.flat(claims_)
+    taker = NoteTaker(Notes.empty(terms, np.arange(claims_.people), person, key))
+    for number in range(terms.rounds):
+        for one in range(claims_.people):
+            mine = person == one
+            who.keys, who.true = key[mine], {one: truth[mine]}
+            taker.saw(one, who.upload(one, number, "upload/0"))
+            taker.saw(one, gradient(number))
+    notes = taker.notes()
+    said = truth + presence * who.rng.standard_normal(len(truth))
+    return replace(notes, presence=said)
+
+
+@pytest.mark.parametrize("method", ["recurring", "walk"])
+def test_everything_is_stronger_than_its_parts(method):
+    made, truth = places(method)
+    alone = errors(method)
+    notes = noted(made, truth, 0.2, 3.0)
+    found = {one.name: judged(one, made.claims, truth, 0) for one in made.tried(notes)}
+    assert found["everything"].error < min(alone.values())
+
+
+def test_a_rehearsal_samples_the_same_share_of_people():
+    words = [*WORDS, "pseudo.method=walk", "pseudo.people_share=0.25"]
+    found = rehearse(Experiment.load("hamlet", words), 1, 5)
+    # Everybody is drawn by itself: 30 of 120 on average.
+    assert 15 <= found.model.people <= 45
+
+
+def test_a_large_city_is_rehearsed_in_part(monkeypatch):
+    whole = rehearse(experiment("walk"), 1, 5)
+    assert whole.model.people == 120
+    person, key = (one.tolist() for one in claims.flat(whole.candidates))
+    everybody = Counter(place for _, place in set(zip(person, key, strict=True)))
+    assert whole.claimed.tolist() == [everybody[place] for place in key]
+    monkeypatch.setattr(privacy_audit, "_REHEARSED", 30)
+    some = rehearse(experiment("walk"), 1, 5)
+    assert (whole.traces.people, some.traces.people) == (120, 30)
+    count = some.candidates.claims
+    np.testing.assert_array_equal(
+        some.candidates.region, whole.candidates.region[:count]
+    )
+    np.testing.assert_array_equal(some.claimed, whole.claimed[:count])
+    assert (some.model.joint != whole.model.joint).nnz == 0
