@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.measuring import in_a_process_of_its_own, peak_mb, timed
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
-from epifalcon.federation.field.settings import FieldWishes
+from epifalcon.federation.field.settings import FalconFieldSettings
 from epifalcon.methods.base import Context
 from epifalcon.methods.falcon_field import FalconField
 from epifalcon.methods.hbp import Hbp
@@ -29,7 +29,7 @@ def _run(preset: str) -> dict[str, Any]:
     traces = make_city(settings, seed=0)
     known = next(run_epidemics(settings, traces, seed=0)).labels.known
     context = Context(pathogen=settings.pathogen, rule=settings.outbreak)
-    wishes = FieldWishes()
+    wishes = FalconFieldSettings()
     region = replace(wishes.field.region, law="apart")
     once = replace(wishes, field=replace(wishes.field, folds=0, region=region))
     # The first fit also loads or compiles the kernels.

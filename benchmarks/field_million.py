@@ -22,7 +22,7 @@ from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.federation.field.inference_schedule import run_in_process
-from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams
 
@@ -73,7 +73,7 @@ def _infer(people: int, areas: int, told: Teller) -> dict[str, Any]:
     truth = told.stage("outbreak", lambda: simulate(traces, SARS_COV_2, rule, rng))
     known = draw_labels(truth, LabelSettings(), Streams(0).numpy("labels")).known
     began, busy = perf_counter(), process_time()
-    task = FieldTask(wishes=FieldWishes(field=_SETTINGS), rule=rule)
+    task = FieldTask(wishes=FalconFieldSettings(field=_SETTINGS), rule=rule)
     home, _ = run_in_process(task, traces, known, seed=0)
     # One more pass than sweeps: in the last one people only receive.
     passes = (_SETTINGS.sweeps + 1) * traces.by_slot.size

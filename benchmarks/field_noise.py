@@ -35,12 +35,12 @@ from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.federation.field.inference_schedule import run_in_process
 from epifalcon.federation.field.privacy_plan import budget_of
 from epifalcon.federation.field.settings import (
+    FalconFieldSettings,
     FieldPrivacySettings,
     FieldTask,
-    FieldWishes,
 )
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
-from epifalcon.federation.training import Task, fit
+from epifalcon.federation.training import TrainingTask, fit
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.mobility.traces import Traces
 from epifalcon.models.settings import FalconSettings
@@ -144,7 +144,9 @@ class _World:
         began = perf_counter()
         region = TransmissionSettings(law="one")
         field = FieldSettings(sweeps=sweeps, folds=0, region=region)
-        task = FieldTask(wishes=FieldWishes(field=field, privacy=wish), rule=_RULE)
+        task = FieldTask(
+            wishes=FalconFieldSettings(field=field, privacy=wish), rule=_RULE
+        )
         ledger = None
         if task.private:
             ledger = Ledger(budget_of(task, self.traces.clock))
@@ -175,7 +177,7 @@ class _World:
         """
         began = perf_counter()
         settings = _at_epsilon(8.0, self.traces.slots)
-        found = fit(Task(self.traces, self.labels.known, settings, seed=SEED))
+        found = fit(TrainingTask(self.traces, self.labels.known, settings, seed=SEED))
         truth = self.labels.hidden.open("the AUC of a benchmark")
         risk = found.probability[truth.person]
         return {

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measuring import in_a_process_of_its_own, timed
-from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.saved_state import PublishedField
+from epifalcon.belief_propagation.inference import ChainCohort
+from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.belief_propagation.settings import (
     FieldSettings,
     TransmissionSettings,
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import Epidemic, make_city, run_epidemics
 from epifalcon.federation.field.inference_schedule import run_in_process
-from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.federation.field.sliding_window import FieldWindow, NewDay
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
@@ -59,14 +59,16 @@ class _World:
         self.per_day = self.traces.clock.slots_per_day
         self.law = Transmission("one", TransmissionSettings())
 
-    def tests(self, begin: int, end: int) -> Known:
+    def tests(self, begin: int, end: int) -> TestResults:
         """Those of some slots."""
         known, kept = self.known, (self.known.slot >= begin) & (self.known.slot < end)
-        return Known(
+        return TestResults(
             known.people, known.person[kept], known.positive[kept], known.slot[kept]
         )
 
-    def batch(self, days: int, sweeps: int) -> tuple[Cohort, Known, PublishedField]:
+    def batch(
+        self, days: int, sweeps: int
+    ) -> tuple[ChainCohort, TestResults, SavedField]:
         """One run on the first days."""
         end = days * self.per_day
         clock = Clock(self.traces.clock.slot_hours, days)
@@ -75,7 +77,7 @@ class _World:
         region = TransmissionSettings(law="one")
         field = FieldSettings(sweeps=sweeps, folds=0, region=region)
         task = FieldTask(
-            wishes=FieldWishes(field=field),
+            wishes=FalconFieldSettings(field=field),
             pathogen=self.settings.pathogen,
             rule=self.settings.outbreak,
             test_errors=self.settings.labels.test_errors,
@@ -86,7 +88,7 @@ class _World:
         return (
             home.cohort,
             known,
-            PublishedField(course.graph, state.sums, state.factor, home.rates, errors),
+            SavedField(course.graph, state.sums, state.factor, home.rates, errors),
         )
 
     def replayed(self, days: int) -> FieldWindow:

@@ -19,7 +19,7 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import Profile, forward_backward
+from epifalcon.attacks.localisation import MobilityProfile, forward_backward
 from epifalcon.attacks.recurrence import recurrence
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city
@@ -49,7 +49,7 @@ def _run() -> dict[str, Any]:
     nothing = np.zeros((len(traces.regions), traces.clock.days))
     made = generate(traces, model, nothing, settings, streams.numpy("pseudo"))
     found = Candidates.of_pseudo(made)
-    layout, profile = timed(lambda: Profile.of(model))
+    layout, profile = timed(lambda: MobilityProfile.of(model))
     loop = plain.PlainModel(model)
     lives = [plain.claims_of(found, person) for person in range(_LOOP_PEOPLE)]
     likely = forward_backward(found, profile)

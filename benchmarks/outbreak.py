@@ -13,7 +13,7 @@ import numpy as np
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.epidemic.seir import replay, simulate
-from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.sellke import SellkeDraws
 from epifalcon.epidemic.settings import named_rule
 from epifalcon.mobility.synthetic import CitySettings, build_city
 from epifalcon.streams import Streams
@@ -35,7 +35,7 @@ def run() -> dict[str, object]:
     city = CitySettings(people=15_738, regions=3_127, days=14, kind="area")
     traces = build_city(city, streams.numpy("city"))
     rule = named_rule("paper", SARS_COV_2)
-    draws = Draws.sample(
+    draws = SellkeDraws.sample(
         traces.people, SARS_COV_2, rule, traces.clock, streams.numpy("seir")
     )
     outbreak = replay(traces, SARS_COV_2, rule, draws)

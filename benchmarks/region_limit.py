@@ -23,16 +23,19 @@ from scipy.stats import poisson
 
 from benchmarks.measuring import in_a_process_of_its_own
 from epifalcon.belief_propagation.settings import FieldSettings, Law
-from epifalcon.belief_propagation.transmission import Factor
+from epifalcon.belief_propagation.transmission import TransmissionFactor
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
-from epifalcon.federation.field.inference_schedule import Course, run_in_process
-from epifalcon.federation.field.settings import FieldTask, FieldWishes
-from epifalcon.federation.field.site_people import FieldHome
+from epifalcon.federation.field.inference_schedule import (
+    InferenceSchedule,
+    run_in_process,
+)
+from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
+from epifalcon.federation.field.site_people import FieldSite
 from epifalcon.types import Floats, Probabilities
 
 SEEDS = (200, 201, 202)
@@ -67,19 +70,19 @@ class _World:
         self.traces = make_city(settings, seed=seed)
         epidemic = next(run_epidemics(settings, self.traces, seed=seed))
         self.labels: Labels = epidemic.labels
-        self.known: Known = epidemic.labels.known
+        self.known: TestResults = epidemic.labels.known
         self.truth: Outbreak = epidemic.outbreak
         pathogen = settings.beliefs.pathogen(settings.pathogen)
         rule = settings.beliefs.rule(settings.outbreak)
         self.rule, self.pathogen = rule, pathogen
 
     def inferred(
-        self, law: Law, factor: Factor | None = None
-    ) -> tuple[FieldHome, Course]:
+        self, law: Law, factor: TransmissionFactor | None = None
+    ) -> tuple[FieldSite, InferenceSchedule]:
         """Infer with one model of transmission, or with the true factors."""
         region = replace(FieldSettings().region, law=law)
         field = FieldSettings(folds=0, region=region)
-        wishes = FieldWishes(field=field)
+        wishes = FalconFieldSettings(field=field)
         task = FieldTask.of(wishes, self.pathogen, self.rule, TestErrors())
         return run_in_process(task, self.traces, self.known, seed=0, factor=factor)
 
@@ -87,7 +90,7 @@ class _World:
         hidden = self.labels.hidden.open("the benchmark region-limit")
         return float(auc(curve(risk[hidden.person], hidden.infected)))
 
-    def exposure(self, people: FieldHome, course: Course) -> sp.csr_array:
+    def exposure(self, people: FieldSite, course: InferenceSchedule) -> sp.csr_array:
         """(people, regions) the hazard each person met in each region at b = 1."""
         assert course.found.state is not None
         graph = course.graph
@@ -107,7 +110,7 @@ class _World:
         return sp.csr_array((hazard, (person, region)), shape=shape)
 
 
-def sampled(exposure: sp.csr_array, known: Known, seeded: float) -> Probabilities:
+def sampled(exposure: sp.csr_array, known: TestResults, seeded: float) -> Probabilities:
     """Everybody's mean risk over draws of all regions' factors: (people,).
 
     Of a positive the number of infectious contacts is Poisson and not 0; each is
@@ -164,9 +167,9 @@ def _run(preset: str, seed: int) -> dict[str, float]:
     regions = len(world.traces.regions)
     mean = np.append(1.0, world.truth.variation.factors(regions))
     by_day = np.tile(mean, (world.traces.clock.days, 1))
-    true = Factor(by_day, np.ones_like(by_day), by_day)
+    true = TransmissionFactor(by_day, np.ones_like(by_day), by_day)
     found = {"alike": world.inferred("one")[0].risk}
-    runs: list[tuple[Law, Factor | None, str, str]] = [
+    runs: list[tuple[Law, TransmissionFactor | None, str, str]] = [
         ("apart", None, "found", "sampled_unhelped"),
         ("one", true, "true", "sampled"),
     ]

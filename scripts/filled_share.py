@@ -18,7 +18,7 @@ import numpy as np
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
 from epifalcon.federation.preparation import Selection
-from epifalcon.federation.training import Task, fit
+from epifalcon.federation.training import TrainingTask, fit
 from epifalcon.mobility.traces import Traces
 
 RELEASED = (
@@ -53,7 +53,9 @@ def _figures(share: float, seed: int) -> str:
     truth = epidemic.labels.hidden.open("choosing the round on test people")
     chosen = Selection(truth.person, truth.infected)
     settings = experiment.prediction.central()
-    task = Task(traces, epidemic.labels.known, settings, seed, test_people=chosen)
+    task = TrainingTask(
+        traces, epidemic.labels.known, settings, seed, test_people=chosen
+    )
     return (
         f"regions/person {_regions_per_person(traces):6.2f}  "
         f"infected {epidemic.outbreak.infected_share:.3f}  "

@@ -48,7 +48,10 @@ def test_cached_code_is_compiled_again_when_an_imported_file_changes(tmp_path):
     package.mkdir()
     (package / "__init__.py").touch()
     inner, outer = package / "inner.py", package / "outer.py"
-    kernel = "from epifalcon._numba import compiled\n{}\n@compiled\ndef {}(x):\n    return {}\n"
+    kernel = (
+        "from epifalcon._numba import compiled\n{}\n"
+        "@compiled\ndef {}(x):\n    return {}\n"
+    )
     outer.write_text(
         kernel.format(
             "from kernels import inner\nadd = inner.add", "twice", "2 * add(x)"

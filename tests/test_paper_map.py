@@ -8,7 +8,7 @@ from pathlib import Path
 from epifalcon.experiments.experiment import Experiment
 from tests.pages import ROOT, exists, missing_path, tables
 
-MAP = ROOT / "docs" / "explanation-paper-map.md"
+MAP = ROOT / "docs" / "explanation-paper.md"
 
 
 def wrong_rows(page: Path) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Protocol
 class Progress(Protocol):
     """Callback with the name of the task, the steps done and the total steps."""
 
-    def __call__(self, name: str, done: int, total: int, told: str = "") -> None: ...
+    def __call__(self, name: str, done: int, total: int, message: str = "") -> None: ...
 
 
-def silent(name: str, done: int, total: int, told: str = "") -> None:
+def silent(name: str, done: int, total: int, message: str = "") -> None:
     """Ignore progress."""

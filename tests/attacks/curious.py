@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.attacks.upload_recorder import Notes, NoteTaker, PublicTerms
+from epifalcon.attacks.upload_recorder import (
+    PublicTerms,
+    UploadStatistics,
+    UploadStatisticsView,
+)
 from epifalcon.federation.messages import Broadcast, GradientUpload, LocationUpload
 from epifalcon.federation.server_view import SERVER
 
@@ -44,12 +48,16 @@ class People:
         self.true = true.reshape(people, -1)
         self.keys = np.arange(terms.windows * terms.regions, dtype=np.int64)
 
-    def taker(self, sample=None, terms: PublicTerms | None = None) -> NoteTaker:
+    def taker(
+        self, sample=None, terms: PublicTerms | None = None
+    ) -> UploadStatisticsView:
         """Notes of nothing yet, of everybody unless a sample is given."""
         sample = np.arange(len(self.true)) if sample is None else np.array(sample)
         person = np.repeat(np.arange(len(sample)), len(self.keys))
         keys = np.tile(self.keys, len(sample))
-        return NoteTaker(Notes.empty(terms or self.terms, sample, person, keys))
+        return UploadStatisticsView(
+            UploadStatistics.empty(terms or self.terms, sample, person, keys)
+        )
 
     def row(self) -> np.ndarray:
         row = self.rng.standard_normal(self.terms.width, np.float32)
@@ -85,7 +93,7 @@ def assert_honest(chance: list[np.ndarray], true: list[np.ndarray]) -> None:
         assert right[some].mean() == pytest.approx(told[some].mean(), abs=error)
 
 
-def noted_by(taker: NoteTaker, who: People, number: int) -> None:
+def noted_by(taker: UploadStatisticsView, who: People, number: int) -> None:
     """Show a taker all messages of a round."""
     for cohort, message in who.round(number):
         taker.saw(cohort, message)
@@ -93,7 +101,7 @@ def noted_by(taker: NoteTaker, who: People, number: int) -> None:
 
 def taken(
     terms: PublicTerms, people: int, seed: int = 0, kind: type[People] = People
-) -> tuple[NoteTaker, People]:
+) -> tuple[UploadStatisticsView, People]:
     """Notes of all rounds."""
     who = kind(terms, people, seed)
     taker = who.taker()
@@ -133,6 +141,6 @@ class StatusPeople(People):
 
 def taken_of_statuses(
     terms: PublicTerms, people: int, seed: int = 0
-) -> tuple[NoteTaker, StatusPeople]:
+) -> tuple[UploadStatisticsView, StatusPeople]:
     """Notes of all rounds of people with a status input."""
     return taken(terms, people, seed, StatusPeople)

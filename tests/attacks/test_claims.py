@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from epifalcon.attacks import claims as claims_module
 from epifalcon.attacks.claims import (
+    AttackErrors,
     Candidates,
-    Verdict,
     localisation_error,
     name_best,
     true_claims,
@@ -173,7 +173,7 @@ def test_guesses_that_do_not_fit_are_refused():
 
 
 def test_no_wrong_guess_among_few_people_proves_little():
-    verdict = Verdict(np.zeros(20), np.full(20, 9.0), np.full(20, 10))
+    verdict = AttackErrors(np.zeros(20), np.full(20, 9.0), np.full(20, 10))
     found = verdict.interval(np.random.default_rng(0))
     assert (found.estimate, found.low) == (0.0, 0.0)
     # With more such people among all, none of 20 would be seen in 1 of 40 draws.

@@ -6,14 +6,14 @@ from scipy import stats
 
 from epifalcon.attacks import label_inference
 from epifalcon.attacks.label_inference import (
-    Diagnosis,
+    LabelScores,
     expected_direction,
     fit_mixture,
     from_statuses,
     judge,
     read_head_gradients,
 )
-from epifalcon.attacks.upload_recorder import NoteTaker
+from epifalcon.attacks.upload_recorder import UploadStatisticsView
 from epifalcon.errors import DataError
 from epifalcon.federation.engine import VectorisedEngine, train
 from tests.attacks.curious import StatusPeople, taken, taken_of_statuses, terms_of
@@ -27,7 +27,7 @@ def trained():
     whole = city(30, 1)
     wish = {"mode": "paper", "upload_sigma": 0.002, "gradient_sigma": 0.002}
     plan = plan_of(settings, 1, **wish)
-    taker = NoteTaker.of(whole, settings, plan, np.arange(30))
+    taker = UploadStatisticsView.of(whole, settings, plan, np.arange(30))
     train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
     return taker.notes(), whole.status
 
@@ -80,7 +80,7 @@ def test_energy_tells_tests_whose_gradients_cancel():
         },
     )
     judged = judge(label_inference.from_gradients(told), status)
-    exact = judge(Diagnosis("energy", energy, energy), status)
+    exact = judge(LabelScores("energy", energy, energy), status)
     assert exact.tested.estimate > 0.8
     assert judged.tested.estimate > exact.tested.estimate - 0.08
     alike = replace(told, gradient_energy=noise * rng.chisquare(count, 300))
@@ -99,7 +99,7 @@ def test_gradients_add_to_other_evidence_what_they_know():
         found = label_inference.from_gradients(replace(notes, terms=terms, rounds=100))
         rows = np.zeros((600, 3))
         rows[np.arange(600), np.take([2, 0, 1], status + 1)] = 1.0
-        alone = Diagnosis.of("rows", rows + rng.standard_normal(rows.shape))
+        alone = LabelScores.of("rows", rows + rng.standard_normal(rows.shape))
         both = judge(label_inference.both(alone, found), status)
         gained.append(both.positive.estimate - judge(alone, status).positive.estimate)
         assert both.name == "rows and gradients"
@@ -112,7 +112,7 @@ def test_people_held_back_for_validation_are_judged_apart():
     held_back = np.array([False] * 6 + [True] * 2)
     # Their devices send what those of untested people do.
     sent = np.where(held_back, -1, status)
-    told = Diagnosis("told", sent.astype(float), (sent >= 0).astype(float))
+    told = LabelScores("told", sent.astype(float), (sent >= 0).astype(float))
     mixed = judge(told, status)
     apart = judge(told, status, held_back)
     assert (mixed.tested.estimate, mixed.held_back) == (pytest.approx(5 / 6), 0)
@@ -156,7 +156,7 @@ def test_what_was_not_kept_cannot_be_used():
 
 def test_a_perfect_ranking_of_few_people_proves_little():
     status = np.array([1, 1, 0, 0, 0, -1], np.int8)
-    told = Diagnosis("told", status.astype(float), (status >= 0).astype(float))
+    told = LabelScores("told", status.astype(float), (status >= 0).astype(float))
     found = judge(told, status)
     assert (found.positive.estimate, found.positive.high) == (1.0, 1.0)
     # As wide as two right calls in two allow.
@@ -378,7 +378,7 @@ def test_on_falcon_with_a_status_input(mode):
         "local": {"epsilon": 2000.0},
     }[mode]
     plan = plan_of(settings, copies, mode=mode, **noise)
-    taker = NoteTaker.of(whole, settings, plan, np.arange(60))
+    taker = UploadStatisticsView.of(whole, settings, plan, np.arange(60))
     train(VectorisedEngine(whole, settings, plan, seed=5, view=taker))
     notes = taker.notes()
     # Who was never seen sends nothing.

@@ -14,10 +14,10 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import Profile, forward_backward
+from epifalcon.attacks.localisation import MobilityProfile, forward_backward
 from epifalcon.attacks.recurrence import (
-    Rehearsal,
-    SetBelief,
+    RepeatReliability,
+    ShadowCity,
     by_sets,
     combined,
     features,
@@ -79,7 +79,7 @@ def test_the_guess_errs_as_the_plain_attack_does():
 def test_the_evidence_weighs_counts_their_logs_and_visits():
     found, _ = attacked(1)
     counted = recurrence(found)
-    profile = Profile.of(claims.model_of(claims.town(np.random.default_rng(1))))
+    profile = MobilityProfile.of(claims.model_of(claims.town(np.random.default_rng(1))))
     visits = profile.log_visits(found)
     wanted = 2 * counted.same_hour + 3 * counted.any_hour + 0.5 * visits
     wanted += 4 * np.log(0.01 + counted.same_hour) - np.log(0.01 + counted.any_hour)
@@ -104,7 +104,7 @@ def place(seed, method="walk"):
     domains = DomainSettings(count=2, least_regions=4)
     wish = PseudoSettings(method=method, domains=domains)
     made = generate(traces, model, cases, wish, np.random.default_rng(seed))
-    return Rehearsal(Candidates.of_pseudo(made), traces, model)
+    return ShadowCity(Candidates.of_pseudo(made), traces, model)
 
 
 @cache
@@ -120,7 +120,7 @@ def error(attacked, likely):
 
 def test_together_is_better_than_either_alone_on_a_town_not_rehearsed():
     attacked = place(2)
-    found, profile = attacked.candidates, Profile.of(attacked.model)
+    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
     truth = true_claims(found, attacked.traces)
     moves = error(attacked, forward_backward(found, profile))
     guess = name_best(found, recurrence(found).same_hour, profile.log_visits(found))
@@ -137,7 +137,7 @@ def test_believing_what_the_pass_before_found_lowers_the_error():
 def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
     own = place(1)
     passes = learnt()
-    got = combined(own.candidates, Profile.of(own.model), passes)
+    got = combined(own.candidates, MobilityProfile.of(own.model), passes)
     assert error(own, got) == pytest.approx(passes[-1].error, abs=1e-12)
     errors = [one.error for one in passes]
     assert errors == sorted(errors, reverse=True)
@@ -145,7 +145,7 @@ def test_on_the_rehearsal_the_attack_errs_as_it_was_told():
 
 def test_without_passes_it_is_the_moves_alone_and_evidence_enters_both():
     own = place(2)
-    found, profile = own.candidates, Profile.of(own.model)
+    found, profile = own.candidates, MobilityProfile.of(own.model)
     told = np.random.default_rng(0).normal(size=found.claims)
     np.testing.assert_array_equal(
         combined(found, profile, (), told), forward_backward(found, profile, told)
@@ -192,7 +192,7 @@ def drawn_sets(rng, count, size):
 
 
 def compare(found, model, evidence=None):
-    got = by_sets(found, Profile.of(model), None, evidence)
+    got = by_sets(found, MobilityProfile.of(model), None, evidence)
     wanted = set_lives.chances(found, 0, model, evidence)
     return claims.ragged(found, got, 0), wanted
 
@@ -230,7 +230,7 @@ def test_recurring_lives_are_found_better_than_slot_by_slot():
     """On a town that was not rehearsed, with what the rehearsal chose."""
     own, attacked = roomy(1), roomy(2)
     belief, passes = learn_sets(own, np.random.default_rng(0)), learn(own)
-    found, profile = attacked.candidates, Profile.of(attacked.model)
+    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
     slots = error(attacked, combined(found, profile, passes))
     sets = by_sets(found, profile, belief, claimed=attacked.claimed)
     assert error(attacked, sets) < slots - 0.05
@@ -252,12 +252,14 @@ def strangers(rng, people=120, copies=2):
 def test_faint_hints_add_up_over_the_slots_of_a_set():
     rng = np.random.default_rng(9)
     found, truth = strangers(rng)
-    profile = Profile.of(claims.model_of(claims.town(rng, people=30, regions=40)))
+    profile = MobilityProfile.of(
+        claims.model_of(claims.town(rng, people=30, regions=40))
+    )
     # A log ratio of a noisy 1 or 0: by itself hardly more than a guess.
     sigma = 1.5
     told = (truth + sigma * rng.standard_normal(found.claims) - 0.5) / sigma**2
     alone = localisation_error(name_best(found, told), found, truth).error
-    honest = SetBelief(honest=0.02)
+    honest = RepeatReliability(honest=0.02)
     pooled = by_sets(found, profile, honest, told)
     together = localisation_error(name_best(found, pooled), found, truth).error
     assert together < alone - 0.05
@@ -265,10 +267,10 @@ def test_faint_hints_add_up_over_the_slots_of_a_set():
 
 def test_how_many_claim_a_place_tells_once_for_each_set():
     found = life([0, 0, -1, 0, 0, -1], [[2, 5]])
-    region, profile = found.region, Profile.of(model_of(2))
+    region, profile = found.region, MobilityProfile.of(model_of(2))
     claimed = np.where(region == 2, 1, 9)
-    flat = by_sets(found, profile, SetBelief(crowd=2.0))
-    told = by_sets(found, profile, SetBelief(crowd=2.0), claimed=claimed)
+    flat = by_sets(found, profile, RepeatReliability(crowd=2.0))
+    told = by_sets(found, profile, RepeatReliability(crowd=2.0), claimed=claimed)
     few, many = told[region == 2][0], told[region == 5][0]
     before = flat[region == 2][0] / flat[region == 5][0]
     # Squared, and not once more for each of the four slots.
@@ -293,7 +295,7 @@ def test_how_far_to_believe_it_is_learnt_for_the_sake_of_other_evidence():
     rng = np.random.default_rng(0)
     belief = learn_sets(own, rng)
     assert belief.honest < 1
-    found, profile = attacked.candidates, Profile.of(attacked.model)
+    found, profile = attacked.candidates, MobilityProfile.of(attacked.model)
     truth = true_claims(found, attacked.traces)
     hint = 0.05 * (truth - 0.5) + np.sqrt(0.05) * rng.standard_normal(found.claims)
     learnt, plain, alone = (

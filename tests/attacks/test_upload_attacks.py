@@ -7,7 +7,7 @@ from scipy import stats
 from epifalcon.attacks import upload_attacks
 from epifalcon.attacks.claims import localisation_error, name_best
 from epifalcon.attacks.upload_attacks import ATTACKS, claims_of
-from epifalcon.attacks.upload_recorder import NoteTaker
+from epifalcon.attacks.upload_recorder import UploadStatisticsView
 from epifalcon.errors import DataError
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.mobility.clock import Clock
@@ -88,7 +88,7 @@ def trained(request):
     whole = city(30, 2, 3, request.param)
     wish = {"mode": "paper", "upload_sigma": 0.0, "gradient_sigma": 0.1}
     plan = plan_of(settings, 2, **wish)
-    taker = NoteTaker.of(whole, settings, plan, np.array([0, 3, 4, 7, 20]))
+    taker = UploadStatisticsView.of(whole, settings, plan, np.array([0, 3, 4, 7, 20]))
     train(VectorisedEngine(whole, settings, plan, seed=5, view=taker), 3)
     return taker.notes(), whole
 

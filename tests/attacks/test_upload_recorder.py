@@ -13,11 +13,11 @@ from epifalcon.attacks import upload_recorder
 from epifalcon.attacks.upload_recorder import (
     VIEW,
     KnownRows,
-    Notes,
-    NoteTaker,
     PublicTerms,
     RoundUploads,
     UploadRecorder,
+    UploadStatistics,
+    UploadStatisticsView,
     draw_sample,
     own_status,
     posterior,
@@ -30,9 +30,9 @@ from epifalcon.federation.client import Client
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import Broadcast, LocationUpload, PresenceUpload
 from epifalcon.federation.privacy_plan import RunSeeds
-from epifalcon.federation.server_view import SERVER, Crowd
+from epifalcon.federation.server_view import SERVER, PlaceTotals
 from epifalcon.federation.settings import ViewSettings
-from epifalcon.federation.training import Task, fit
+from epifalcon.federation.training import TrainingTask, fit
 from epifalcon.models.person_model import kept
 from epifalcon.privacy.clipping import clip_rows
 from epifalcon.store import Origin
@@ -53,7 +53,7 @@ from tests.studies import town
 TWO = ("upload/0", "upload/1")
 
 
-def same(one: Notes, other: Notes) -> bool:
+def same(one: UploadStatistics, other: UploadStatistics) -> bool:
     mine, theirs = one.arrays(), other.arrays()
     assert one.meta() == other.meta()
     assert set(mine) == set(theirs)
@@ -130,7 +130,9 @@ def test_resumed_notes_are_the_same_bits(mask):
     for number in range(6):
         if number == 3:
             before = taker.notes()
-            taker = NoteTaker(Notes.of(before.arrays(), before.meta()))
+            taker = UploadStatisticsView(
+                UploadStatistics.of(before.arrays(), before.meta())
+            )
         noted_by(taker, who, number)
     assert same(taker.notes(), whole.notes())
 
@@ -159,7 +161,7 @@ def test_counts_stand_beside_the_claims():
     taker, who = taken(terms, 2)
     assert np.isnan(taker.notes().counts).all()
     assert np.isnan(taker.notes().presence).all()
-    taker.saw(SERVER, Crowd(who.keys, who.keys + 0.5, who.keys * 2))
+    taker.saw(SERVER, PlaceTotals(who.keys, who.keys + 0.5, who.keys * 2))
     notes = taker.notes()
     assert np.array_equal(notes.counts, notes.key + 0.5)
     assert np.array_equal(notes.claimed, notes.key * 2)
@@ -176,7 +178,7 @@ def test_presence_sent_by_devices_is_stored_and_resumed():
         taker.saw(cohort, message)
     notes = taker.notes()
     assert np.array_equal(notes.presence, np.append(who.keys, who.keys + 0.5))
-    taker = NoteTaker(Notes.of(notes.arrays(), notes.meta()))
+    taker = UploadStatisticsView(UploadStatistics.of(notes.arrays(), notes.meta()))
     assert np.array_equal(taker.notes().presence, notes.presence)
     with pytest.raises(DataError, match="other places"):
         taker.saw(0, PresenceUpload(who.keys[1:], told[0].counts[1:]))
@@ -244,29 +246,29 @@ def test_a_sample_is_drawn_from_the_seed():
     assert draw_sample(7, 50, 3).tolist() == list(range(7))
 
 
-def some_notes() -> Notes:
+def some_notes() -> UploadStatistics:
     return taken(terms_of(channels=TWO), 3)[0].notes()
 
 
 def test_notes_come_back_from_disk_bit_by_bit(tmp_path):
     notes = some_notes()
     notes.save(tmp_path / "notes", Origin(seed=3))
-    assert same(Notes.load(tmp_path / "notes"), notes)
+    assert same(UploadStatistics.load(tmp_path / "notes"), notes)
     path = tmp_path / "notes" / "evidence.npy"
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(CorruptFileError, match=r"evidence\.npy"):
-        Notes.load(tmp_path / "notes")
+        UploadStatistics.load(tmp_path / "notes")
 
 
 @pytest.mark.parametrize("schema", [2, 99])
 def test_notes_of_another_version_or_none_are_refused(tmp_path, monkeypatch, schema):
     with pytest.raises(DataError, match="no such folder"):
-        Notes.load(tmp_path / "notes")
+        UploadStatistics.load(tmp_path / "notes")
     monkeypatch.setattr(upload_recorder, "_SCHEMA", schema)
     some_notes().save(tmp_path / "notes", Origin())
     monkeypatch.undo()
     with pytest.raises(DataError, match=f"schema {schema} of 'server-notes'"):
-        Notes.load(tmp_path / "notes")
+        UploadStatistics.load(tmp_path / "notes")
 
 
 def test_notes_out_of_an_older_checkpoint_are_refused():
@@ -274,11 +276,11 @@ def test_notes_out_of_an_older_checkpoint_are_refused():
     notes = some_notes()
     older = {name: one for name, one in notes.arrays().items() if name != "met"}
     with pytest.raises(CorruptFileError, match=r"another version.*met"):
-        Notes.of(older, notes.meta())
+        UploadStatistics.of(older, notes.meta())
 
 
 def terms_for(cohort, settings, plan):
-    return NoteTaker.of(cohort, settings, plan, np.array([0])).notes().terms
+    return UploadStatisticsView.of(cohort, settings, plan, np.array([0])).notes().terms
 
 
 def test_terms_are_those_of_the_plan():
@@ -544,7 +546,7 @@ RECORDED = replace(town.with_mode("paper"), view=ViewSettings(people=9))
 
 def trained(settings, folder):
     folder.mkdir()
-    task = Task(town.traces(), town.known(), settings, town.SEED)
+    task = TrainingTask(town.traces(), town.known(), settings, town.SEED)
     return fit(task, folder=folder, recorder=UploadRecorder.of(settings))
 
 

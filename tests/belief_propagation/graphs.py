@@ -3,7 +3,7 @@
 import numpy as np
 
 from epifalcon.belief_propagation.inference import (
-    Cohort,
+    ChainCohort,
     FactorGraph,
     InitialHazard,
     add_sums,
@@ -12,7 +12,7 @@ from epifalcon.belief_propagation.inference import (
 from epifalcon.belief_propagation.seir_chain import rates_for
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.mobility.traces import Traces
 from tests.methods.encounters import force_of
 
@@ -45,7 +45,9 @@ def part_of(traces, known, people):
     place = np.full(traces.people, -1, np.int32)
     place[people] = np.arange(len(people), dtype=np.int32)
     tests = known.of_people(place >= 0)
-    own = Known.from_tests(len(people), place[tests.person], tests.positive, tests.slot)
+    own = TestResults.from_tests(
+        len(people), place[tests.person], tests.positive, tests.slot
+    )
     by_slot = np.ascontiguousarray(traces.by_slot[:, people])
     return Traces(by_slot, traces.clock, traces.regions), own
 
@@ -62,7 +64,7 @@ def cohorts_of(scene, known, parts=None):
     if parts is not None:
         divided = [part_of(traces, known, people) for people in parts]
     rates, errors = rates_of(scene), scene.test_errors
-    return Cohorts([Cohort.of(*one, rates, errors) for one in divided])
+    return Cohorts([ChainCohort.of(*one, rates, errors) for one in divided])
 
 
 def graph_of(scene, crowd):

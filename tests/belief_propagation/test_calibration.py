@@ -7,7 +7,7 @@ from scipy.special import expit
 
 from epifalcon.belief_propagation.calibration import (
     IDENTITY,
-    Losses,
+    ModelLosses,
     PlattScaling,
     chance_of_positive,
     choose_scaling,
@@ -112,9 +112,9 @@ def lost(gain, noise, people=400, seed=0):
 def best(losses, alike=()):
     """The choice by sums over three sites, and by all people at once."""
     table = np.stack(list(losses.values()), axis=1)
-    first, *others = [Losses.of(part) for part in np.array_split(table, 3)]
+    first, *others = [ModelLosses.of(part) for part in np.array_split(table, 3)]
     found = sum(others, first).best(list(losses), alike)
-    assert found == Losses.of(table).best(list(losses), alike)
+    assert found == ModelLosses.of(table).best(list(losses), alike)
     return found
 
 
@@ -145,7 +145,7 @@ def test_the_standard_error_is_that_of_the_paired_gains():
     doubt = gain.mean() - gain.std(ddof=1) / np.sqrt(57)
     for shift, better in ((1e-6, True), (-1e-6, False)):
         # Moved to where the mean gain just exceeds its standard error, and not.
-        losses = Losses.of(np.stack([one, other + doubt - shift], axis=1))
+        losses = ModelLosses.of(np.stack([one, other + doubt - shift], axis=1))
         assert losses.is_better(1, 0) == better
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.belief_propagation.inference import EdgeSums
+from epifalcon.belief_propagation.inference import DampedSums
 from epifalcon.belief_propagation.seir_chain import SweepOptions, result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings
 from tests.belief_propagation.graphs import (
@@ -128,7 +128,7 @@ def test_of_two_places_the_doubtful_one_is_blamed_less():
         typical = graph.no_factor.typical.copy()
         typical[:, 2] = doubt
         received = graph.messages(
-            EdgeSums(crowd, 0.3 * crowd, np.zeros_like(crowd)),
+            DampedSums(crowd, 0.3 * crowd, np.zeros_like(crowd)),
             graph.no_factor._replace(typical=typical),
         )
         options = SweepOptions(1.0, np.ones(2), 4.0, tally=True)

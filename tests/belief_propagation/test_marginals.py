@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.inference import ChainCohort
+from epifalcon.belief_propagation.saved_state import Messages, SavedField
 from epifalcon.belief_propagation.settings import FieldSettings
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.store import Origin
@@ -38,10 +38,10 @@ def published(scene, traces, known, wish=NO_BOUND, law="one"):
     Rates are of the whole scene, also where somebody is left out.
     """
     rates, errors = rates_of(scene), scene.test_errors
-    cohort = Cohort.of(traces, known, rates, errors)
+    cohort = ChainCohort.of(traces, known, rates, errors)
     graph = graph_of(scene, cohort.crowd())
     state = converge(Cohorts([cohort]), graph, known, rates, wish, law)
-    return cohort, PublishedField(graph, state.sums, state.factor, rates, errors)
+    return cohort, SavedField(graph, state.sums, state.factor, rates, errors)
 
 
 def possible(tests, scene, wrong=(0.0, 0.0)):
@@ -148,7 +148,7 @@ def kept(tmp_path_factory):
     field.save(folder / "field", Origin())
     held = Messages(cohort.state.infectious, cohort.state.evidence)
     held.save(folder / "messages", Origin())
-    field = PublishedField.load(folder / "field")
+    field = SavedField.load(folder / "field")
     return cohort, field, Messages.load(folder / "messages")
 
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import gamma
 
 from epifalcon.belief_propagation.settings import LAWS, TransmissionSettings
-from epifalcon.belief_propagation.transmission import Factor, Transmission
+from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.errors import SettingsError
 
 SETTINGS = TransmissionSettings(weight=2.0, mild_weight=6.0, common_weight=10.0)
@@ -17,7 +17,7 @@ def factors(law, caught, borne, factor=1.0):
     tally[1, :, 1:] = np.array(borne) * factor / days
     now = np.full((days, 1 + regions), factor)
     made = Transmission(law, SETTINGS)
-    found = made.estimate(tally, Factor(now, np.ones_like(now), now))
+    found = made.estimate(tally, TransmissionFactor(now, np.ones_like(now), now))
     assert (found.mean[:, 0] == 1).all()
     return found
 

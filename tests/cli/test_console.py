@@ -1,7 +1,7 @@
 import io
 import sys
 
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.progress import silent
 
 
@@ -21,7 +21,7 @@ def terminal(monkeypatch):
 
 def test_progress_tells_what_stands_beside_the_bar(monkeypatch):
     shown = terminal(monkeypatch)
-    with Screen().progress() as progress:
+    with Console().progress() as progress:
         progress("falcon: rounds", 0, 4)
         progress("falcon: rounds", 4, 4, "loss 0.693, validation AUC 0.500")
         progress("city", 1, 2)
@@ -31,10 +31,10 @@ def test_progress_tells_what_stands_beside_the_bar(monkeypatch):
 
 def test_progress_is_silent_unless_there_is_a_terminal(capsys, monkeypatch):
     shown = terminal(monkeypatch)
-    with Screen(quiet=True).progress() as progress:
+    with Console(quiet=True).progress() as progress:
         assert progress is silent
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with Screen().progress() as progress:
+    with Console().progress() as progress:
         assert progress is silent
         progress("rounds", 1, 2, "told")
     assert shown.getvalue() == ""
@@ -42,18 +42,18 @@ def test_progress_is_silent_unless_there_is_a_terminal(capsys, monkeypatch):
 
 
 def test_json_has_no_word_for_what_is_not_finite(capsys):
-    Screen(json=True).figures({"a": float("nan"), "b": [float("inf")], "c": None})
+    Console(json=True).figures({"a": float("nan"), "b": [float("inf")], "c": None})
     assert capsys.readouterr().out == '{"a": null, "b": [null], "c": null}\n'
-    Screen(json=True).say("for people")
-    Screen(quiet=True).table("title", ["a"], [["b"]])
-    Screen().figures({"a": 1})
+    Console(json=True).say("for people")
+    Console(quiet=True).table("title", ["a"], [["b"]])
+    Console().figures({"a": 1})
     assert capsys.readouterr().out == ""
 
 
 def test_a_table_without_room_comes_in_parts_with_whole_numbers(capsys):
     columns = [f"column {place}" for place in range(14)]
     numbers = [f"{place:02}34567890.12" for place in range(14)]
-    Screen().table("Title", columns, [numbers])
+    Console().table("Title", columns, [numbers])
     out = capsys.readouterr().out
     assert "…" not in out
     assert max(map(len, out.splitlines())) <= 120
@@ -66,14 +66,14 @@ def test_a_table_without_room_comes_in_parts_with_whole_numbers(capsys):
 
 def test_rows_that_two_columns_name_have_both_in_every_part(capsys):
     rows = [["same", name, *["0.123456789"] * 12] for name in ("one", "two")]
-    Screen().table("Title", [f"column {place}" for place in range(14)], rows)
+    Console().table("Title", [f"column {place}" for place in range(14)], rows)
     out = capsys.readouterr().out
     assert out.count("Title") == out.count("one") == out.count("two") > 1
 
 
 def test_the_papers_figure_is_not_parted_from_ours(capsys):
     columns = ["method", *["AUC", "paper's"] * 7]
-    Screen().table("Title", columns, [[*["0.123456789"] * 15]])
+    Console().table("Title", columns, [[*["0.123456789"] * 15]])
     lines = capsys.readouterr().out.splitlines()
     heads = [
         [cell.strip() for cell in line.split("┃")[2:-1]]
@@ -88,12 +88,12 @@ def test_the_papers_figure_is_not_parted_from_ours(capsys):
 
 def test_a_few_columns_of_words_are_folded_and_cells_shown_as_they_are(capsys):
     words = " ".join(["[/b] :smile:"] * 20)
-    Screen().table("Title", ["name", "told"], [["a", words]])
+    Console().table("Title", ["name", "told"], [["a", words]])
     out = capsys.readouterr().out
     assert out.count("Title") == 1
     assert out.count("[/b]") == out.count(":smile:") == 20
 
 
 def test_what_went_wrong_is_told_even_quietly(capsys):
-    Screen(quiet=True).warn("one row failed")
+    Console(quiet=True).warn("one row failed")
     assert capsys.readouterr().err == "epifalcon: one row failed\n"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.traces import Traces
 from tests.cli.runs import content
 
@@ -47,7 +47,7 @@ def test_import_tells_its_rows_and_the_folder_holds_what_made_it(epifalcon, file
     assert figures["tests"]["positive"] == 1
     assert figures["out"] == str(files / "out")
     assert Traces.load(files / "out" / "city").names == ("ann", "bob")
-    known = Known.load(files / "out" / "known")
+    known = TestResults.load(files / "out" / "known")
     assert (known.person.tolist(), known.slot.tolist()) == ([0], [12])
     manifest = store.read_manifest(files / "out")
     assert manifest["kind"] == "import"
@@ -102,4 +102,4 @@ def test_a_matrix_with_tests_needs_a_start(epifalcon, files):
     assert epifalcon(*asked).code == 2
     said = epifalcon(*asked, "--start", "2020-03-01")
     assert said.code == 0
-    assert Known.load(files / "out" / "known").slot.tolist() == [5]
+    assert TestResults.load(files / "out" / "known").slot.tolist() == [5]

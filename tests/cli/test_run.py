@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.privacy.ledger import Budget
 from tests.cli.conftest import QUICK
@@ -171,9 +171,9 @@ def test_tests_of_real_people(run_town, tmp_path):
 def test_tests_that_do_not_fit_are_refused(epifalcon, run_town, tiny, tmp_path):
     epifalcon("city", "--out", tmp_path / "city", *tiny)
     none = np.zeros(0, np.int32)
-    fewer = Known(119, none, none.astype(np.bool_), none)
+    fewer = TestResults(119, none, none.astype(np.bool_), none)
     every = np.arange(120, dtype=np.int32)
-    sick = Known(120, every, np.ones(120, np.bool_), np.full(120, 59, np.int32))
+    sick = TestResults(120, every, np.ones(120, np.bool_), np.full(120, 59, np.int32))
     for name, tests, told in (
         ("fewer", fewer, "tests among 119 people"),
         ("sick", sick, "0 people tested negative"),

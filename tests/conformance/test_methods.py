@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import run_methods
 from epifalcon.methods.base import Context
@@ -162,7 +162,7 @@ def test_gaps_and_people_never_observed(name):
 def test_one_kind_of_result_is_refused_or_gives_risks(name, positive):
     known = town.known()
     same = np.full(len(known.person), positive)
-    tests = Known(known.people, known.person, same, known.slot)
+    tests = TestResults(known.people, known.person, same, known.slot)
     fitted = method(name)
     if name in NEED_BOTH:
         with pytest.raises(DataError, match=r"tested (positive|negative)"):

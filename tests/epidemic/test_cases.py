@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from epifalcon.epidemic.cases import Cases, CaseSettings, all_cases, reported_cases
 from epifalcon.epidemic.seir import simulate
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from tests.epidemic.worlds import FAST, mixing_city, traces_of
 from tests.oracles.cities import cities
@@ -16,7 +16,7 @@ CASES = settings(max_examples=60, deadline=None, derandomize=True)
 
 def known_of(people, tests):
     person, slot, positive = np.array(tests, int).reshape(-1, 3).T
-    return Known.from_tests(people, person, positive.astype(bool), slot)
+    return TestResults.from_tests(people, person, positive.astype(bool), slot)
 
 
 @st.composite

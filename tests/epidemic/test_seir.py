@@ -9,7 +9,7 @@ from scipy import stats
 from epifalcon.epidemic.outbreak import EXPOSED
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.seir import replay, simulate
-from epifalcon.epidemic.sellke import EVEN, Draws, Variation
+from epifalcon.epidemic.sellke import EVEN, SellkeDraws, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
@@ -36,7 +36,7 @@ def rng(seed=0):
 def run(traces, pathogen, rule, seed):
     """Draws and outbreak; kappa "r0" needs people to observe, and infectious ones."""
     stream = rng(seed)
-    draws = Draws.sample(traces.people, pathogen, rule, traces.clock, stream)
+    draws = SellkeDraws.sample(traces.people, pathogen, rule, traces.clock, stream)
     variation = EVEN
     if not rule.even:
         seed = int(stream.integers(2**63))
@@ -122,7 +122,7 @@ def test_sources_are_chosen_in_proportion_to_weight():
     # Three carriers, of whom the last has symptoms, and many who are infected at once.
     people = 4000
     traces = traces_of([[0] * people] * 2)
-    draws = Draws(
+    draws = SellkeDraws(
         resistance=np.full(people, 1e-12),
         seed_order=np.arange(people, dtype=float),
         source_choice=rng(1).random(people),
@@ -146,7 +146,7 @@ def test_sources_are_chosen_in_proportion_to_weight():
 def test_a_worked_example():
     """Four people, one day a slot, beta 1: every number can be checked by hand."""
     traces = traces_of([[0, 0, 1, 0], [0, 0, 0, -1], [0, 1, 0, 1], [2, 1, 2, 1]])
-    draws = Draws(
+    draws = SellkeDraws(
         resistance=np.array([1.0, 0.6, 0.3, 0.9]),
         seed_order=np.array([0.0, 0.5, 0.5, 0.5]),
         source_choice=np.array([0.0, 0.0, 0.0, 0.0]),
@@ -216,6 +216,6 @@ class TestSeeds:
 
 def test_draws_of_another_city_are_refused():
     traces, rule = mixing_city(), OutbreakSettings(seed_count=1)
-    draws = Draws.sample(3, FAST, rule, traces.clock, rng())
+    draws = SellkeDraws.sample(3, FAST, rule, traces.clock, rng())
     with pytest.raises(DataError, match="draws for 3 people, traces of 40"):
         replay(traces, FAST, rule, draws)

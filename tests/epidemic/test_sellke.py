@@ -11,7 +11,7 @@ from epifalcon.epidemic.reproduction_number import counted_r0
 from epifalcon.epidemic.seir import replay, simulate
 from epifalcon.epidemic.sellke import (
     EVEN,
-    Draws,
+    SellkeDraws,
     Variation,
     draw_factors,
     draw_infectiousness,
@@ -29,7 +29,7 @@ PEOPLE = 40_000
 
 def sample(seed=0, pathogen=SARS_COV_2, clock=CLOCK, **changes):
     rng = np.random.default_rng(seed)
-    return Draws.sample(PEOPLE, pathogen, OutbreakSettings(**changes), clock, rng)
+    return SellkeDraws.sample(PEOPLE, pathogen, OutbreakSettings(**changes), clock, rng)
 
 
 @pytest.mark.parametrize("chance", ["exponential", "linear"])
@@ -116,7 +116,7 @@ def test_infectiousness_is_gamma_and_of_mean_1(shape):
 def test_an_even_world_takes_nothing_from_the_stream(rule, seed):
     even = dataclasses.replace(rule, kappa=1.0, regional_sigma=0.0, dispersion=None)
     stream = rng(seed)
-    draws = Draws.sample(CITY.people, FAST, even, CITY.clock, stream)
+    draws = SellkeDraws.sample(CITY.people, FAST, even, CITY.clock, stream)
     again = rng(seed)
     outbreak = simulate(CITY, FAST, even, again)
     assert stream.bit_generator.state == again.bit_generator.state
@@ -164,7 +164,7 @@ def test_counted_r0_has_the_mean_of_an_even_world():
     ],
 )
 def test_a_variation_that_does_not_fit_is_refused(changes, message):
-    draws = Draws.sample(CITY.people, FAST, UNEVEN, CITY.clock, rng())
+    draws = SellkeDraws.sample(CITY.people, FAST, UNEVEN, CITY.clock, rng())
     good = Variation.sample(CITY, UNEVEN, Streams(0))
     with pytest.raises(DataError, match=message):
         replay(
@@ -179,7 +179,7 @@ def test_impossible_variations_are_refused():
     with pytest.raises(DataError, match="regional_factor is int64 of 1 axes"):
         Variation(np.ones(3, np.int64))
     even = dataclasses.replace(UNEVEN, regional_sigma=0.0, dispersion=None)
-    draws = Draws.sample(CITY.people, FAST, even, CITY.clock, rng())
+    draws = SellkeDraws.sample(CITY.people, FAST, even, CITY.clock, rng())
     with pytest.raises(DataError, match="do not allow regional_factor"):
         replay(CITY, FAST, even, draws, variation=Variation(np.ones(12)))
     assert not EVEN.arrays()

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.ground_truth import Hidden, Truth
-from epifalcon.epidemic.test_results import Known, blind_folds, concerns, hold_back
+from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
+from epifalcon.epidemic.test_results import (
+    TestResults,
+    blind_folds,
+    concerns,
+    hold_back,
+)
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
@@ -23,7 +28,7 @@ TESTS = st.lists(
 
 def known_of(tests, people=6):
     person, slot, positive = zip(*tests, strict=True) if tests else ((), (), ())
-    return Known.from_tests(
+    return TestResults.from_tests(
         people,
         np.array(person, np.int32),
         np.array(positive, np.bool_),
@@ -61,7 +66,7 @@ def test_status_and_first_positive_against_the_list(tests):
 )
 def test_impossible_tests_are_refused(person, positive, slot, message):
     with pytest.raises(DataError, match=message):
-        Known(
+        TestResults(
             6,
             np.array(person, np.int32),
             np.array(positive, np.bool_),
@@ -79,7 +84,7 @@ def test_the_tests_of_some_people(tests, wanted):
 
 
 def test_tests_on_a_later_clock_keep_person_and_result():
-    known = Known(
+    known = TestResults(
         5,
         np.array([1, 1, 3], np.int32),
         np.array([False, True, False]),
@@ -103,7 +108,7 @@ def test_tests_belong_to_the_people_of_their_names(tmp_path):
     ours = dataclasses.replace(ours, who=named_city(names=names).who)
     ours.save(tmp_path / "known", Origin())
     everybody = np.ones(6, np.bool_)
-    for known in (ours, Known.load(tmp_path / "known"), ours.since(1)):
+    for known in (ours, TestResults.load(tmp_path / "known"), ours.since(1)):
         known.of_people(everybody).require_people_of(named_city(names=names))
         known.require_people_of(named_city())
         for others in (names[::-1], ("annb", "ob", *names[2:])):
@@ -119,7 +124,7 @@ def test_tests_belong_to_the_people_of_their_names(tmp_path):
 def two_kinds(positives=17, negatives=43, people=100):
     person = np.arange(positives + negatives, dtype=np.int32)
     slot = np.zeros(len(person), np.int32)
-    return Known(people, person, person < positives, slot)
+    return TestResults(people, person, person < positives, slot)
 
 
 def rng(seed=1):
@@ -156,7 +161,7 @@ def test_folds_part_the_tested_people_evenly():
 
 def test_no_result_moves_a_blind_fold():
     tests = two_kinds()
-    turned = Known(tests.people, tests.person, ~tests.positive, tests.slot)
+    turned = TestResults(tests.people, tests.person, ~tests.positive, tests.slot)
     np.testing.assert_array_equal(
         blind_folds(tests, 4, rng()), blind_folds(turned, 4, rng())
     )
@@ -165,9 +170,9 @@ def test_no_result_moves_a_blind_fold():
 PLACES = traces_of([[0, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0]])
 
 
-def listed(*tests: tuple[int, bool, int]) -> Known:
+def listed(*tests: tuple[int, bool, int]) -> TestResults:
     person, positive, slot = (np.array(part) for part in zip(*tests, strict=True))
-    return Known.from_tests(4, person, positive, slot)
+    return TestResults.from_tests(4, person, positive, slot)
 
 
 def test_ordinary_tests_are_of_no_concern():
@@ -191,7 +196,9 @@ def test_what_is_odd_about_tests_is_told(tests, word):
 
 
 def test_no_tests_and_people_without_trace_are_told():
-    nobody = Known(4, *(np.empty(0, kind) for kind in (np.int32, np.bool_, np.int32)))
+    nobody = TestResults(
+        4, *(np.empty(0, kind) for kind in (np.int32, np.bool_, np.int32))
+    )
     unseen = traces_of([[0, -1, 1, 1], [0, -1, 1, 0], [1, -1, 0, 0]])
     nothing, absent = concerns(nobody, unseen)
     assert "Nobody was tested" in nothing
@@ -199,7 +206,9 @@ def test_no_tests_and_people_without_trace_are_told():
 
 
 def hidden_of(person=(1, 4, 7), infected=(True, False, True)):
-    return Hidden(Truth(np.array(person, np.int32), np.array(infected, np.bool_)))
+    return GroundTruth(
+        HeldOutLabels(np.array(person, np.int32), np.array(infected, np.bool_))
+    )
 
 
 def test_nothing_shows_before_it_is_opened():
@@ -221,7 +230,7 @@ def test_opening_is_logged_with_its_purpose(caplog):
 
 def test_saved_and_loaded_closed(tmp_path):
     hidden_of().save(tmp_path / "h", Origin())
-    again = Hidden.load(tmp_path / "h")
+    again = GroundTruth.load(tmp_path / "h")
     assert repr(again) == "Hidden(3 people)"
     assert again.open("a test").person.tolist() == [1, 4, 7]
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from epifalcon.experiments.run_folder import begin
-from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.progress import silent
 from tests.studies import town
 
-LISTENERS = Listeners(progress=silent, checkpoint_seconds=10)
+LISTENERS = TrainingOptions(progress=silent, checkpoint_seconds=10)
 
 
 def made(folder, beside=(), **privacy):

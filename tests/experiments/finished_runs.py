@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from epifalcon.epidemic.test_results import Known, without
+from epifalcon.epidemic.test_results import TestResults, without
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.prediction import Newcomers
-from epifalcon.experiments.run_folder import Begun, FinishedRun, begin, finish
-from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.experiments.prediction import NewPeople
+from epifalcon.experiments.run_folder import FinishedRun, RunInputs, begin, finish
+from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.experiments.simulation import prepare, run_epidemics
-from epifalcon.federation.training import Task
+from epifalcon.federation.training import TrainingTask
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
 
@@ -29,55 +29,57 @@ TOWN = (
 )
 
 
-def make_run(folder: Path, *words: str, whole: bool = True) -> Begun:
+def make_run(folder: Path, *words: str, whole: bool = True) -> RunInputs:
     """A run of a town of 150 people; only begun unless ``whole``."""
     experiment = Experiment.load("hamlet", [*TOWN, *words])
     prepared = prepare("town", experiment, SEED)
     epidemic = next(run_epidemics(experiment, prepared.traces, SEED))
     reported, known = prepared.reported(SEED), epidemic.labels.known
-    begun = Begun(folder, prepared, SEED, reported, known, epidemic)
+    begun = RunInputs(folder, prepared, SEED, reported, known, epidemic)
     begin(begun)
     if whole:
         finish_run(begun)
     return begun
 
 
-def finish_run(begun: Begun) -> None:
+def finish_run(begun: RunInputs) -> None:
     """Train what was begun, and say that it is whole; no report."""
-    listeners = Listeners(progress=silent, checkpoint_seconds=60)
+    listeners = TrainingOptions(progress=silent, checkpoint_seconds=60)
     experiment = begun.prepared.experiment
     for method in (experiment.method, *experiment.beside):
         run_method(begun, method, listeners)
     finish(begun)
 
 
-def chosen_people(traces: Traces, known: Known, people) -> tuple[Traces, Known]:
+def chosen_people(
+    traces: Traces, known: TestResults, people
+) -> tuple[Traces, TestResults]:
     """Some people of a city, in any order, and their tests."""
     order = np.asarray(people)
     part = Traces(traces.by_slot[:, order].copy(), traces.clock, traces.regions)
     place = np.full(traces.people, -1, np.int32)
     place[order] = np.arange(len(order))
     kept = place[known.person] >= 0
-    tests = Known.from_tests(
+    tests = TestResults.from_tests(
         len(order), place[known.person[kept]], known.positive[kept], known.slot[kept]
     )
     return part, tests
 
 
-def again(run: FinishedRun, validation: bool = False) -> Newcomers:
+def again(run: FinishedRun, validation: bool = False) -> NewPeople:
     """The run's own people; with the tests of validation people or without."""
-    task = Task(run.traces, run.known, run.settings, run.seed)
+    task = TrainingTask(run.traces, run.known, run.settings, run.seed)
     held_back = task.division.held_back
     known = run.known if validation else without(run.known, held_back)
-    return Newcomers(run.traces, known)
+    return NewPeople(run.traces, known)
 
 
-def some(run: FinishedRun, people) -> Newcomers:
+def some(run: FinishedRun, people) -> NewPeople:
     """Some of the run's people as newcomers."""
-    return Newcomers(*chosen_people(run.traces, run.known, people))
+    return NewPeople(*chosen_people(run.traces, run.known, people))
 
 
-def one_flipped(people: Newcomers, person: int) -> Newcomers:
+def one_flipped(people: NewPeople, person: int) -> NewPeople:
     """The same people, one of them with the opposite tests."""
     known = people.known
     positive = known.positive ^ (known.person == person)

@@ -13,7 +13,7 @@ from epifalcon.belief_propagation.settings import WindowSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import daily_update, explanation, run_tables
 from epifalcon.experiments.explanation import explain
-from epifalcon.experiments.prediction import Newcomers, score
+from epifalcon.experiments.prediction import NewPeople, score
 from epifalcon.experiments.run_folder import FinishedRun, begin, finish
 from epifalcon.experiments.run_methods import run_method
 from epifalcon.experiments.run_report import keep_results
@@ -133,8 +133,8 @@ def test_a_method_without_a_field_is_refused(run):
 
 
 def test_newcomers_are_told_alike_alone_or_together_and_in_any_order(run):
-    one = Newcomers(*chosen_people(run.traces, run.known, [5]))
-    more = Newcomers(*chosen_people(run.traces, run.known, [30, 5, 61]))
+    one = NewPeople(*chosen_people(run.traces, run.known, [5]))
+    more = NewPeople(*chosen_people(run.traces, run.known, [30, 5, 61]))
     alone, several = score(run, one).risks, score(run, more).risks
     assert several.probability[1] == alone.probability[0]
     assert several.now[1] == pytest.approx(alone.now[0], abs=1e-12)
@@ -147,22 +147,22 @@ def test_newcomers_by_file_are_those_of_the_folder(run, tmp_path):
     write_visits(run, tmp_path / "new.csv", [5, 30], 1, run.traces.clock.days)
     tests = write_tests(run, tmp_path / "tests.csv", [5, 30])
     paths = tmp_path / "new.csv", tmp_path / "tests.csv"
-    files = Newcomers.from_files(*paths, run.traces)
-    folder = Newcomers(*chosen_people(run.traces, run.known, [5, 30]))
+    files = NewPeople.from_files(*paths, run.traces)
+    folder = NewPeople(*chosen_people(run.traces, run.known, [5, 30]))
     np.testing.assert_array_equal(files.traces.by_slot, folder.traces.by_slot)
     assert files.known.tested.sum() == len({person for person, _, _ in tests})
     ours, theirs = score(run, files).risks, score(run, folder).risks
     np.testing.assert_array_equal(ours.probability, theirs.probability)
     (tmp_path / "tests.csv").write_text("person,day,result\nzoe,1,positive\n")
     with pytest.raises(DataError, match="person 'zoe' has no visit"):
-        Newcomers.from_files(*paths, run.traces)
+        NewPeople.from_files(*paths, run.traces)
 
 
 def test_other_days_are_refused_with_a_remedy(run):
     traces, known = chosen_people(run.traces, run.known, [5])
     clock = replace(traces.clock, days=1)
     short = replace(traces, by_slot=traces.by_slot[:12].copy(), clock=clock)
-    people = Newcomers(short, known.of_people(np.zeros(1, np.bool_)))
+    people = NewPeople(short, known.of_people(np.zeros(1, np.bool_)))
     with pytest.raises(DataError, match="epifalcon update"):
         score(run, people)
 
@@ -177,7 +177,7 @@ def test_a_run_behind_noise_keeps_no_messages_and_can_be_read(tmp_path):
     assert not (run.place / "prediction" / "messages").exists()
     listed, found = run.risks(), explain(run, "3")
     assert found.risk == pytest.approx(listed.probability[3], abs=1e-6)
-    some = Newcomers(*chosen_people(run.traces, run.known, [3]))
+    some = NewPeople(*chosen_people(run.traces, run.known, [3]))
     told = score(run, some).risks
     assert told.probability[0] == pytest.approx(listed.probability[3], abs=1e-6)
     with pytest.raises(SettingsError, match="behind noise"):

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
-from epifalcon.experiments.prediction import Newcomers
+from epifalcon.experiments.prediction import NewPeople
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
@@ -38,7 +38,7 @@ def some_tests(traces, seed=0):
     rng = np.random.default_rng(seed)
     person = np.sort(rng.choice(traces.people, traces.people // 2, replace=False))
     slot = rng.integers(traces.slots, size=len(person))
-    return Known.from_tests(
+    return TestResults.from_tests(
         traces.people, person.astype(np.int32), rng.random(len(person)) < 0.5, slot
     )
 
@@ -57,7 +57,7 @@ def test_regions_are_found_by_their_names(lonlat):
         None if run.regions.lonlat is None else run.regions.lonlat[order],
         shown.regions.names,
     )
-    found = Newcomers.of(replace(shown, regions=regions), None, run).traces
+    found = NewPeople.of(replace(shown, regions=regions), None, run).traces
     assert found.regions is run.regions
     expected = [
         [-1 if place == -1 else order[place] for place in row]
@@ -72,9 +72,9 @@ def test_a_region_that_nobody_visited_need_not_be_known():
     far = traces.regions.lonlat + np.where(np.arange(7) == 6, 0.5, 0)[:, None]
     traces = replace(traces, regions=replace(traces.regions, lonlat=far))
     by_slot = np.where(traces.by_slot == 6, -1, traces.by_slot)
-    Newcomers.of(replace(traces, by_slot=by_slot.astype(np.int32)), None, run)
+    NewPeople.of(replace(traces, by_slot=by_slot.astype(np.int32)), None, run)
     with pytest.raises(DataError, match=r"1 of its 7 regions, such as 'tower'"):
-        Newcomers.of(traces, None, run)
+        NewPeople.of(traces, None, run)
 
 
 def test_other_cities_slots_people_and_days_are_refused():
@@ -92,7 +92,7 @@ def test_other_cities_slots_people_and_days_are_refused():
         (run, late, run, "but the traces end with slot 17"),
     ):
         with pytest.raises(DataError, match=message):
-            Newcomers.of(traces, tests, like)
+            NewPeople.of(traces, tests, like)
 
 
 @pytest.fixture
@@ -106,18 +106,18 @@ def kept(tmp_path):
 
 def test_folders_of_every_kind_are_read(kept):
     run = city()
-    plain = Newcomers.read(kept / "plain", None, run)
-    whole = Newcomers.read(kept / "whole", kept / "whole", run)
+    plain = NewPeople.read(kept / "plain", None, run)
+    whole = NewPeople.read(kept / "whole", kept / "whole", run)
     assert (plain.traces.by_slot == run.by_slot).all()
     assert (whole.traces.by_slot == run.by_slot).all()
     assert not plain.known.tested.any()
     assert (whole.known.status == some_tests(run).status).all()
-    named = Newcomers.read(kept / "plain", kept / "whole" / "known", run)
+    named = NewPeople.read(kept / "plain", kept / "whole" / "known", run)
     assert (named.known.status == whole.known.status).all()
     # Of a run, what was reported is read.
     seen = np.where(run.by_slot == 3, -1, run.by_slot).astype(np.int32)
     replace(run, by_slot=seen).save(kept / "whole" / "reported", store.Origin())
-    found = Newcomers.read(kept / "whole", None, run)
+    found = NewPeople.read(kept / "whole", None, run)
     assert (found.traces.by_slot == seen).all()
     some_tests(city(people=40)).save(kept / "more", store.Origin())
     for place, tests, like, message in (
@@ -126,34 +126,34 @@ def test_folders_of_every_kind_are_read(kept):
         ("gone", None, run, "no such folder"),
     ):
         with pytest.raises(DataError, match=message):
-            Newcomers.read(kept / place, tests, like)
+            NewPeople.read(kept / place, tests, like)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(cities(), st.integers(0, 99), st.randoms(use_true_random=False))
 def test_a_fold_belongs_to_a_person_whoever_else_is_there(traces, seed, random):
     known = some_tests(traces, seed)
-    fold = Newcomers(traces, known).folds(4, seed)
+    fold = NewPeople(traces, known).folds(4, seed)
     assert ((fold >= 0) == known.tested).all()
     assert set(fold) <= {-1, 0, 1, 2, 3}
     chosen = random.sample(range(traces.people), random.randint(1, traces.people))
     part = Traces(traces.by_slot[:, chosen], traces.clock, traces.regions)
     tested = [place for place, person in enumerate(chosen) if known.tested[person]]
     anything = np.array([random.random() < 0.5 for _ in tested], np.bool_)
-    again = Known.from_tests(
+    again = TestResults.from_tests(
         len(chosen),
         np.array(tested, np.int32),
         anything,
         np.zeros(len(tested), np.int32),
     )
-    assert (Newcomers(part, again).folds(4, seed) == fold[chosen]).all()
+    assert (NewPeople(part, again).folds(4, seed) == fold[chosen]).all()
 
 
 def test_folds_are_about_equal_and_drawn_by_the_seed():
     traces = city(people=4000)
     everybody = np.arange(4000, dtype=np.int32)
-    known = Known.from_tests(4000, everybody, everybody % 2 == 0, 0 * everybody)
-    people = Newcomers(traces, known)
+    known = TestResults.from_tests(4000, everybody, everybody % 2 == 0, 0 * everybody)
+    people = NewPeople(traces, known)
     observed = (traces.by_slot >= 0).any(axis=0)
     counts = np.bincount(people.folds(4, 1)[observed])
     assert counts.min() > 0.22 * observed.sum()

@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments import prediction
-from epifalcon.experiments.prediction import Newcomers, require_inductive, score
+from epifalcon.experiments.prediction import NewPeople, require_inductive, score
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation.preparation import (
-    Household,
     RegionFeatures,
+    SiteData,
     cohort_of,
     divide,
     hypergraph,
 )
 from epifalcon.federation.privacy_plan import RunSeeds
-from epifalcon.federation.training import Task, best_model, surrounding
+from epifalcon.federation.training import TrainingTask, best_model, surrounding
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import silent
@@ -60,7 +60,7 @@ def state_of(run, people):
 
 def trained_state(run):
     """Return the region states that the run was trained with."""
-    task = Task(run.traces, run.known, run.settings, run.seed)
+    task = TrainingTask(run.traces, run.known, run.settings, run.seed)
     around = surrounding(task, RegionFeatures.load(run.place / "features"))
     rng = RunSeeds(run.seed).pseudo(0)
     made = cohort_of(task.home, task.division, run.settings, around, rng)
@@ -84,8 +84,8 @@ def test_a_forward_pass_of_the_trained_model(opened, validation):
 def test_the_region_model_is_that_of_the_training(opened, monkeypatch):
     run = opened("off")
     people = again(run)
-    division = divide(Household(run.traces, run.known), run.settings, run.seed)
-    monkeypatch.setattr(Newcomers, "folds", lambda *_: division.fold)
+    division = divide(SiteData(run.traces, run.known), run.settings, run.seed)
+    monkeypatch.setattr(NewPeople, "folds", lambda *_: division.fold)
     state = trained_state(run)
     assert np.array_equal(state_of(run, people), state)
     found = score(run, people).risks.probability
@@ -135,11 +135,11 @@ def test_any_number_of_people_and_days(copied, name, people, days):
     clock = Clock(run.traces.clock.slot_hours, days)
     traces = Traces(part.by_slot[slots], clock, part.regions)
     late = np.minimum(known.slot, clock.slots - 1)
-    known = Known.from_tests(people, known.person, known.positive, late)
-    found = score(run, Newcomers.of(traces, known, run.traces)).risks.probability
+    known = TestResults.from_tests(people, known.person, known.positive, late)
+    found = score(run, NewPeople.of(traces, known, run.traces)).risks.probability
     assert found.shape == (people,)
     assert np.isfinite(found).all()
-    score(run, Newcomers.of(traces, None, run.traces))
+    score(run, NewPeople.of(traces, None, run.traces))
 
 
 def test_people_who_were_never_seen_are_scored(opened):
@@ -148,10 +148,10 @@ def test_people_who_were_never_seen_are_scored(opened):
     by_slot = people.traces.by_slot.copy()
     by_slot[:, 2] = -1
     traces = replace(people.traces, by_slot=by_slot)
-    assert np.isfinite(score(run, Newcomers(traces, people.known)).risks.probability[2])
+    assert np.isfinite(score(run, NewPeople(traces, people.known)).risks.probability[2])
     nobody = replace(people.traces, by_slot=np.full_like(by_slot, -1))
     assert (
-        len(set(score(run, Newcomers.of(nobody, None, nobody)).risks.probability)) == 1
+        len(set(score(run, NewPeople.of(nobody, None, nobody)).risks.probability)) == 1
     )
 
 
@@ -170,7 +170,7 @@ def test_a_model_that_knows_its_own_people_alone(tmp_path, words, told):
     with pytest.raises(SettingsError, match=told):
         require_inductive(run)
     with pytest.raises(SettingsError, match=told):
-        score(run, Newcomers.of(run.traces, None, run.traces))
+        score(run, NewPeople.of(run.traces, None, run.traces))
 
 
 def test_a_region_model_of_another_city_is_refused(copied, tmp_path):
@@ -185,7 +185,7 @@ def test_a_region_model_of_another_city_is_refused(copied, tmp_path):
     (place / store.MANIFEST).unlink()
     loaded.save(place, store.Origin())
     with pytest.raises(DataError, match="another city"):
-        score(run, Newcomers.of(run.traces, run.known, run.traces))
+        score(run, NewPeople.of(run.traces, run.known, run.traces))
 
 
 def test_parameters_of_another_model_are_refused(copied):
@@ -194,4 +194,4 @@ def test_parameters_of_another_model_are_refused(copied):
     hgnn = run.folder / "methods" / "hgnn" / "model"
     shutil.copytree(hgnn, run.place / "model")
     with pytest.raises(DataError, match=r"layer0\.weight"):
-        score(run, Newcomers.of(run.traces, run.known, run.traces))
+        score(run, NewPeople.of(run.traces, run.known, run.traces))

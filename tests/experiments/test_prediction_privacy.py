@@ -8,7 +8,7 @@ import pytest
 from epifalcon import store
 from epifalcon.errors import BudgetExceededError, CorruptFileError, WriteError
 from epifalcon.experiments import prediction
-from epifalcon.experiments.prediction import Newcomers, score
+from epifalcon.experiments.prediction import NewPeople, score
 from epifalcon.experiments.run_folder import FinishedRun
 from epifalcon.federation import training
 from epifalcon.federation.engine import VectorisedEngine
@@ -57,7 +57,7 @@ def test_more_days_cost_more(copied):
         part.regions,
     )
     for traces in (part, twice):
-        score(run, Newcomers(traces, known))
+        score(run, NewPeople(traces, known))
     releases = [
         one.terms.releases
         for one in Ledger.open(run.ledger).releases
@@ -102,7 +102,7 @@ def test_the_same_people_claim_the_same_pseudo_places(copied):
         for people in (again(run), again(run, validation=True))
     ]
     # In training too: what two draws have in common would be the true places.
-    task = training.Task(run.traces, run.known, run.settings, run.seed)
+    task = training.TrainingTask(run.traces, run.known, run.settings, run.seed)
     made = training.pseudo_traces_of(task)
     trained = [hypergraph(made.copy(k), run.settings) for k in range(made.copies)]
     for one in (*claimed, trained):

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.epidemic.ground_truth import Hidden
+from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
 from epifalcon.evaluation.metrics import curve
 from epifalcon.experiments.run_folder import (
     RECALLS,
-    Failed,
     FinishedRun,
-    Measured,
+    MethodFailure,
+    MethodResult,
     begin,
     finish,
     finished,
     open_run,
     precision_at_recalls,
 )
-from epifalcon.experiments.run_methods import Listeners, run_method
+from epifalcon.experiments.run_methods import TrainingOptions, run_method
 from epifalcon.locks import alone
 from epifalcon.methods.contact_tracing import SoftDctRatio
 from epifalcon.mobility.subsample import ReportingSettings
@@ -187,7 +187,7 @@ def test_the_risks_are_those_of_the_training(made, monkeypatch):
     def opened(*_):
         raise AssertionError("hidden labels were read")
 
-    monkeypatch.setattr(Hidden, "load", opened)
+    monkeypatch.setattr(GroundTruth, "load", opened)
     for method in ("falcon", "hgnn"):
         run = FinishedRun.open(made.folder, method)
         stored = store.read(made.method_folder(method) / "prediction", "prediction")
@@ -218,7 +218,7 @@ def test_a_method_that_a_comparison_measured_is_finished(tmp_path):
         meta = {"grows": ["seed-"]}
         store.write_manifest(scratch, "comparison", meta=meta, origin=store.Origin())
     begun = make_run(tmp_path / "all" / "seed-5", whole=False)
-    outcome = run_method(begun, "soft-dct-ratio", Listeners())
+    outcome = run_method(begun, "soft-dct-ratio", TrainingOptions())
     (begun.method_folder("hgnn") / "training").mkdir(parents=True)
     folder = begun.folder
     with pytest.raises(
@@ -286,25 +286,25 @@ def test_figures_are_read_as_they_were_written(tmp_path):
     training = {"learning_rate": 0.01, "steps": 300, "at_limit": True}
     made = replace(measured(3), training=training)
     made.save(tmp_path, store.Origin({}, 3))
-    read = Measured.load(tmp_path)
+    read = MethodResult.load(tmp_path)
     for name, value in vars(made).items():
         np.testing.assert_equal(getattr(read, name), value)
-    assert Measured.load(tmp_path / "none") is None
+    assert MethodResult.load(tmp_path / "none") is None
     without(tmp_path, "training")
-    assert set(Measured.load(tmp_path).training.values()) == {None}
+    assert set(MethodResult.load(tmp_path).training.values()) == {None}
     without(tmp_path, "title")
     with pytest.raises(CorruptFileError, match="another version"):
-        Measured.load(tmp_path)
+        MethodResult.load(tmp_path)
 
 
 def test_a_failure_is_read_as_it_was_written(tmp_path):
-    made = Failed("one\ntwo", "details", "abc", killed=True)
+    made = MethodFailure("one\ntwo", "details", "abc", killed=True)
     made.save(tmp_path / "method")
-    assert Failed.load(tmp_path / "method") == made
-    assert Failed.load(tmp_path) is None
+    assert MethodFailure.load(tmp_path / "method") == made
+    assert MethodFailure.load(tmp_path) is None
     for text in ("{", "[]", json.dumps({"strange": 1})):
         (tmp_path / "method" / "failed.json").write_text(text)
-        assert "cannot be read" in Failed.load(tmp_path / "method").message
+        assert "cannot be read" in MethodFailure.load(tmp_path / "method").message
 
 
 def test_precision_is_that_of_the_threshold_which_reaches_the_recall():

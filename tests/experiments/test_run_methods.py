@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from epifalcon import store
-from epifalcon.epidemic.ground_truth import Hidden, Truth
+from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.pathogen import SARS_COV_2
 from epifalcon.errors import CorruptFileError, DataError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import Failed, begin, finish
+from epifalcon.experiments.run_folder import MethodFailure, begin, finish
 from epifalcon.experiments.run_methods import (
-    Listeners,
     Outcome,
+    TrainingOptions,
     context_of,
     require_possible,
     run_guest,
@@ -30,7 +30,7 @@ from tests.cli.runs import content
 from tests.faults import disk, full_from
 from tests.studies import town
 
-LISTENERS = Listeners(checkpoint_seconds=0)
+LISTENERS = TrainingOptions(checkpoint_seconds=0)
 QUICK = {"gcn": {"steps": 4, "check_every": 2, "learning_rates": [0.01]}}
 
 
@@ -46,7 +46,7 @@ def with_hidden(begun, infected, outbreak=None, person=None):
     epidemic = begun.epidemic
     if person is None:
         person = epidemic.labels.hidden.open("a test").person
-    labels = Labels(epidemic.labels.known, Hidden(Truth(person, infected)))
+    labels = Labels(epidemic.labels.known, GroundTruth(HeldOutLabels(person, infected)))
     outbreak = outbreak or epidemic.outbreak
     return replace(begun, epidemic=replace(epidemic, labels=labels, outbreak=outbreak))
 
@@ -92,7 +92,7 @@ def test_hidden_labels_reach_no_bit_and_an_ended_fit_is_read(tmp_path, method, c
         raise AssertionError(f"{name}: trained again")
 
     with disk(tmp_path) as changed:
-        again = run_method(begun, method, Listeners(progress=never))
+        again = run_method(begun, method, TrainingOptions(progress=never))
     assert changed.changes <= 1  # mkdir of what is there
     assert stored_by(begun.method_folder(method)) == stored
     assert json_text(one.as_plain()) == json_text(again.as_plain())
@@ -250,13 +250,13 @@ def test_a_guest_that_fails_is_tried_again_until_the_run_is_finished(
         failed = run_guest(begun, "soft-dct-ratio", LISTENERS)
     assert failed.message == message
     place = begun.method_folder("soft-dct-ratio")
-    assert Failed.load(place) == failed
+    assert MethodFailure.load(place) == failed
     finish(begun)
     assert run_guest(begun, "soft-dct-ratio", LISTENERS) == failed
     begin(begun, overwrite=True)
     failed.save(place)
     assert isinstance(run_guest(begun, "soft-dct-ratio", LISTENERS), Outcome)
-    assert Failed.load(place) is None
+    assert MethodFailure.load(place) is None
 
 
 @pytest.mark.parametrize("stop", [WriteError("full"), KeyboardInterrupt()])
@@ -266,7 +266,7 @@ def test_what_stops_every_method_stops_a_guest(tmp_path, monkeypatch, stop):
     monkeypatch.setattr(run_methods, "run_method", failing(stop))
     with pytest.raises(type(stop)):
         run_guest(begun, "hbp", LISTENERS)
-    assert Failed.load(begun.method_folder("hbp")) is None
+    assert MethodFailure.load(begun.method_folder("hbp")) is None
 
 
 def test_a_log_is_written_on_request(tmp_path, monkeypatch):

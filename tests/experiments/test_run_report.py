@@ -13,7 +13,7 @@ from epifalcon.experiments import run_tables
 from epifalcon.experiments.run_folder import begin, finished, open_run
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.run_report import keep_results
-from epifalcon.federation.early_stopping import Look
+from epifalcon.federation.early_stopping import ValidationCheck
 from epifalcon.privacy.events import UNITS
 from epifalcon.settings import json_text
 from tests.browser import chromium, look
@@ -71,7 +71,10 @@ def outcome_of(method, begun=None, **told):
 def outcomes(hidden=True):
     """Falcon and HGNN as if trained, HBP as if computed."""
     off = {**SPENT, "mode": "off", "channels": {}, "epsilon": dict.fromkeys(UNITS)}
-    looks = (Look(2, 0.6, 0.5, math.inf, 0.7), Look(4, 0.5, 0.625, 9.0, 0.6))
+    looks = (
+        ValidationCheck(2, 0.6, 0.5, math.inf, 0.7),
+        ValidationCheck(4, 0.5, 0.625, 9.0, 0.6),
+    )
     told = {
         "best_round": 4,
         "rounds": 4,

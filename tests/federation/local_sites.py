@@ -11,16 +11,16 @@ from epifalcon.federation import preparation
 from epifalcon.federation.client import Client, Cohort
 from epifalcon.federation.engine import EngineState, pack_home
 from epifalcon.federation.falcon.server_run import SitesEngine
-from epifalcon.federation.falcon.site_run import FalconOrder, SiteRounds
+from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRounds
 from epifalcon.federation.messages import Packet, unpack
-from epifalcon.federation.network.site_calls import Switchboard
-from epifalcon.federation.network.site_session import Answering
+from epifalcon.federation.network.site_calls import SiteCalls
+from epifalcon.federation.network.site_session import CallHandler
 from epifalcon.federation.preparation import (
-    Household,
     Selection,
+    SharedStatistics,
+    SiteData,
     StateMoments,
     StateScaling,
-    Surrounding,
     cohort_of,
     divide,
     hypergraph,
@@ -97,7 +97,7 @@ class LocalTransport(Loopback):
     def __init__(self, rounds: dict[str, SiteRounds]):
         self.rounds = rounds
         super().__init__(
-            {name: Answering(RUN, name, one.handlers) for name, one in rounds.items()}
+            {name: CallHandler(RUN, name, one.handlers) for name, one in rounds.items()}
         )
 
     def received(self) -> list[tuple[int, Packet]]:
@@ -129,7 +129,7 @@ def sites_of(
         )
         people[name] = len(cohort.people)
     transport = LocalTransport(rounds)
-    board = Switchboard(transport, RUN, rules)
+    board = SiteCalls(transport, RUN, rules)
     state = cohorts[0].state
     width = 0 if state is None else state.shape[1]
     engine = SitesEngine(board, people, settings, plan, seed, state_width=width)
@@ -177,14 +177,14 @@ class LocalSites:
 
 
 def cohorts_of_sites(
-    homes: Sequence[Household], settings: PredictionSettings, seed: int
+    homes: Sequence[SiteData], settings: PredictionSettings, seed: int
 ) -> list[Cohort]:
     """Do what server and sites do before the rounds, without messages."""
     clock, regions = homes[0].traces.clock, homes[0].traces.regions
     both = [(home, divide(home, settings, seed)) for home in homes]
     first, *others = (preparation.count_tally(*one, settings) for one in both)
     tally = sum(others, first)
-    around = Surrounding.of(tally, regions)
+    around = SharedStatistics.of(tally, regions)
     if settings.uses_region_model:
         states = preparation.fit_region_states(tally, clock, settings, seed).states
         moments = [
@@ -201,7 +201,7 @@ def cohorts_of_sites(
     ]
 
 
-def sites_oracle(homes: Sequence[Household], order: FalconOrder) -> LocalSites:
+def sites_oracle(homes: Sequence[SiteData], order: FalconRunRequest) -> LocalSites:
     """Return an engine that does the rounds of a run over sites, without files."""
     settings, seed = order.settings, order.seed
     plan = PrivacyPlan.for_run(settings, homes[0].traces.clock)

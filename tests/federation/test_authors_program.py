@@ -8,7 +8,7 @@ import torch
 
 from epifalcon.errors import SettingsError
 from epifalcon.federation.client import Client
-from epifalcon.federation.engine import Passage, train
+from epifalcon.federation.engine import EdgeExchange, train
 from epifalcon.federation.falcon.site_run import require_federable
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import PredictionSettings, PrivacySettings
@@ -28,7 +28,7 @@ EACH = [{name: value} for name, value in PROGRAM.items() if name != "mode"]
 def passed(whole, rows, number, kind="upload", sigma=0.5):
     settings = settings_of()
     plan = plan_of(settings, len(whole.pseudo), **PROGRAM, upload_sigma=sigma)
-    passage = Passage.of(whole, None, plan)
+    passage = EdgeExchange.of(whole, None, plan)
     return passage.carry(Exchange(kind, 0, rows), 7, kind, number).numpy()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from epifalcon.evaluation.metrics import auc, curve
 from epifalcon.federation.early_stopping import (
     EarlyStopping,
-    Look,
+    ValidationCheck,
     area_under_curve,
     running_log_odds,
 )
@@ -23,7 +23,7 @@ SURE, RIGHT = [0.999, 0.998], [0.6, 0.5]
 
 def looks_at(*scores):
     return [
-        Look.at(number + 1, 0.5, np.array(one), INFECTED[: len(one)])
+        ValidationCheck.at(number + 1, 0.5, np.array(one), INFECTED[: len(one)])
         for number, one in enumerate(scores)
     ]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from epifalcon.federation.engine import train
-from epifalcon.federation.messages import Heading, Packet, pack, unpack
+from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.privacy_plan import Draw, RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.models.person_model import kept
@@ -143,5 +143,5 @@ def test_no_message_holds_a_trace_a_label_or_an_embedding(kind, parts, mode, upl
 def test_the_search_of_bytes_finds_what_is_there():
     traces = traces_of(PEOPLE)
     tensors = {"a": torch.from_numpy(traces.by_slot.copy())}
-    message = pack(Packet(Heading("run", "site", 0, "begin"), tensors))
+    message = pack(Packet(MessageHeader("run", "site", 0, "begin"), tensors))
     assert any(form in message for form in forms(traces.by_slot))

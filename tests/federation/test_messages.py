@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from epifalcon.errors import DataError
 from epifalcon.federation import messages
-from epifalcon.federation.falcon.server_run import Gathered
+from epifalcon.federation.falcon.server_run import SharedData
 from epifalcon.federation.field import site_runs as field_messages
-from epifalcon.federation.field.site_people import FieldRun, HeldOut
-from epifalcon.federation.messages import Heading, Packet, pack, unpack
+from epifalcon.federation.field.site_people import FieldRun, HeldOutFold
+from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.preparation import StateMoments
 from epifalcon.mobility.clock import Clock
 from epifalcon.settings import plain
 
-HEADING = Heading("run", "clinic", 3, "begin")
+HEADING = MessageHeader("run", "clinic", 3, "begin")
 KEYS, ROWS = np.array([1, 4]), torch.tensor([[0.5, 1.0], [2.0, -1.0]])
 NAMED = {"a.b": ROWS, "c/d": torch.arange(3)}
 NUMBERS = np.array([0.5, 0.25])
@@ -41,27 +41,27 @@ RECORDS = [
     messages.SiteFacts(5, 7, "0" * 64, Clock(slot_hours=4, days=2)),
     messages.Count(3),
     messages.Count(3, 12),
-    messages.Counted(NAMED),
+    messages.TalliesReply(NAMED),
     messages.States(np.ones((2, 3, 1, 2), np.float32)),
     StateMoments(5, NUMBERS, NUMBERS),
     messages.Prepare(2, NAMED, np.ones(2, np.float32), None),
-    messages.Announce(),
-    messages.Settle(NUMBERS, np.array([True, False])),
-    messages.Begin(NAMED, messages.Closing(2, 0.125), 1),
+    messages.PresenceRequest(),
+    messages.CountsMessage(NUMBERS, np.array([True, False])),
+    messages.Begin(NAMED, messages.EndOfRound(2, 0.125), 1),
     messages.BeginScoring(NAMED),
     messages.Reply("upload/0", ROWS),
-    messages.Look(NAMED, fresh=True),
+    messages.ValidationRequest(NAMED, fresh=True),
     messages.ValidationScores(NUMBERS, np.array([False, True])),
-    messages.Keep(closing=messages.Closing(3, 1.0)),
+    messages.CheckpointRequest(closing=messages.EndOfRound(3, 1.0)),
     messages.Finish(NAMED, scores=True),
-    messages.Scores(NUMBERS),
-    messages.Scores(),
+    messages.ScoresReply(NUMBERS),
+    messages.ScoresReply(),
     messages.PresenceUpload(KEYS, NUMBERS),
     messages.LocationUpload(3, "upload/0", KEYS, ROWS),
     messages.LocationUpload(3, "upload/0", KEYS, ROWS, np.array([7, 9])),
     messages.GradientUpload(3, NAMED, 5, None),
     messages.GradientUpload(3, NAMED, 5, 2.5, 0.75),
-    Gathered({"a": 0}, NAMED, np.ones((2, 3, 1, 2), np.float32), forecast={"b": 1}),
+    SharedData({"a": 0}, NAMED, np.ones((2, 3, 1, 2), np.float32), forecast={"b": 1}),
     *map(
         sample,
         (
@@ -72,7 +72,7 @@ RECORDS = [
             field_messages.Losses,
         ),
     ),
-    field_messages.Judge((HeldOut(1, (0, 1)),)),
+    field_messages.Judge((HeldOutFold(1, (0, 1)),)),
 ]
 
 

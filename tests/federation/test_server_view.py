@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.attacks.upload_recorder import Notes, NoteTaker
+from epifalcon.attacks.upload_recorder import UploadStatistics, UploadStatisticsView
 from epifalcon.federation.engine import VectorisedEngine, train
 from epifalcon.federation.messages import (
     Begin,
@@ -13,7 +13,7 @@ from epifalcon.federation.messages import (
     LocationUpload,
     unpack,
 )
-from epifalcon.federation.server_view import SERVER, Crowd
+from epifalcon.federation.server_view import SERVER, PlaceTotals
 from epifalcon.federation.settings import SiteRules
 from tests.federation.local_sites import sites_of
 from tests.federation.small_world import city, plan_of, settings_of
@@ -38,8 +38,8 @@ def engine_of(made, view=None, seed=5):
     return VectorisedEngine(whole, settings, plan, seed, view=view)
 
 
-def noted(made, rounds=None, seed=5) -> Notes:
-    taker = NoteTaker.of(*made, SAMPLE)
+def noted(made, rounds=None, seed=5) -> UploadStatistics:
+    taker = UploadStatisticsView.of(*made, SAMPLE)
     train(engine_of(made, taker, seed), rounds)
     return taker.notes()
 
@@ -66,7 +66,7 @@ def shown_to(taker, made, transport):
         counts[true] = people
     else:
         counts, claims = people.astype(float), people.astype(np.int64)
-    taker.saw(SERVER, Crowd(places, counts, claims))
+    taker.saw(SERVER, PlaceTotals(places, counts, claims))
     calls = [unpack(call) for _, call in transport.calls]
     for (person, answer), call in zip(received, calls, strict=True):
         heading = call.heading
@@ -84,7 +84,7 @@ def shown_to(taker, made, transport):
 @pytest.mark.parametrize("wish", MODES.values(), ids=MODES)
 def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
     made = world(wish)
-    taker = NoteTaker.of(*made, SAMPLE)
+    taker = UploadStatisticsView.of(*made, SAMPLE)
     watched, alone = engine_of(made, taker), engine_of(made)
     for one in (watched, alone):
         train(one)
@@ -101,7 +101,7 @@ def test_a_run_is_the_same_bit_by_bit_when_it_is_watched(wish):
 @pytest.mark.parametrize("mode", ["off", "silent"])
 def test_messages_are_those_of_devices_alone(mode, window_slots, path):
     made = world(MODES[mode], window_slots, gradient_path=path)
-    taker = NoteTaker.of(*made, SAMPLE)
+    taker = UploadStatisticsView.of(*made, SAMPLE)
     shown_to(taker, made, devices(made))
     mine, theirs = noted(made).arrays(), taker.notes().arrays()
     assert set(mine) == set(theirs)

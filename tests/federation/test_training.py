@@ -64,7 +64,7 @@ def outcome(folder):
 def stop_after(rounds, task, folder):
     """Train for so many rounds and then be killed."""
 
-    def progress(name, done, _total, _told=""):
+    def progress(name, done, _total, _message=""):
         if name == "rounds" and done > rounds:
             raise Killed
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.federation.client import Client
-from epifalcon.federation.engine import Passage, VectorisedEngine, train
+from epifalcon.federation.engine import EdgeExchange, VectorisedEngine, train
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.models.person_model import Exchange, status_inputs
 from tests.federation.small_world import city, engine_of, plan_of, settings_of
@@ -113,7 +113,7 @@ def test_status_input_learns_its_shared_embedding():
 
 def passage_of(whole, sigma, counts=None):
     plan = plan_of(settings_of(), 2, **{**PAPER, "upload_sigma": sigma})
-    return Passage.of(whole, counts, plan)
+    return EdgeExchange.of(whole, counts, plan)
 
 
 def test_counts_of_any_source_divide_the_edges_and_scale_their_noise():

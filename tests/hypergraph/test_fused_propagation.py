@@ -11,7 +11,7 @@ from epifalcon.hypergraph.fused_propagation import (
     ALONE,
     FusedOperator,
     MergedEdges,
-    Noise,
+    PassNoise,
 )
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
@@ -91,7 +91,7 @@ def test_given_counts_replace_the_sizes_of_edges():
 def test_the_result_does_not_depend_on_the_number_of_threads(monkeypatch):
     inc = Incidence.of(random_traces(5, 4_000, 60, Clock(2.0, 4)))
     operator, x = FusedOperator.of(inc), rows(inc.people, 8)
-    noise = Noise(np.ones(len(operator.merged)), np.ones(inc.people), 7)
+    noise = PassNoise(np.ones(len(operator.merged)), np.ones(inc.people), 7)
     found = []
     for threads in (1, 3):
         monkeypatch.setattr("numba.config.NUMBA_NUM_THREADS", threads)
@@ -108,7 +108,7 @@ def test_noise_has_the_covariance_of_independent_noise_on_every_edge():
         [
             operator.apply(
                 np.zeros((4, 200)),
-                noise=Noise(np.sqrt(summed.group), np.sqrt(summed.person), key),
+                noise=PassNoise(np.sqrt(summed.group), np.sqrt(summed.person), key),
             )
             for key in range(200)
         ],
@@ -128,7 +128,7 @@ def test_equal_keys_give_equal_noise_and_other_keys_other_noise():
     sigma = operator.sum_edges(np.ones(3))
 
     def drawn(key):
-        noise = Noise(sigma.group, sigma.person, key)
+        noise = PassNoise(sigma.group, sigma.person, key)
         return operator.apply(np.zeros((3, 150)), noise=noise)
 
     assert np.array_equal(drawn(2**63 + 1), drawn(2**63 + 1))

@@ -7,7 +7,7 @@ from epifalcon.belief_propagation.seir_chain import force_by_share, rates_for
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import mean_share_of_others
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.regions import Regions
 from epifalcon.mobility.traces import Traces
@@ -34,7 +34,7 @@ def known_of(people, tests):
     """The record of tests given as (person, slot, result)."""
     columns = np.array([*tests], np.int32).reshape(-1, 3).T
     person, slot, result = columns
-    return Known.from_tests(people, person, result.astype(np.bool_), slot)
+    return TestResults.from_tests(people, person, result.astype(np.bool_), slot)
 
 
 def force_of(scene):

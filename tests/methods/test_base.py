@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.methods.base import Context, Method, NoSettings
 from tests.studies import town
@@ -77,7 +77,7 @@ def test_before_the_fit_there_is_nothing():
 def test_tests_of_another_city_are_refused():
     one = np.zeros(1, np.int32)
     with pytest.raises(DataError, match="tests among 3 people, but traces of 80"):
-        says().fit(town.traces(), Known(3, one, one == 0, one))
+        says().fit(town.traces(), TestResults(3, one, one == 0, one))
 
 
 def test_hyperparameters_by_name_or_as_settings():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.methods.contact_tracing import (
@@ -87,7 +87,7 @@ def test_without_tests_it_refuses():
 
 
 def test_a_case_counts_until_some_days_after_its_first_positive_test():
-    known = Known.from_tests(
+    known = TestResults.from_tests(
         4,
         np.array([0, 0, 1, 2]),
         np.array([True, True, True, False]),

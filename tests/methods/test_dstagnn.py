@@ -9,9 +9,9 @@ from torch.nn import functional
 from epifalcon.methods.dstagnn import (
     AwareBlock,
     AwareGraph,
-    ChebyshevConv,
     DstagnnSettings,
-    GatedConv,
+    MaskedChebyshevConv,
+    MultiScaleGatedConv,
     SinkhornSettings,
     SpatialAttention,
     TemporalAttention,
@@ -104,7 +104,7 @@ def test_attention_over_people_is_the_dense_softmax_on_the_support():
 def test_the_convolution_is_the_dense_one(orders):
     torch.manual_seed(0)
     graph, _, _ = graph_of(4, 8, orders=orders)
-    block, x = ChebyshevConv(graph, 4), torch.randn(8, 5, 4)
+    block, x = MaskedChebyshevConv(graph, 4), torch.randn(8, 5, 4)
     attention = [torch.rand(len(graph.edges)) for _ in range(orders)]
     on = matrix(graph.edges, torch.ones(len(graph.edges)))
     terms = chebyshev(off_diagonal(on), orders)
@@ -119,7 +119,7 @@ def test_the_convolution_is_the_dense_one(orders):
 @pytest.mark.parametrize("days", [1, 4, 9])
 def test_the_gated_convolution_is_a_loop_over_days(days):
     torch.manual_seed(0)
-    block, x = GatedConv(3, days, (3, 5)), torch.randn(6, days, 3)
+    block, x = MultiScaleGatedConv(3, days, (3, 5)), torch.randn(6, days, 3)
     made = []
     for convolve in block.convolve:
         kernel = convolve.weight.shape[2]

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.epignn import Epignn, days_in_state
 from epifalcon.mobility.clock import Clock
 from tests.methods import tiny
@@ -15,7 +15,7 @@ TESTS = st.lists(
 def known_of(tests):
     columns = zip(*tests, strict=True) if tests else ([], [], [])
     person, positive, slot = columns
-    return Known.from_tests(
+    return TestResults.from_tests(
         4,
         np.array(person, np.int32),
         np.array(positive, np.bool_),

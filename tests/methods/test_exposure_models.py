@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.contact_tracing import daily_exposure
 from epifalcon.methods.exposure_models import ExposureBoosting, ExposureLogistic, Fold
 from tests.methods.tiny import city_of
@@ -71,7 +71,9 @@ def two_kinds_of_places(people=480):
     burning = home < 12
     infected = rng.random(people) < np.where(burning, 0.8, 0.1)
     person = np.flatnonzero(rng.random(people) < 0.6).astype(np.int32)
-    known = Known(people, person, infected[person], np.full(len(person), 5, np.int32))
+    known = TestResults(
+        people, person, infected[person], np.full(len(person), 5, np.int32)
+    )
     return city_of(by_slot, days=3), known, burning
 
 
@@ -85,7 +87,7 @@ def test_boosting_learns_what_differs_and_stops_early():
     assert found.masked_risk[masked].mean() > found.masked_risk[~masked].mean() + 0.2
     # On shuffled results next to nothing grows.
     shuffled = np.random.default_rng(1).permutation(known.positive)
-    noise = Known(known.people, known.person, shuffled, known.slot)
+    noise = TestResults(known.people, known.person, shuffled, known.slot)
     found = method.fit(traces, noise).scores
     assert found.diagnostics["trees"] <= 5
     assert np.ptp(found.risk) < 0.2

@@ -6,15 +6,18 @@ from scipy.special import expit
 
 from epifalcon.belief_propagation import calibration
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field import inference_schedule
-from epifalcon.federation.field.settings import FieldPrivacySettings, FieldWishes
+from epifalcon.federation.field.settings import (
+    FalconFieldSettings,
+    FieldPrivacySettings,
+)
 from epifalcon.methods import falcon_field
 from epifalcon.methods.falcon_field import (
     LEDGER,
     FalconField,
-    HeldOut,
+    HeldOutRun,
     Recalibration,
     with_late_test,
 )
@@ -32,7 +35,7 @@ QUICK = FieldSettings(
 
 
 def fitted(known, scene=None, **more):
-    wishes = FieldWishes(**{"field": QUICK, **more})
+    wishes = FalconFieldSettings(**{"field": QUICK, **more})
     return placed(FalconField, scene or town_scene(), wishes).fit(known)
 
 
@@ -112,7 +115,9 @@ def test_a_private_run_knows_contacts_from_noised_counts_only(monkeypatch):
     """Neither the true crowd nor the true share of others reaches the model."""
     privacy = FieldPrivacySettings(mode="sums", epsilon=4.0)
     before = fitted(town.known(), privacy=privacy).predict_proba()
-    monkeypatch.setattr(inference_schedule.Course, "_share_of_others", lambda _: 0.99)
+    monkeypatch.setattr(
+        inference_schedule.InferenceSchedule, "_share_of_others", lambda _: 0.99
+    )
     after = fitted(town.known(), privacy=privacy).predict_proba()
     np.testing.assert_array_equal(before, after)
 
@@ -132,7 +137,7 @@ def told_too_low(seed=0):
     odds = rng.normal(-1.5, 0.7, PEOPLE)
     infected = rng.random(PEOPLE) < expit(odds + 1)
     person = np.arange(TESTED, dtype=np.int32)
-    known = Known(PEOPLE, person, infected[:TESTED], np.zeros(TESTED, np.int32))
+    known = TestResults(PEOPLE, person, infected[:TESTED], np.zeros(TESTED, np.int32))
     return expit(odds), infected, known
 
 
@@ -142,7 +147,7 @@ def recalibrated(risk, held, known):
 
 def test_what_held_out_people_show_is_put_on_everybody():
     risk, infected, known = told_too_low()
-    found = recalibrated(risk, [HeldOut(risk, known.tested)], known)
+    found = recalibrated(risk, [HeldOutRun(risk, known.tested)], known)
     assert found.line(risk)[TESTED:].mean() == pytest.approx(
         infected[TESTED:].mean(), abs=0.03
     )
@@ -152,12 +157,12 @@ def test_what_held_out_people_show_is_put_on_everybody():
 
 def test_a_run_that_is_shyer_as_a_whole_gets_the_mean_of_those_held_out():
     risk, _, known = told_too_low()
-    held = [HeldOut(risk, known.tested)]
+    held = [HeldOutRun(risk, known.tested)]
     alike = recalibrated(risk, held, known)
     shy = expit(np.log(risk / (1 - risk)) - 0.6)
     found = recalibrated(shy, held, known).line(shy)[TESTED:]
     assert found.mean() == pytest.approx(alike.line(risk)[TESTED:].mean())
-    nobody = [HeldOut(risk, np.zeros(PEOPLE, np.bool_))]
+    nobody = [HeldOutRun(risk, np.zeros(PEOPLE, np.bool_))]
     for held in ([], nobody):
         np.testing.assert_array_equal(recalibrated(risk, held, known).line(risk), risk)
 

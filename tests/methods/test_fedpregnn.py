@@ -15,16 +15,16 @@ from torch.nn import functional
 from epifalcon.errors import DataError
 from epifalcon.methods import fedpregnn
 from epifalcon.methods.fedpregnn import (
-    Cover,
+    AnonymousNeighbours,
     Federation,
     FedPreGnn,
     FedPreGnnSettings,
-    Layout,
     LocalGraphs,
-    Noise,
-    Partners,
+    PseudoItems,
     TokenHelper,
     Upload,
+    UploadNoise,
+    WeightLayout,
     clip,
     cover_of,
     cross_calibrated,
@@ -78,7 +78,7 @@ def federation(settings=QUICK):
 @pytest.mark.parametrize("name", MODES)
 @pytest.mark.parametrize("number", [1, 9])
 def test_a_fit_that_was_stopped_ends_in_the_same_bits(name, number, tmp_path):
-    def stop(_name, done, _total, _told=""):
+    def stop(_name, done, _total, _message=""):
         if done == number:
             raise Killed
 
@@ -91,7 +91,7 @@ def test_a_fit_that_was_stopped_ends_in_the_same_bits(name, number, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", [EXACT, replace(QUICK, noise=Noise(clip=9, scale=1e-6))]
+    "kind", [EXACT, replace(QUICK, noise=UploadNoise(clip=9, scale=1e-6))]
 )
 def test_a_round_is_a_step_down_the_mean_loss(kind):
     """And with next to no noise and a wide clip, privacy changes next to nothing."""
@@ -178,7 +178,7 @@ class World:
             rng.normal(size=(rng.integers(most + 1), sent_width))
             for _ in range(self.visits.nnz)
         ]
-        self.layout = Layout(width, sent_width)
+        self.layout = WeightLayout(width, sent_width)
         generator = torch.Generator().manual_seed(1)
 
         def draw(*shape):
@@ -195,7 +195,7 @@ class World:
     def graphs(self, people):
         parts = [self.partners[at] for person in people for at in self.places(person)]
         ends = np.cumsum([0, *(len(part) for part in parts)])
-        answers = Partners(ends, np.concatenate([np.zeros((0, 3)), *parts]))
+        answers = AnonymousNeighbours(ends, np.concatenate([np.zeros((0, 3)), *parts]))
         return LocalGraphs.of(self.visits[people], answers)
 
     def odds(self, model, rows, own, person):
@@ -339,8 +339,8 @@ def test_pseudo_rows_have_the_mean_and_covariance_of_the_true_ones():
 def test_an_upload_is_the_clipped_gradient_under_laplace_noise(norm):
     true = rng(1).normal(size=(3, 3)).astype(np.float32)
     model = rng(2).normal(size=5).astype(np.float32)
-    cover = Cover(np.array([2, 5, 9]), np.ones(3, np.bool_))
-    noise, draw = Noise(clip=0.5, norm=norm, scale=0.1), rng(3)
+    cover = PseudoItems(np.array([2, 5, 9]), np.ones(3, np.bool_))
+    noise, draw = UploadNoise(clip=0.5, norm=norm, scale=0.1), rng(3)
     whole = clip(np.concatenate([model, true.ravel()]), 0.5, norm)
     left = []
     for _ in range(8000):
@@ -359,9 +359,9 @@ def test_an_upload_tells_true_from_pseudo_by_nothing_in_its_form():
     for _ in range(200):
         gradient = draw.normal(size=(20, 4)).astype(np.float32)
         is_true = draw.permutation(items) < 20
-        noise = Noise(clip=0.5, norm="linf", scale=0.2)
+        noise = UploadNoise(clip=0.5, norm="linf", scale=0.2)
         upload = release(
-            np.zeros(3, np.float32), gradient, Cover(items, is_true), noise, draw
+            np.zeros(3, np.float32), gradient, PseudoItems(items, is_true), noise, draw
         )
         assert (upload.item == items).all()
         assert upload.row.dtype == np.float32
@@ -409,7 +409,7 @@ def exact_delta(epsilon, distances):
 @pytest.mark.parametrize("norm", sorted(NORMS))
 @pytest.mark.parametrize("uploads", [1, 4])
 def test_the_bound_holds_and_is_not_far_off(norm, uploads):
-    noise = Noise(clip=0.1, norm=norm, scale=0.4)
+    noise = UploadNoise(clip=0.1, norm=norm, scale=0.4)
     told = privacy_spent(noise, numbers=9, uploads=uploads, delta=0.01)
     worst = {
         "l1": np.eye(9)[0] * 0.5,
@@ -426,21 +426,25 @@ def test_the_bound_holds_and_is_not_far_off(norm, uploads):
 
 
 def test_the_claim_is_true_of_one_upload_under_the_l1_norm_alone():
-    cost = {name: privacy_spent(Noise(norm=name), 10_000, 1) for name in NORMS}
+    cost = {name: privacy_spent(UploadNoise(norm=name), 10_000, 1) for name in NORMS}
     assert {one["epsilon_claimed"] for one in cost.values()} == {1.0}
     naive = {name: one["epsilon_round_naive"] for name, one in cost.items()}
     assert naive == pytest.approx({"l1": 1, "l2": 100, "linf": 10_000})
     assert cost["l1"]["epsilon_round"] == pytest.approx(1, rel=1e-5)
-    assert privacy_spent(Noise(), 10_000, 0)["epsilon_total"] == 0
+    assert privacy_spent(UploadNoise(), 10_000, 0)["epsilon_total"] == 0
     # Many small ones compose like their root, not like their sum.
-    many = privacy_spent(Noise(norm="l1", scale=2.0), 5, 400)
+    many = privacy_spent(UploadNoise(norm="l1", scale=2.0), 5, 400)
     assert many["epsilon_total"] < 0.4 * 400 * 0.1
 
 
 def test_what_the_published_noise_costs_at_larger_size():
-    """The figures of docs/explanation-differences.md."""
-    cost = privacy_spent(Noise(), 11_939, 27)
-    assert (Noise().clip, Noise().norm, Noise().scale) == (0.1, "linf", 0.2)
+    """The figures of docs/explanation-paper.md."""
+    cost = privacy_spent(UploadNoise(), 11_939, 27)
+    assert (UploadNoise().clip, UploadNoise().norm, UploadNoise().scale) == (
+        0.1,
+        "linf",
+        0.2,
+    )
     assert (cost["epsilon_claimed"], cost["delta"]) == (1.0, 1e-6)
     assert cost["epsilon_round_naive"] == pytest.approx(11_939)
     assert cost["epsilon_round"] == pytest.approx(4_851, abs=1)

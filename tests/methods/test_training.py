@@ -85,7 +85,7 @@ def test_the_best_validation_of_all_rates_is_the_result(patience, check_every):
 
 
 def stop_at(number):
-    def progress(_name, done, _total, _told=""):
+    def progress(_name, done, _total, _message=""):
         if done == number:
             raise Killed
 

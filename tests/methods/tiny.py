@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.base import Context
 from epifalcon.methods.graph_networks import NetworkMethod, NetworkSettings
 from epifalcon.mobility.clock import Clock
@@ -81,7 +81,7 @@ def odd_tests(positives=6):
     """Tests of 20 of 30 people, in the last slot of a single day."""
     person = np.arange(20, dtype=np.int32)
     slot = np.full(20, 3, np.int32)
-    return Known(30, person, person < positives, slot)
+    return TestResults(30, person, person < positives, slot)
 
 
 def crowd(days):
@@ -99,7 +99,7 @@ def sixteen_houses():
 def house_tests():
     """Half of every house is tested; in every other one all are infected."""
     person = np.flatnonzero(np.arange(128) % 8 < 4).astype(np.int32)
-    return Known(128, person, person // 8 % 2 == 0, np.full(64, 7, np.int32))
+    return TestResults(128, person, person // 8 % 2 == 0, np.full(64, 7, np.int32))
 
 
 def tells_houses_apart(risk):
@@ -120,6 +120,6 @@ def results_of(*results):
     """Tests in slot 0 from everybody's result: 1, 0, or -1 for none."""
     status = np.array(results)
     person = np.flatnonzero(status >= 0).astype(np.int32)
-    return Known(
+    return TestResults(
         len(status), person, status[person] == 1, np.zeros(len(person), np.int32)
     )

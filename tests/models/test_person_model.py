@@ -10,7 +10,7 @@ from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
 from epifalcon.models import person_model
-from epifalcon.models.person_model import HomeInputs, Way
+from epifalcon.models.person_model import ExchangeRules, LocalInputs
 from epifalcon.models.settings import FalconSettings
 from tests.hypergraph.hypergraphs import by_hand, incidences
 from tests.oracles.cities import cities
@@ -36,7 +36,7 @@ def home_of(inc, seed, state_width, layers, dropout):
         ).double()
         for layer in range(layers)
     )
-    return HomeInputs(
+    return LocalInputs(
         torch.randn(inc.people, 4, generator=generator, dtype=F64),
         state,
         rng.integers(-1, 2, inc.people).astype(np.int8),
@@ -119,7 +119,7 @@ def test_gradients_are_those_of_autograd(inc, seed, state_width, layers, drop, l
     )
     weights = torch.tensor([0.5, 2.0], dtype=F64) if seed % 2 else None
     work = person_model.training_pass(
-        parameters, home, Way(exchanged=not local), weights
+        parameters, home, ExchangeRules(exchanged=not local), weights
     )
     result, seen = run(work, operator, home.share[:, 0])
     assert len(seen) == layers * (1 if local else 2)
@@ -142,7 +142,7 @@ def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
     rng = np.random.default_rng(0)
     # Three people who all met: everyone's loss moves with everyone's row.
     operator = torch.full((3, 3), 1 / 3, dtype=F64)
-    home = HomeInputs(
+    home = LocalInputs(
         torch.from_numpy(rng.standard_normal((3, 4))),
         None,
         np.array([1, 0, 1], np.int8),
@@ -152,12 +152,12 @@ def test_the_local_gradient_of_a_row_is_that_of_the_own_loss():
     )
     rule = FalconSettings(width=4, precision="double")
     parameters = person_model.initial_parameters(rule, 0, rng)
-    work = person_model.training_pass(parameters, home, Way(exchanged=False))
+    work = person_model.training_pass(parameters, home, ExchangeRules(exchanged=False))
     result, _ = run(work, operator, home.share[:, 0])
     home.rows.requires_grad_()
     for person in range(3):
         target = np.where(np.arange(3) == person, home.target, -1).astype(np.int8)
-        alone = HomeInputs(
+        alone = LocalInputs(
             home.rows, None, target, home.share, home.self_weight, home.keep
         )
         loss = by_autograd(parameters, alone, operator, None, True)
@@ -172,9 +172,11 @@ def test_scores_are_the_softmax_of_a_pass_without_dropout():
     operator = torch.softmax(torch.from_numpy(rng.standard_normal((5, 5))), 1)
     rows = torch.from_numpy(rng.standard_normal((5, 4)))
     ones = torch.ones(5, 1, dtype=F64)
-    home = HomeInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
+    home = LocalInputs(rows, None, np.full(5, -1, np.int8), ones, ones, (None, None))
     received, seen = run(
-        person_model.scoring_pass(parameters, home, Way()), operator, ones[:, 0]
+        person_model.scoring_pass(parameters, home, ExchangeRules()),
+        operator,
+        ones[:, 0],
     )
     assert seen == ["upload/0", "upload/1"]
     for layer in range(2):

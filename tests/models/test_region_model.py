@@ -17,9 +17,9 @@ from epifalcon.models.dcrnn import Dcrnn, flow_graph
 from epifalcon.models.region_model import (
     DcrnnRegionModel,
     GruRegionModel,
-    Lesson,
     RegionHistory,
     Scaling,
+    TrainingData,
     regions_sha256,
     train,
 )
@@ -190,7 +190,7 @@ def lesson_of(training, history=None):
     history = history or small_history()
     first = training.first_validation_day(history.days)
     inputs = Scaling.of(history, first, training.visitors).inputs(history)
-    return Lesson(inputs, history.graphs, first, training)
+    return TrainingData(inputs, history.graphs, first, training)
 
 
 def network():
@@ -206,7 +206,7 @@ def test_every_pair_of_days_is_on_one_side_of_the_border(days, horizon, share):
     except DataError:
         assert days - max(1, round(days * share)) <= horizon
         return
-    lesson = Lesson(torch.zeros(days, 1, 1), (), first, training)
+    lesson = TrainingData(torch.zeros(days, 1, 1), (), first, training)
     for origin in range(days - 1):
         early = lesson.targets(origin, validation=False)
         late = lesson.targets(origin, validation=True)
@@ -224,12 +224,14 @@ def test_days_long_before_the_first_case_are_not_learned_from():
     training = TrainingSettings(horizon=2, origins_per_step=3)
     inputs = torch.zeros(20, 4, 1)
     inputs[9, 1] = inputs[14, 0] = 1
-    lesson = Lesson(inputs, (), 16, training)
+    lesson = TrainingData(inputs, (), 16, training)
     assert lesson.origins == (7, 8, 9, 12, 13, 14)
     drawn = [lesson.draw(generator) for generator in map(seeded, range(40))]
     assert {day for days in drawn for day in days} == set(lesson.origins)
     assert all(len(set(days)) == 3 and days == sorted(days) for days in drawn)
-    assert Lesson(torch.zeros(20, 4, 1), (), 16, training).origins == tuple(range(15))
+    assert TrainingData(torch.zeros(20, 4, 1), (), 16, training).origins == tuple(
+        range(15)
+    )
 
 
 def test_the_gradient_is_that_of_the_whole_error():
@@ -240,7 +242,7 @@ def test_the_gradient_is_that_of_the_whole_error():
     graphs = tuple(
         flow_graph(small_history().flows.moves(day), torch.float64) for day in range(12)
     )
-    lesson = Lesson(
+    lesson = TrainingData(
         lesson.inputs.double(), graphs, lesson.first_validation_day, training
     )
     states = model.encoder.states(lesson.inputs, graphs)
@@ -271,7 +273,9 @@ def test_it_stops_early_with_the_parameters_of_the_best_step():
     assert done == sorted(done)
     assert done[-1] == 500
     again = TrainingSettings(steps=1, horizon=2)
-    lesson = Lesson(lesson.inputs, lesson.graphs, lesson.first_validation_day, again)
+    lesson = TrainingData(
+        lesson.inputs, lesson.graphs, lesson.first_validation_day, again
+    )
     after = train(model, lesson, seeded(), silent)
     assert after.validation[0] == min(record.validation)
 

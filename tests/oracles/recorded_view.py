@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon.federation.messages import LocationUpload, PresenceUpload
-from epifalcon.federation.server_view import Crowd, Seen
+from epifalcon.federation.server_view import PlaceTotals, Seen
 
 
 @dataclass(eq=False)
@@ -20,7 +20,9 @@ class RecordedView:
     messages: list[tuple[int, Seen]] = field(default_factory=list, init=False)
 
     def saw(self, sender: int, message: Seen) -> None:
-        number = 0 if isinstance(message, PresenceUpload | Crowd) else message.round
+        number = (
+            0 if isinstance(message, PresenceUpload | PlaceTotals) else message.round
+        )
         if number < self.rounds:
             self.messages.append((sender, message))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
-from epifalcon.epidemic.sellke import Draws
+from epifalcon.epidemic.sellke import SellkeDraws
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.mobility.traces import Traces
 
@@ -62,7 +62,7 @@ class Place:
     carriers: list[int] = field(default_factory=list)
 
 
-def loop_with_draws(world: World, draws: Draws) -> Story:
+def loop_with_draws(world: World, draws: SellkeDraws) -> Story:
     settings = world.settings
     left = draws.resistance.tolist()
     latent = draws.latent_slots.tolist()

@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from epifalcon.attacks.audit.neighbouring import OtherPromises
-from epifalcon.attacks.audit.noise_checks import NoiseFound
+from epifalcon.attacks.audit.neighbouring import OtherRelations
+from epifalcon.attacks.audit.noise_checks import NoiseStatistics
 from epifalcon.attacks.audit.releases import AuditRow
 from epifalcon.reports.privacy_card import Attack, Guarantee, PrivacyCard
 
@@ -17,7 +17,9 @@ SPENT = {
     "adversary": "each-upload",
     "unprotected": [{"channel": "places", "what": "places in clear", "rounds": 1}],
 }
-NOISE = NoiseFound(repeats=0, correlation=0.5, along="rounds", sigma=1.0, shortfall=0.0)
+NOISE = NoiseStatistics(
+    repeats=0, correlation=0.5, along="rounds", sigma=1.0, shortfall=0.0
+)
 
 
 def attack(name, error, random=0.9, spread=0.1):
@@ -48,7 +50,7 @@ def row(bound, strength="run", channel="upload/0", longest=1.0):
     )
 
 
-OTHER = OtherPromises(test=8.91, replace=18.65)
+OTHER = OtherRelations(test=8.91, replace=18.65)
 
 
 def guarantee(other=OTHER, trained=True, **spent):
@@ -151,7 +153,7 @@ def test_the_lower_bound_stands_beside_the_claim_of_the_same_rounds():
         "rounds": [0, 1, 28, 29],
     }
     assert (figures["epsilon_test"], figures["epsilon_replace"]) == (8.91, 18.65)
-    endless = card(other=OtherPromises(test=math.inf, replace=math.inf)).figures()
+    endless = card(other=OtherRelations(test=math.inf, replace=math.inf)).figures()
     assert endless["epsilon_test"] is None
 
 

@@ -6,7 +6,11 @@ import numpy as np
 
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
 from epifalcon.evaluation.metrics import curve, evaluate, sums_by_bin
-from epifalcon.experiments.run_folder import SCALINGS, Measured, precision_at_recalls
+from epifalcon.experiments.run_folder import (
+    SCALINGS,
+    MethodResult,
+    precision_at_recalls,
+)
 from epifalcon.studies.study import Plan
 from epifalcon.studies.worker import calibrated
 from tests.studies import town
@@ -24,7 +28,7 @@ def measured(seed, skill=1.0, title="Method", left_raw=None, people=600):
         for name, fit in (("platt", fit_platt), ("isotonic", fit_isotonic)):
             mended = fit(risk[:half], infected[:half])(risk[half:])
             ranked[name] = curve(mended, infected[half:])
-    return Measured(
+    return MethodResult(
         title=title,
         metrics=evaluate(risk[half:], infected[half:], 0.8).as_plain(),
         seconds=2.0 + seed,

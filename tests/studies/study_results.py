@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from epifalcon.experiments.run_folder import Failed, Followed
+from epifalcon.experiments.run_folder import FollowUpResult, MethodFailure
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Asked, Cell, Study, plan_study
+from epifalcon.studies.study import Cell, Study, StudyRequest, plan_study
 from tests.studies import measured_figures
 
 VALUES = {
@@ -21,7 +21,9 @@ def earned(seed, skill):
 
 def made_up(study, work, scale="hamlet", seeds=2, methods=()):
     """The study as if it had run: a method's skill is by the length of its name."""
-    planned = plan_study(study, Asked(scale=scale, seeds=seeds, methods=methods), work)
+    planned = plan_study(
+        study, StudyRequest(scale=scale, seeds=seeds, methods=methods), work
+    )
     found = {}
     for cell in planned.cells:
         for method in cell.methods:
@@ -32,7 +34,7 @@ def made_up(study, work, scale="hamlet", seeds=2, methods=()):
                 if cell.then is not None:
                     values = dict.fromkeys(VALUES[cell.then], 0.1 + seed / 10)
                     place = planned.plans[cell.label].place(seed, method)
-                    Followed(values, 3.6).save(place / cell.then)
+                    FollowUpResult(values, 3.6).save(place / cell.then)
     return StudyRun(planned, found)
 
 
@@ -59,5 +61,5 @@ def tiny_study(preset, methods=("soft-dct-ratio", "fine"), draw=nothing, **more)
 def failed(ran, cell, method, seed, why="it broke"):
     """The same, but one run has failed."""
     found = {label: dict(one) for label, one in ran.results.items()}
-    found[cell][method] = {**found[cell][method], seed: Failed(why)}
+    found[cell][method] = {**found[cell][method], seed: MethodFailure(why)}
     return StudyRun(ran.planned, found)

@@ -13,7 +13,7 @@ from epifalcon.federation.settings import StoppingSettings
 from epifalcon.federation.training import fit
 from epifalcon.settings import as_plain
 from epifalcon.studies.paper.authors import LADDER, PARTS, STUDY
-from epifalcon.studies.study import Asked, plan_study
+from epifalcon.studies.study import StudyRequest, plan_study
 from epifalcon.studies.study_rows import protocol
 from tests.studies import town
 
@@ -119,7 +119,7 @@ def test_titles_say_what_is_not_honest(method, changed, mark):
 
 @pytest.mark.parametrize("scale", ["hamlet", "full"])
 def test_the_study_has_the_papers_rows_and_every_step(scale, tmp_path):
-    planned = plan_study(STUDY, Asked(scale=scale), tmp_path)
+    planned = plan_study(STUDY, StudyRequest(scale=scale), tmp_path)
     cells = {cell.label: cell for cell in planned.cells}
     assert len([one for one in cells.values() if one.published]) == 6 + 5
     assert {"HGNN", *PARTS} <= cells.keys()

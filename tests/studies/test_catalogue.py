@@ -10,7 +10,7 @@ from epifalcon.methods.registry import entries, names
 from epifalcon.reports.metric_registry import STUDY_METRICS
 from epifalcon.studies import catalogue, study_rows
 from epifalcon.studies.own.frontier import STUDY as FRONTIER
-from epifalcon.studies.study import SCALES, Asked, plan_study
+from epifalcon.studies.study import SCALES, StudyRequest, plan_study
 from epifalcon.studies.study_rows import protocol, study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown, findings, result_tables
 from tests.studies.measured_figures import plan
@@ -24,7 +24,7 @@ each_study = pytest.mark.parametrize("name", NAMES)
 
 
 def planned(name, scale):
-    return plan_study(catalogue.find_study(name), Asked(scale=scale), Path("w"))
+    return plan_study(catalogue.find_study(name), StudyRequest(scale=scale), Path("w"))
 
 
 def test_the_names_are_those_that_are_relied_on():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from epifalcon.experiments.run_folder import RECALLS, Failed
+from epifalcon.experiments.run_folder import RECALLS, MethodFailure
 from epifalcon.reports import plot_style
 from epifalcon.studies.compare import plan_of
 from epifalcon.studies.scheduler import StudyRun
@@ -38,7 +38,7 @@ def test_the_best_comes_first_and_references_are_subtracted(tmp_path):
 
 
 def test_nothing_at_all_is_still_a_result(tmp_path):
-    _, result, rows = compared(tmp_path, {"gcn": {0: Failed("gone")}})
+    _, result, rows = compared(tmp_path, {"gcn": {0: MethodFailure("gone")}})
     assert result["prevalence"] is result["hidden_people"] is None
     assert rows["gcn"]["recalibrated"]["platt"]["brier"]["mean"] is None
     assert rows["gcn"]["seconds"] is rows["gcn"]["peak_rss_mb"] is None
@@ -96,7 +96,7 @@ def test_files_are_written_once(tmp_path, monkeypatch):
         lambda _figure, path: (saved.append(path.name), path.write_bytes(b"\x89PNG")),
     )
     given = found({"gcn": 0.9, "hgnn": 1.0})
-    given["gcn"][1] = Failed("boom | bang")
+    given["gcn"][1] = MethodFailure("boom | bang")
     planned, result, _ = compared(tmp_path, given)
     page = keep_comparison(planned, result)
     keep_comparison(planned, result)

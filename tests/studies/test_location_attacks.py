@@ -8,12 +8,17 @@ import numpy as np
 import pytest
 
 from epifalcon.attacks.claims import true_claims
-from epifalcon.attacks.localisation import Profile
+from epifalcon.attacks.localisation import MobilityProfile
 from epifalcon.attacks.recurrence import by_sets, combined
-from epifalcon.attacks.upload_recorder import Notes, NoteTaker
+from epifalcon.attacks.upload_recorder import UploadStatistics, UploadStatisticsView
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.studies import privacy_audit
-from epifalcon.studies.privacy_audit import Places, judged, learn_attacks, rehearse
+from epifalcon.studies.privacy_audit import (
+    ClaimedPlaces,
+    judged,
+    learn_attacks,
+    rehearse,
+)
 from tests.attacks import claims
 from tests.attacks.curious import People, gradient, terms_of
 
@@ -30,7 +35,7 @@ def experiment(method):
 def places(method):
     """A town attacked with what was learnt in others."""
     attacked = rehearse(experiment(method), COPIES, 2)
-    made = Places(
+    made = ClaimedPlaces(
         claims=attacked.candidates,
         model=attacked.model,
         learnt=learn_attacks(experiment(method), COPIES, 1),
@@ -48,7 +53,7 @@ def errors(method, **more):
 @pytest.mark.parametrize("method", ["recurring", "walk", "uniform"])
 def test_what_was_rehearsed_better_is_chosen(method):
     made, _ = places(method)
-    learnt, found, profile = made.learnt, errors(method), Profile.of(made.model)
+    learnt, found, profile = made.learnt, errors(method), MobilityProfile.of(made.model)
     assert learnt.by_sets == (method == "recurring")
     if learnt.by_sets:
         assert found["moves by sets"] < found["moves and recurrence"]
@@ -77,7 +82,9 @@ def noted(made, truth, sigma, presence):
     )
     who = People(terms, 1)
     person, key = claims.flat(claims_)
-    taker = NoteTaker(Notes.empty(terms, np.arange(claims_.people), person, key))
+    taker = UploadStatisticsView(
+        UploadStatistics.empty(terms, np.arange(claims_.people), person, key)
+    )
     for number in range(terms.rounds):
         for one in range(claims_.people):
             mine = person == one

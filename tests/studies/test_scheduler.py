@@ -9,7 +9,7 @@ import pytest
 
 from epifalcon import store
 from epifalcon.errors import DataError, WriteError
-from epifalcon.experiments.run_folder import Failed, Followed, Measured
+from epifalcon.experiments.run_folder import FollowUpResult, MethodFailure, MethodResult
 from epifalcon.locks import alone
 from epifalcon.methods import registry
 from epifalcon.progress import silent
@@ -18,15 +18,15 @@ from epifalcon.studies import scheduler
 from epifalcon.studies.scheduler import (
     Scheduler,
     Simulations,
-    Task,
+    StudyTask,
     run_comparisons,
     run_follow_ups,
 )
-from epifalcon.studies.worker_pool import Ended, Workers
+from epifalcon.studies.worker_pool import WorkerExit, WorkerOptions
 from tests.studies.measured_figures import measured, plan
 
 ORIGIN = store.Origin({}, 0)
-ONE = Workers(jobs=1)
+ONE = WorkerOptions(jobs=1)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_jobs_go_seed_by_seed_and_the_longest_of_a_seed_first(opened, tmp_path):
         f"{name} (seed {seed})" for seed in (0, 1) for name in ("gcn", "dct", "hbp")
     ]
     for method, seconds in (("gcn", 5.0), ("dct", 60.0)):
-        made.note(Ended(jobs.pop(f"{method} (seed 0)"), 0, "", seconds))
+        made.note(WorkerExit(jobs.pop(f"{method} (seed 0)"), 0, "", seconds))
     # Nothing is known of HBP: it may take longer than any other.
     assert [name[:3] for name in order(made, jobs)] == ["hbp", "hbp", "dct", "gcn"]
 
@@ -77,12 +77,12 @@ def test_cost_of_earlier_runs_is_known_to_all_comparisons(opened, tmp_path):
 def test_a_killed_job_is_retried_alone(opened, tmp_path):
     one = plan(tmp_path / "a", ["hbp"], [0, 1])
     made, jobs = opened(one)
-    made.note(Ended(jobs["hbp (seed 0)"], -9, "", 1.0))
-    failed = Failed.load(one.place(0, "hbp"))
+    made.note(WorkerExit(jobs["hbp (seed 0)"], -9, "", 1.0))
+    failed = MethodFailure.load(one.place(0, "hbp"))
     assert failed.killed
     assert failed.message.startswith("killed by SIGKILL")
     assert list(opened(one)[1]) == ["hbp (seed 1)"]
-    made, jobs = opened(one, workers=Workers(retry=True))
+    made, jobs = opened(one, workers=WorkerOptions(retry=True))
     assert made.needed_mb(jobs["hbp (seed 0)"]) == float("inf")
     assert made.needed_mb(jobs["hbp (seed 1)"]) < 1000
 
@@ -91,8 +91,8 @@ def test_a_full_disk_ends_the_work(opened, tmp_path):
     one = plan(tmp_path / "a", ["gcn"], [0])
     made, jobs = opened(one)
     with pytest.raises(WriteError, match="no space"):
-        made.note(Ended(jobs["gcn (seed 0)"], 6, "warning\nout: no space\n", 1.0))
-    assert Failed.load(one.place(0, "gcn")) is None
+        made.note(WorkerExit(jobs["gcn (seed 0)"], 6, "warning\nout: no space\n", 1.0))
+    assert MethodFailure.load(one.place(0, "gcn")) is None
 
 
 def test_progress_shows_workers(opened, tmp_path):
@@ -101,7 +101,7 @@ def test_progress_shows_workers(opened, tmp_path):
     running = [SimpleNamespace(job=job, progress="") for job in jobs.values()]
     running[0].progress = "gcn: steps 3 of 600"
     made.report(lambda *words: said.append(words), running[:1])
-    made.note(Ended(jobs["gcn (seed 0)"], 0, "", 60.0))
+    made.note(WorkerExit(jobs["gcn (seed 0)"], 0, "", 60.0))
     made.report(lambda *words: said.append(words), running)
     assert said[0] == ("methods and seeds", 0, 4, "gcn (seed 0) steps 3 of 600")
     assert said[1][:3] == ("methods and seeds", 1, 4)
@@ -136,13 +136,13 @@ def calls(plans):
 
 
 def test_failures_stay_in_their_place_and_results_are_not_repeated(plans):
-    found = run_comparisons(plans, Workers(jobs=2), silent)
+    found = run_comparisons(plans, WorkerOptions(jobs=2), silent)
     for one in found:
-        assert isinstance(one["fine"][0], Measured)
+        assert isinstance(one["fine"][0], MethodResult)
         assert one["broken"][0].message.startswith("RuntimeError: boom")
     assert sorted(calls(plans)) == ["broken", "broken", "fine", "fine"]
     shutil.rmtree(plans[1].place(0, "fine"))
-    again = run_comparisons(plans, Workers(jobs=2), silent)
+    again = run_comparisons(plans, WorkerOptions(jobs=2), silent)
     assert calls(plans)[4:] == ["fine"]
     assert again[1]["fine"][0].metrics == found[1]["fine"][0].metrics
 
@@ -170,13 +170,13 @@ def test_methods_start_before_all_cities_are_made(plans, monkeypatch):
             ),
         )  # fmt: skip
         first, second, third = run_comparisons(
-            [*several, impossible], Workers(jobs=2), silent
+            [*several, impossible], WorkerOptions(jobs=2), silent
         )
     assert seen[0] == (["fine, one (seed 0)", "fine, two (seed 0)"], [])
     assert made == ["one 1", "two 1"]
-    assert all(isinstance(one, Measured) for one in first["fine"].values())
+    assert all(isinstance(one, MethodResult) for one in first["fine"].values())
     # A city that cannot be made fails alone.
-    assert isinstance(second["fine"][0], Measured)
+    assert isinstance(second["fine"][0], MethodResult)
     assert second["fine"][1].message == "no such town"
     assert "everybody is tested" in third["fine"][0].message
     assert not impossible.folder.exists()
@@ -211,26 +211,28 @@ def test_damaged_runs_are_made_again_and_results_stay(plans, caplog):
 @pytest.fixture
 def task(copied, tmp_path):
     copied("off").folder.rename(tmp_path / "seed-5")
-    return Task(plan(tmp_path, ["falcon"], [5]), 5, "falcon", "sizes")
+    return StudyTask(plan(tmp_path, ["falcon"], [5]), 5, "falcon", "sizes")
 
 
 def test_only_missing_follow_ups_are_run(task):
     said = []
     run_follow_ups([task], ONE, lambda *words: said.append(words))
-    assert isinstance(task.result, Followed)
+    assert isinstance(task.result, FollowUpResult)
     assert said[-1][:3] == ("attacks and sizes", 1, 1)
     kept = (task.place / "found.json").read_text()
     (task.place / "found.json").write_text(kept.replace("{", "{ "))
     run_follow_ups([task], ONE, silent)
     assert (task.place / "found.json").read_text().startswith("{ ")
     (task.place / "found.json").write_text('{"other": 1}')
-    assert Followed.load(task.place) is None
+    assert FollowUpResult.load(task.place) is None
 
 
 def test_a_failed_follow_up_is_retried_on_request(task, monkeypatch):
     def end(code, output=""):
         def run_jobs(batches, *_rest):
-            return [Ended(job, code, output, 1.0) for jobs in batches for job in jobs]
+            return [
+                WorkerExit(job, code, output, 1.0) for jobs in batches for job in jobs
+            ]
 
         monkeypatch.setattr(scheduler, "run_jobs", run_jobs)
 
@@ -239,11 +241,11 @@ def test_a_failed_follow_up_is_retried_on_request(task, monkeypatch):
     end(1, "never called")
     run_follow_ups([task], ONE, silent)
     assert task.result.message.startswith("killed by SIGKILL")
-    run_follow_ups([task], Workers(retry=True), silent)
+    run_follow_ups([task], WorkerOptions(retry=True), silent)
     assert task.result.message == "never called"
     end(6, "out: no space\n")
     with pytest.raises(WriteError, match="no space"):
-        run_follow_ups([task], Workers(retry=True), silent)
+        run_follow_ups([task], WorkerOptions(retry=True), silent)
 
 
 def sharing(folder):

@@ -64,7 +64,7 @@ def test_each_run_is_given_another_half_and_a_method_that_remembers_is_caught(tm
 
 @pytest.mark.usefixtures("remembering")
 def test_stopped_runs_are_resumed(tmp_path):
-    def stop(name, done, total, told=""):
+    def stop(name, done, total, message=""):
         del name, total, told
         if done == 2:
             raise KeyboardInterrupt

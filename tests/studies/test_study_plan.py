@@ -8,14 +8,14 @@ from epifalcon.errors import SettingsError
 from epifalcon.studies import study as studies
 from epifalcon.studies.catalogue import find_study
 from epifalcon.studies.scheduler import _runs as runs_of
-from epifalcon.studies.study import Asked, Cell, plan_study
+from epifalcon.studies.study import Cell, StudyRequest, plan_study
 from tests.studies.study_results import tiny_study
 
 WORK = Path("work")
 
 
 def plan(study, **asked):
-    return plan_study(study, Asked(**{"scale": "hamlet", **asked}), WORK)
+    return plan_study(study, StudyRequest(**{"scale": "hamlet", **asked}), WORK)
 
 
 def with_cells(*cells):

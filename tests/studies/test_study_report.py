@@ -11,7 +11,7 @@ from epifalcon import store
 from epifalcon.errors import CorruptFileError, DataError, WriteError
 from epifalcon.studies import catalogue
 from epifalcon.studies.catalogue import find_study
-from epifalcon.studies.study import Drawn
+from epifalcon.studies.study import StudyPlot
 from epifalcon.studies.study_report import (
     finished_studies,
     keep_study,
@@ -29,7 +29,9 @@ PHONE, DESK = 390, 1280
 def square(_result):
     figure = Figure(figsize=(4, 4))
     figure.add_subplot().plot([0, 1])
-    return {"square": Drawn(figure, "A line & <more>, with a caption that is long.")}
+    return {
+        "square": StudyPlot(figure, "A line & <more>, with a caption that is long.")
+    }
 
 
 @pytest.fixture

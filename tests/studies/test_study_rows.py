@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Against, Cell
+from epifalcon.studies.study import Cell, Reference
 from epifalcon.studies.study_rows import study_result
 from epifalcon.studies.study_tables import as_csv, as_markdown
 from tests.studies.measured_figures import trained
@@ -24,7 +24,7 @@ def study(**more):
             preset="hamlet",
             methods=METHODS,
             facts={"share": 0.5},
-            against=(Against("HBP", "one", "hbp"),),
+            against=(Reference("HBP", "one", "hbp"),),
             published={"dct": {"auc": 0.4}},
         ),
         Cell(
@@ -33,7 +33,7 @@ def study(**more):
             overrides=("labels.label_share=0.3",),
             methods=("hbp",),
             titles={"hbp": "Ours"},
-            against=(Against("one", "one"),),
+            against=(Reference("one", "one"),),
             then="sizes",
         ),
     ]
@@ -99,7 +99,7 @@ def test_rows_of_two_tables_held_against_one_reference_are_adjusted_together(tmp
                 preset="hamlet",
                 methods=methods,
                 group=label,
-                against=(Against("HBP", "one", "hbp"),),
+                against=(Reference("HBP", "one", "hbp"),),
             )
 
     both = tiny_study("hamlet", cells=lambda scale: list(cells(scale)))

@@ -13,10 +13,10 @@ from epifalcon import store
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt
 from epifalcon.evaluation.metrics import brier, calibration_error, curve, log_loss
 from epifalcon.experiments.run_folder import (
-    Failed,
     FinishedRun,
-    Followed,
-    Measured,
+    FollowUpResult,
+    MethodFailure,
+    MethodResult,
     begin,
 )
 from epifalcon.experiments.run_methods import Evaluation, Outcome
@@ -25,7 +25,7 @@ from epifalcon.progress import silent
 from epifalcon.studies import privacy_audit, worker
 from epifalcon.studies.paper.noise import ATTACKS
 from epifalcon.studies.paper.pseudo_tradeoff import PLACES
-from epifalcon.studies.privacy_audit import Learnt, Places
+from epifalcon.studies.privacy_audit import AttackParameters, ClaimedPlaces
 from epifalcon.studies.worker import measure_method, training_of
 from tests.experiments.finished_runs import make_run
 from tests.studies import town
@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 def test_metrics_are_stored_and_a_finished_fit_is_not_repeated(folder):
     found = measure_method(folder, "hgnn")
-    read = Measured.load(folder / "methods" / "hgnn")
+    read = MethodResult.load(folder / "methods" / "hgnn")
     assert read.metrics == found.metrics
     assert read.title == "HGNN"
     np.testing.assert_array_equal(read.precision, found.precision)
@@ -115,7 +115,7 @@ def test_a_failure_is_stored_until_the_file_is_mended(folder, own):
     own.write_text(own.read_text().replace("raise RuntimeError", "str"))
     assert worker.measure(*words) == 0
     assert not (folder / "methods/broken/failed.json").exists()
-    assert Measured.load(folder / "methods/broken").source_sha256 is not None
+    assert MethodResult.load(folder / "methods/broken").source_sha256 is not None
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_what_cannot_be_run_fails_in_its_place(folder, own, method, source, mess
     if source is not None:
         own.write_text(source)
     assert worker.measure(str(folder), method, [str(own)]) == 1
-    assert message in Failed.load(folder / "methods" / method).message
+    assert message in MethodFailure.load(folder / "methods" / method).message
 
 
 def test_an_analysis_leaves_its_values_or_its_failure(copied):
     run = copied("off").folder
     assert worker.follow_up(str(run), "falcon", "sizes") == 0
-    found = Followed.load(run / "methods/falcon/sizes")
+    found = FollowUpResult.load(run / "methods/falcon/sizes")
     assert found.values["people"] > 0
     assert found.cpu_seconds > 0
     # A run that recorded nothing cannot be audited.
     assert worker.follow_up(str(run), "falcon", "audit") == 1
-    assert "record" in Failed.load(run / "methods/falcon/audit").message
+    assert "record" in MethodFailure.load(run / "methods/falcon/audit").message
 
 
 def test_places_are_attacked_without_notes(opened):
@@ -176,10 +176,10 @@ def test_attackers_have_the_public_mobility_model_of_the_run(
 
     def spy(**parts):
         used.append(parts["model"])
-        return Places(**parts)
+        return ClaimedPlaces(**parts)
 
-    learnt = Learnt(passes=())
-    monkeypatch.setattr(privacy_audit, "Places", spy)
+    learnt = AttackParameters(passes=())
+    monkeypatch.setattr(privacy_audit, "ClaimedPlaces", spy)
     monkeypatch.setattr(privacy_audit, "learn_attacks", lambda *_words: learnt)
     run = FinishedRun.open(begun.folder)
     worker.ANALYSES[kind](run, silent)

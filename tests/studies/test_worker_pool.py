@@ -4,7 +4,7 @@ import time
 import pytest
 
 from epifalcon.studies import worker_pool
-from epifalcon.studies.worker_pool import Ended, Job, run_jobs
+from epifalcon.studies.worker_pool import Job, WorkerExit, run_jobs
 
 
 def job(name, function, *arguments):
@@ -58,7 +58,7 @@ def test_each_worker_reports_how_it_ended():
     ],
 )
 def test_the_end_of_a_worker_has_a_reason(code, output, reason):
-    assert Ended(job("a", "wait"), code, output, 1.0).reason == reason
+    assert WorkerExit(job("a", "wait"), code, output, 1.0).reason == reason
 
 
 def test_threads_and_the_cost_of_loading_are_those_of_the_worker():

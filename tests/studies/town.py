@@ -6,16 +6,16 @@ from functools import cache
 import numpy as np
 
 from epifalcon.epidemic.cases import all_cases
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import Begun
+from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.simulation import make_city, prepare, run_epidemics
 from epifalcon.federation.settings import (
     PredictionSettings,
     PrivacySettings,
     StoppingSettings,
 )
-from epifalcon.federation.training import Task
+from epifalcon.federation.training import TrainingTask
 from epifalcon.models.settings import (
     DcrnnSettings,
     FalconSettings,
@@ -65,7 +65,9 @@ def task(settings=FALCON, tests=None, seed=3):
     cases = None
     if settings.macro_cases == "all":
         cases = all_cases(epidemic().outbreak, traces()).by_region_and_day
-    return Task(traces(), known() if tests is None else tests, settings, seed, cases)
+    return TrainingTask(
+        traces(), known() if tests is None else tests, settings, seed, cases
+    )
 
 
 def with_mode(mode, **more):
@@ -82,7 +84,7 @@ def flipped(tests, people):
     """The same tests, those of ``people`` with the opposite result."""
     positive = tests.positive.copy()
     positive[np.isin(tests.person, people)] ^= True
-    return Known(tests.people, tests.person, positive, tests.slot)
+    return TestResults(tests.people, tests.person, positive, tests.slot)
 
 
 @cache
@@ -97,4 +99,4 @@ def begun(folder, **changes):
     if changes:
         start = replace(start, experiment=replace(start.experiment, **changes))
     tests = epidemic().labels.known
-    return Begun(folder, start, SEED, start.reported(SEED), tests, epidemic())
+    return RunInputs(folder, start, SEED, start.reported(SEED), tests, epidemic())

@@ -193,7 +193,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
+class AttackErrors:
     """How often an attack was wrong, person by person.
 
     A pair (person, window) counts if a true place of it is known. Ties count in
@@ -278,7 +278,9 @@ def true_claims(candidates: Candidates, traces: Traces) -> Mask:
     return made
 
 
-def localisation_error(guess: Guess, candidates: Candidates, truth: Mask) -> Verdict:
+def localisation_error(
+    guess: Guess, candidates: Candidates, truth: Mask
+) -> AttackErrors:
     """Evaluate a guess, right if it names a true region; ``truth`` is (claims,)."""
     if truth.shape != (candidates.claims,) or truth.dtype != np.bool_:
         raise DataError(
@@ -301,7 +303,7 @@ def localisation_error(guess: Guess, candidates: Candidates, truth: Mask) -> Ver
         return counted.astype(np.float64)
 
     pairs = by_person(np.ones(len(known))).astype(np.int64)
-    return Verdict(by_person(wrong), by_person(blind), pairs)
+    return AttackErrors(by_person(wrong), by_person(blind), pairs)
 
 
 def _windows(clock: Clock, window_slots: int) -> int:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import logsumexp
 
-from epifalcon.attacks.label_inference import Diagnosis
+from epifalcon.attacks.label_inference import LabelScores
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Sums, SweepOptions
-from epifalcon.epidemic.test_results import Known
-from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.epidemic.test_results import TestResults
+from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.privacy_plan import INFECTIOUS, TESTS
 from epifalcon.federation.field.settings import FieldTask
-from epifalcon.federation.field.site_people import FieldHome, FieldRun
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.field.site_people import FieldRun, FieldSite
+from epifalcon.federation.preparation import SiteData
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
 from epifalcon.types import Floats, PersonIds
@@ -33,12 +33,12 @@ _WHEN = (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, eq=False)
-class Overheard:
+class RecordedRun:
     """A Falcon Field run and all messages that the server broadcast in it."""
 
     task: FieldTask
     traces: Traces
-    known: Known
+    known: TestResults
     """Used for evaluation and to simulate the devices; no attack reads it."""
     seed: int
     noise: int
@@ -47,28 +47,28 @@ class Overheard:
 
     @classmethod
     def of(
-        cls, task: FieldTask, traces: Traces, known: Known, seed: int, noise: int
-    ) -> "Overheard":
+        cls, task: FieldTask, traces: Traces, known: TestResults, seed: int, noise: int
+    ) -> "RecordedRun":
         """Run the task in one process with everybody and record all broadcasts."""
         task = _single_run(task)
-        everybody = FieldHome(Household(traces, known, 0), task, seed, noise)
+        everybody = FieldSite(SiteData(traces, known, 0), task, seed, noise)
         people = _Recording([everybody])
-        Course(people, task, traces.people, traces.clock).go()
+        InferenceSchedule(people, task, traces.people, traces.clock).go()
         if people.run is None:
             raise AssertionError("a course without any run")
         return cls(task, traces, known, seed, noise, people.run, tuple(people.heard))
 
     def home(
-        self, person: int, known: Known, task: FieldTask | None = None
-    ) -> FieldHome:
+        self, person: int, known: TestResults, task: FieldTask | None = None
+    ) -> FieldSite:
         """Return a site that holds one ``person``, whose tests are ``known``."""
         by_slot = np.ascontiguousarray(self.traces.by_slot[:, [person]])
         alone = Traces(by_slot, self.traces.clock, self.traces.regions)
-        home = Household(alone, known, person)
+        home = SiteData(alone, known, person)
         count = self.traces.people
-        return FieldHome(home, task or self.task, self.seed, self.noise, count)
+        return FieldSite(home, task or self.task, self.seed, self.noise, count)
 
-    def sent(self, home: FieldHome) -> Floats:
+    def sent(self, home: FieldSite) -> Floats:
         """Return all values that the site ``home`` uploads in all exchanges, flat."""
         home.begin(self.run)
         parts = []
@@ -77,7 +77,7 @@ class Overheard:
             parts += [sums.infectious.ravel(), sums.evidence.ravel()]
         return np.concatenate(parts)
 
-    def spread(self, home: FieldHome) -> Floats:
+    def spread(self, home: FieldSite) -> Floats:
         """Return the noise scale of each value of ``sent``; call ``sent`` first."""
         edges = 1 + len(self.traces.regions)
         if not self.task.private:
@@ -99,8 +99,8 @@ class Overheard:
 
 
 def from_messages(
-    heard: Overheard, people: PersonIds, progress: Progress = silent
-) -> Diagnosis:
+    heard: RecordedRun, people: PersonIds, progress: Progress = silent
+) -> LabelScores:
     """Infer labels from the messages that each person sent in all exchanges."""
     guesses = hypotheses(heard)
     likely = np.empty((len(people), len(guesses)))
@@ -117,10 +117,10 @@ def from_messages(
             ]
             likely[row, number] = logsumexp(scores) - np.log(len(scores))
         progress("messages", row + 1, len(people))
-    return Diagnosis.of("messages", likely)
+    return LabelScores.of("messages", likely)
 
 
-def from_counts(heard: Overheard, people: PersonIds) -> Diagnosis:
+def from_counts(heard: RecordedRun, people: PersonIds) -> LabelScores:
     """Infer labels from each person's upload to the count of tests."""
     likely = np.empty((len(people), 3))
     spread = _CLEAR
@@ -131,10 +131,10 @@ def from_counts(heard: Overheard, people: PersonIds) -> Diagnosis:
         observed = device.count().tests.sum(axis=0)
         for number, mean in enumerate(((1, 0), (1, 1), (0, 0))):
             likely[row, number] = -0.5 * (((observed - mean) / spread) ** 2).sum()
-    return Diagnosis.of("counts", likely)
+    return LabelScores.of("counts", likely)
 
 
-def hypotheses(heard: Overheard) -> tuple[Sequence[Known], ...]:
+def hypotheses(heard: RecordedRun) -> tuple[Sequence[TestResults], ...]:
     """Return test records of a negative, a positive and an untested person.
 
     A tested person has one record for each of the test times ``_WHEN``.
@@ -142,12 +142,18 @@ def hypotheses(heard: Overheard) -> tuple[Sequence[Known], ...]:
     slots = heard.known.slot if len(heard.known.slot) else np.array([0])
     when = np.unique(np.quantile(slots, _WHEN).astype(np.int32))
 
-    def tested(positive: bool) -> list[Known]:
+    def tested(positive: bool) -> list[TestResults]:
         zero, result = np.zeros(1, np.int32), np.array([positive])
-        return [Known(1, zero, result, np.array([slot], np.int32)) for slot in when]
+        return [
+            TestResults(1, zero, result, np.array([slot], np.int32)) for slot in when
+        ]
 
     none = np.zeros(0, np.int32)
-    return tested(False), tested(True), [Known(1, none, np.zeros(0, np.bool_), none)]
+    return (
+        tested(False),
+        tested(True),
+        [TestResults(1, none, np.zeros(0, np.bool_), none)],
+    )
 
 
 def _single_run(task: FieldTask) -> FieldTask:
@@ -164,17 +170,17 @@ def _single_run(task: FieldTask) -> FieldTask:
     return replace(task, wishes=replace(task.wishes, field=reduced))
 
 
-def _own(known: Known, person: int) -> Known:
+def _own(known: TestResults, person: int) -> TestResults:
     mine = known.person == person
-    return Known(
+    return TestResults(
         1, np.zeros(int(mine.sum()), np.int32), known.positive[mine], known.slot[mine]
     )
 
 
-class _Recording(Gathered):
+class _Recording(LocalSites):
     """Sites in one process that also record all messages they receive."""
 
-    def __init__(self, homes: Sequence[FieldHome]) -> None:
+    def __init__(self, homes: Sequence[FieldSite]) -> None:
         super().__init__(homes)
         self.heard: list[tuple[EdgeMessages, SweepOptions]] = []
         self.run: FieldRun | None = None

@@ -14,7 +14,8 @@ The paper names the sign of the update as a risk and does not try it. Three atta
   every round. It compares a person's uploads with each of them (a matched filter) over
   all rounds, hidden rounds included as what they are (``upload_recorder.KnownRows``).
 
-All are functions of ``Notes`` and public knowledge; only ``judge`` reads the truth.
+All are functions of ``UploadStatistics`` and public knowledge; only ``judge`` reads the
+truth.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from epifalcon.attacks.upload_recorder import Notes
+from epifalcon.attacks.upload_recorder import UploadStatistics
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
 from epifalcon.evaluation.metrics import curve
@@ -44,7 +45,7 @@ _STEPS, _STEADY, _LEAST = 200, 1e-9, 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis:
+class LabelScores:
     """Scores of every recorded person; higher means more suspicious."""
 
     name: str
@@ -57,7 +58,7 @@ class Diagnosis:
     attack has one to be added to others."""
 
     @classmethod
-    def of(cls, name: str, likely: Floats) -> "Diagnosis":
+    def of(cls, name: str, likely: Floats) -> "LabelScores":
         """Combine log-likelihoods (people, 3), with equal priors of both results."""
         negative, positive, untested = likely.T
         tested = np.logaddexp(negative, positive) - untested
@@ -65,7 +66,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
-class Judged:
+class LabelAttackResult:
     """How well a diagnosis ranks people: .5 is chance; undefined for one kind."""
 
     name: str
@@ -77,7 +78,7 @@ class Judged:
     """Tested people left out, since nothing of their tests entered the training."""
 
 
-def from_gradients(notes: Notes) -> Diagnosis:
+def from_gradients(notes: UploadStatistics) -> LabelScores:
     """Infer labels from each person's noised gradients.
 
     Adds the log-likelihoods of the head's gradient along the direction that people
@@ -100,17 +101,17 @@ def from_gradients(notes: Notes) -> Diagnosis:
     by_energy = fit_mixture(beyond, most, sides=(1.0,))
     likely = np.column_stack([by_sum[:, 1:], by_sum[:, 0]])
     likely += np.column_stack([by_energy[:, 1], by_energy[:, 1], by_energy[:, 0]])
-    return Diagnosis.of("gradients", likely)
+    return LabelScores.of("gradients", likely)
 
 
-def both(one: Diagnosis, other: Diagnosis) -> Diagnosis:
+def both(one: LabelScores, other: LabelScores) -> LabelScores:
     """Combine two attacks on different messages, whose log-likelihoods add up."""
     if one.likely is None or other.likely is None:
         raise DataError(f"{one.name} and {other.name} have no likelihoods to add")
-    return Diagnosis.of(f"{one.name} and {other.name}", one.likely + other.likely)
+    return LabelScores.of(f"{one.name} and {other.name}", one.likely + other.likely)
 
 
-def from_rows(notes: Notes) -> Diagnosis:
+def from_rows(notes: UploadStatistics) -> LabelScores:
     """Infer labels from the drift of each person's first-layer row.
 
     The direction is the one in which the layers, taken as linear, raise the logit of
@@ -129,10 +130,10 @@ def from_rows(notes: Notes) -> Diagnosis:
     own = early / np.maximum(length, _LEAST_LENGTH)
     across = late - (late * own).sum(axis=1, keepdims=True) * own
     along = across @ logit_direction(notes)
-    return Diagnosis("rows", along, np.abs(along))
+    return LabelScores("rows", along, np.abs(along))
 
 
-def logit_direction(notes: Notes) -> Floats:
+def logit_direction(notes: UploadStatistics) -> Floats:
     """Return the unit vector along which a first-layer row raises the logit: (width,).
 
     Through the newest broadcast parameters with every relu open.
@@ -153,8 +154,8 @@ def logit_direction(notes: Notes) -> Floats:
 
 
 def judge(
-    diagnosis: Diagnosis, status: NDArray[np.int8], held_back: Mask | None = None
-) -> Judged:
+    diagnosis: LabelScores, status: NDArray[np.int8], held_back: Mask | None = None
+) -> LabelAttackResult:
     """Compare with the truth: ``status`` (people,) is 1, 0, or -1 for untested.
 
     ``held_back`` (people,) marks tested people whose tests only validation saw.
@@ -164,7 +165,7 @@ def judge(
     apart = np.zeros(len(status), np.bool_) if held_back is None else held_back
     same_length(positive=diagnosis.positive, status=status, held_back=apart)
     tested, judged = (status >= 0) & ~apart, ~apart
-    return Judged(
+    return LabelAttackResult(
         diagnosis.name,
         _auc(diagnosis.positive[tested], status[tested] == 1),
         _auc(diagnosis.tested[judged], tested[judged]),
@@ -172,7 +173,7 @@ def judge(
     )
 
 
-def from_statuses(notes: Notes, likely: Floats | None = None) -> Diagnosis:
+def from_statuses(notes: UploadStatistics, likely: Floats | None = None) -> LabelScores:
     """Infer labels from the rows of a status input.
 
     ``likely`` (claims,) are the probabilities of the claims to be true, by an attack
@@ -184,8 +185,8 @@ def from_statuses(notes: Notes, likely: Floats | None = None) -> Diagnosis:
     if not notes.terms.statuses:
         raise DataError("people have rows of their own: there is no status to read")
     if likely is None or notes.terms.input_dropout or _clarity(notes) >= _CLEAR:
-        return Diagnosis.of("rows", np.array(notes.status))
-    return Diagnosis.of("rows", _weighed(notes, likely))
+        return LabelScores.of("rows", np.array(notes.status))
+    return LabelScores.of("rows", _weighed(notes, likely))
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,7 +205,7 @@ class HeadGradients:
     the rounds that ask it, and no more than the noise, which would stand out."""
 
 
-def read_head_gradients(notes: Notes) -> HeadGradients:
+def read_head_gradients(notes: UploadStatistics) -> HeadGradients:
     """Project the sums of head gradients on the direction of ``[h || 1]``.
 
     Where people's sums have something in common beyond noise, the direction is
@@ -229,7 +230,7 @@ def read_head_gradients(notes: Notes) -> HeadGradients:
     return HeadGradients(sums @ direction, stands_out, most, usual)
 
 
-def expected_direction(notes: Notes) -> Floats:
+def expected_direction(notes: UploadStatistics) -> Floats:
     """Compute the mean of ``[h || 1]`` from the newest parameters, as a unit vector."""
     parameters = notes.parameters
     last = sum(name.startswith("layer") for name in parameters) // 2 - 1
@@ -243,13 +244,13 @@ def expected_direction(notes: Notes) -> Floats:
     return np.asarray(made / np.linalg.norm(made))
 
 
-def _gradient_noise(notes: Notes) -> float:
+def _gradient_noise(notes: UploadStatistics) -> float:
     """Return sigma, or a small assumed value where there is no noise."""
     clip = 1.0 if notes.terms.gradient_clip is None else notes.terms.gradient_clip
     return max(notes.terms.gradient_sigma, _LEAST_NOISE * clip)
 
 
-def _largest_gradient(notes: Notes) -> float:
+def _largest_gradient(notes: UploadStatistics) -> float:
     """Return the largest norm of a gradient: the clip, or the largest one seen."""
     if notes.terms.gradient_clip is not None:
         return notes.terms.gradient_clip
@@ -320,7 +321,7 @@ def _mean(rows: NDArray[np.float32], sure: NDArray[np.float32]) -> Floats:
     return np.asarray(mean / np.maximum(total, 1e-9)[:, None])
 
 
-def _received_spread(notes: Notes) -> float:
+def _received_spread(notes: UploadStatistics) -> float:
     """Return the standard deviation of a coordinate that people receive."""
     terms = notes.terms
     if terms.upload_clip is None:
@@ -343,7 +344,7 @@ def _noise_edge(shape: tuple[int, ...]) -> float:
     return float((many + wide) ** 2 + _TRACY_WIDOM * spread)
 
 
-def _clarity(notes: Notes) -> float:
+def _clarity(notes: UploadStatistics) -> float:
     """Return the mean squared distance of both results per round, in noise units."""
     products = notes.gram[0] / max(notes.rounds, 1)
     apart = products[0, 0] + products[1, 1] - 2 * products[0, 1]
@@ -352,7 +353,7 @@ def _clarity(notes: Notes) -> float:
     return float(certain * apart / notes.terms.assumed_sigma**2)
 
 
-def _weighed(notes: Notes, likely: Floats) -> Floats:
+def _weighed(notes: UploadStatistics, likely: Floats) -> Floats:
     """Compute log-likelihoods from the products with the three known rows.
 
     Weighted by the chances w and added up they are Gaussian: their mean is

@@ -33,7 +33,7 @@ _LEAST, _DEEPEST = 1e-300, -1e6
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class MobilityProfile:
     """The population's mobility profile, for any number of attacks."""
 
     moves: Transitions
@@ -41,7 +41,7 @@ class Profile:
     """(slots per day, regions) pi(r|t)."""
 
     @classmethod
-    def of(cls, model: MobilityModel) -> "Profile":
+    def of(cls, model: MobilityModel) -> "MobilityProfile":
         """Take moves and visits of ``model``."""
         visits = [np.exp(model.log_visits(t)) for t in range(model.slots_per_day)]
         return cls(model.transitions, np.stack(visits))
@@ -67,7 +67,7 @@ class Profile:
 
 
 def forward_backward(
-    candidates: Candidates, profile: Profile, evidence: Floats | None = None
+    candidates: Candidates, profile: MobilityProfile, evidence: Floats | None = None
 ) -> Floats:
     """Compute P(the person was there | all claims of the person): (claims,).
 
@@ -88,7 +88,7 @@ def forward_backward(
 
 def posteriors(
     candidates: Candidates,
-    profile: Profile,
+    profile: MobilityProfile,
     sets: NDArray[np.int64],
     evidence: Floats | None,
 ) -> Floats:

@@ -60,7 +60,7 @@ class Shadows:
 
 
 @dataclass(frozen=True)
-class Judged:
+class MembershipResult:
     """How well a ranking of people separates the two kinds."""
 
     auc: float
@@ -70,7 +70,7 @@ class Judged:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class MembershipSummary:
     """The same over all target runs, with intervals over them."""
 
     auc: Summary
@@ -84,11 +84,11 @@ class Inference:
     Target runs share their shadow runs, so the intervals are somewhat too narrow.
     """
 
-    membership: Figures
+    membership: MembershipSummary
     """Was the test in?"""
-    result: Figures
+    result: MembershipSummary
     """Positive or negative, of the people who are in."""
-    result_without: Figures
+    result_without: MembershipSummary
     """The same for runs without the person's own test: what others' tests reveal
     anyway. The leak is what ``result`` has more than this."""
 
@@ -154,12 +154,12 @@ def result_ratio(
     return np.nan_to_num(ratio, nan=0.0)
 
 
-def judge(score: Floats, truth: Mask) -> Judged:
+def judge(score: Floats, truth: Mask) -> MembershipResult:
     """Compute AUC, and the true-positive rate at ``MOST_FALSE`` false positives."""
     ranked = curve(score, truth)
     need_both(ranked, "the people attacked")
     allowed = ranked.false_positives <= (MOST_FALSE + 1e-12) * ranked.healthy
-    return Judged(auc(ranked), float(ranked.recall[allowed].max(initial=0.0)))
+    return MembershipResult(auc(ranked), float(ranked.recall[allowed].max(initial=0.0)))
 
 
 def infer(runs: Shadows, infected: Mask) -> Inference:
@@ -170,7 +170,11 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
     """
     if len(runs.score) < 4:
         raise DataError(f"{len(runs.score)} runs: an attack needs 4 or more")
-    found: dict[str, list[Judged]] = {"member": [], "result": [], "without": []}
+    found: dict[str, list[MembershipResult]] = {
+        "member": [],
+        "result": [],
+        "without": [],
+    }
     for number, inside in enumerate(runs.included):
         score, others = runs.score[number], runs.without(number)
         found["member"].append(judge(membership_ratio(score, others), inside))
@@ -178,7 +182,7 @@ def infer(runs: Shadows, infected: Mask) -> Inference:
             guessed = _guess_results(score, others, infected, own)
             found[name].append(judge(guessed[inside], infected[inside]))
     member, result, without = (
-        Figures(
+        MembershipSummary(
             auc=over_seeds([one.auc for one in judged]),
             tpr=over_seeds([one.tpr for one in judged]),
         )

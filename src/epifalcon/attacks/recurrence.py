@@ -31,7 +31,7 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.localisation import Profile, forward_backward, posteriors
+from epifalcon.attacks.localisation import MobilityProfile, forward_backward, posteriors
 from epifalcon.checks import whole
 from epifalcon.errors import DataError
 from epifalcon.mobility.mobility_model import MobilityModel
@@ -71,7 +71,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class ShadowCity:
     """A city of the attacker's own: claims, true traces, and how people move."""
 
     candidates: Candidates
@@ -83,7 +83,7 @@ class Rehearsal:
 
 
 @dataclass(frozen=True, eq=False)
-class Pass:
+class EvidenceWeights:
     """Weights of the evidence, and its factor."""
 
     weights: Floats
@@ -145,7 +145,7 @@ def _sums(
     return np.bincount(code, weight, math.prod(shape)).reshape(shape)
 
 
-def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
+def learn(rehearsal: ShadowCity, passes: int = 4) -> tuple[EvidenceWeights, ...]:
     """Find the passes of the combined attack on a rehearsal.
 
     The weights are those of a conditional logit (which claim of a row is true)
@@ -154,10 +154,10 @@ def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
     """
     whole(1, passes=passes)
     candidates = rehearsal.candidates
-    profile = Profile.of(rehearsal.model)
+    profile = MobilityProfile.of(rehearsal.model)
     truth = true_claims(candidates, rehearsal.traces)
     log_visits = profile.log_visits(candidates)
-    belief, found = None, list[Pass]()
+    belief, found = None, list[EvidenceWeights]()
     for _ in range(passes):
         counted = recurrence(candidates, belief)
         table = features(counted, log_visits)
@@ -174,14 +174,14 @@ def learn(rehearsal: Rehearsal, passes: int = 4) -> tuple[Pass, ...]:
         best = min(SCALES, key=lambda scale: tried[scale])
         if found and tried[best] >= found[-1].error:
             break
-        found.append(Pass(weights, best, tried[best]))
+        found.append(EvidenceWeights(weights, best, tried[best]))
     return tuple(found)
 
 
 def combined(
     candidates: Candidates,
-    profile: Profile,
-    passes: Sequence[Pass],
+    profile: MobilityProfile,
+    passes: Sequence[EvidenceWeights],
     evidence: Floats | None = None,
 ) -> Floats:
     """Compute P(there | all claims) by moves and recurrence: (claims,).
@@ -242,7 +242,7 @@ def _conditional_logit(candidates: Candidates, table: Floats, truth: Mask) -> Fl
 
 
 @dataclass(frozen=True)
-class SetBelief:
+class RepeatReliability:
     """How far the attack is to be believed; ``learn_sets`` finds it.
 
     Moves from slot to slot are treated as independent and are not, so that their
@@ -258,8 +258,8 @@ class SetBelief:
 
 def by_sets(
     candidates: Candidates,
-    profile: Profile,
-    belief: SetBelief | None = None,
+    profile: MobilityProfile,
+    belief: RepeatReliability | None = None,
     evidence: Floats | None = None,
     claimed: Counts | None = None,
 ) -> Floats:
@@ -271,7 +271,7 @@ def by_sets(
     ``claimed`` (claims,) is the number of people who claim the place. A move of
     probability 0 counts as 1e-300, a gap is crossed by one move.
     """
-    belief = belief or SetBelief()
+    belief = belief or RepeatReliability()
     given = None if evidence is None else np.asarray(evidence) / belief.honest
     if claimed is not None and belief.crowd:
         many = np.log(np.maximum(claimed, 1)) / slots_of_set(candidates)
@@ -318,7 +318,7 @@ def _number_sets(candidates: Candidates) -> _Sets:
     return _Sets(rank[found.ravel()], times[order])
 
 
-def learn_sets(rehearsal: Rehearsal, rng: np.random.Generator) -> SetBelief:
+def learn_sets(rehearsal: ShadowCity, rng: np.random.Generator) -> RepeatReliability:
     """Find the weight of the claimants and the power of the probabilities.
 
     On a rehearsal: the weight of ``CROWD`` with the least error, then the power of
@@ -326,17 +326,17 @@ def learn_sets(rehearsal: Rehearsal, rng: np.random.Generator) -> SetBelief:
     drawn from ``rng``.
     """
     candidates, claimed = rehearsal.candidates, rehearsal.claimed
-    profile = Profile.of(rehearsal.model)
+    profile = MobilityProfile.of(rehearsal.model)
     truth = true_claims(candidates, rehearsal.traces)
 
-    def error(belief: SetBelief, evidence: Floats | None = None) -> float:
+    def error(belief: RepeatReliability, evidence: Floats | None = None) -> float:
         likely = by_sets(candidates, profile, belief, evidence, claimed)
         guess = name_best(candidates, likely)
         return localisation_error(guess, candidates, truth).error
 
     weights = CROWD if claimed is not None else CROWD[:1]
-    plain = min((SetBelief(crowd=crowd) for crowd in weights), key=error)
+    plain = min((RepeatReliability(crowd=crowd) for crowd in weights), key=error)
     noise = rng.standard_normal(candidates.claims)
     hint = _HINT * (truth - 0.5) + math.sqrt(_HINT) * noise
-    tried = (SetBelief(honest, plain.crowd) for honest in HONESTY)
+    tried = (RepeatReliability(honest, plain.crowd) for honest in HONESTY)
     return min(tried, key=lambda belief: error(belief, hint))

@@ -6,10 +6,10 @@ threshold. Here it names the longest upload of each window, which no threshold b
 and stronger attacks follow: all rounds, the row that comes back at every true place,
 and the counts, which paper mode publishes as they are.
 
-Every attack is a function of ``Notes``, that is of what the server saw, and gives
-each claim a score, (claims,): the log-likelihood ratio of a true place against a
-pseudo one, or for a single round just a number that is higher for true ones.
-``claims`` turns scores into guesses and compares them with the truth.
+Every attack is a function of ``UploadStatistics``, that is of what the server saw, and
+gives each claim a score, (claims,): the log-likelihood ratio of a true place against a
+pseudo one, or for a single round just a number that is higher for true ones. ``claims``
+turns scores into guesses and compares them with the truth.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from epifalcon.attacks.claims import Candidates
-from epifalcon.attacks.upload_recorder import Notes
+from epifalcon.attacks.upload_recorder import UploadStatistics
 from epifalcon.errors import DataError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats
@@ -28,7 +28,7 @@ _LEAST_NOISE = 1e-3
 _LEAST_CHANCE = 1e-6
 
 
-def claims_of(notes: Notes, clock: Clock) -> Candidates:
+def claims_of(notes: UploadStatistics, clock: Clock) -> Candidates:
     """Return the claims of the notes, in the same order."""
     return Candidates.of_claims(
         notes.person,
@@ -40,12 +40,12 @@ def claims_of(notes: Notes, clock: Clock) -> Candidates:
     )
 
 
-def norm(notes: Notes) -> Floats:
+def norm(notes: UploadStatistics) -> Floats:
     """Score by the 2-norm of the upload in the first round, the paper's attack."""
     return np.asarray(notes.norm, float)
 
 
-def energy(notes: Notes) -> Floats:
+def energy(notes: UploadStatistics) -> Floats:
     """Score by squared norms summed over all rounds and channels.
 
     As a log-likelihood ratio for rows of Gaussian coordinates whose mean squared
@@ -58,12 +58,12 @@ def energy(notes: Notes) -> Floats:
     return np.asarray(factor * notes.energy.sum(axis=0) - base * len(terms.channels))
 
 
-def consistency(notes: Notes) -> Floats:
+def consistency(notes: UploadStatistics) -> Floats:
     """Score by all rounds and the row that returns at every true place (EM)."""
     return np.array(notes.evidence)
 
 
-def counts(notes: Notes) -> Floats:
+def counts(notes: UploadStatistics) -> Floats:
     """Score by counts of people at places; rows are not used.
 
     Where devices noise their own presence, the server that sees each of them has a
@@ -86,12 +86,12 @@ def counts(notes: Notes) -> Floats:
     return np.asarray(logit(np.clip(there / claims, _LEAST_CHANCE, 1 - _LEAST_CHANCE)))
 
 
-def combined(notes: Notes) -> Floats:
+def combined(notes: UploadStatistics) -> Floats:
     """Add consistency and counts: all evidence of uploads."""
     return consistency(notes) + counts(notes)
 
 
-def by_sets(notes: Notes, slots: NDArray[np.int64]) -> Floats:
+def by_sets(notes: UploadStatistics, slots: NDArray[np.int64]) -> Floats:
     """Combine for an attack that adds evidence up over the slots of a claim set.
 
     ``slots`` (claims,), in how many slots the set is claimed. Noise is drawn for every
@@ -103,7 +103,7 @@ def by_sets(notes: Notes, slots: NDArray[np.int64]) -> Floats:
     return combined(notes)
 
 
-ATTACKS: dict[str, Callable[[Notes], Floats]] = {
+ATTACKS: dict[str, Callable[[UploadStatistics], Floats]] = {
     "norm": norm,
     "energy": energy,
     "consistency": consistency,

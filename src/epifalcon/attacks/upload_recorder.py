@@ -1,8 +1,8 @@
 """Record what a curious server sees of a sample of people over many rounds.
 
-``Notes`` holds the statistics that the attacks need, in memory that grows with the
-claims and not with the rounds. Nothing in it is known to devices alone: no true trace,
-no flag for a true place, no test result, no row before noise.
+``UploadStatistics`` holds the statistics that the attacks need, in memory that grows
+with the claims and not with the rounds. Nothing in it is known to devices alone: no
+true trace, no flag for a true place, no test result, no row before noise.
 
 The model behind the evidence: at all true places of a round a person sends the same
 row v, at pseudo places zeros, each with noise N(0, sigma^2) of its own. Given how
@@ -35,7 +35,7 @@ from epifalcon.federation.messages import (
     PresenceUpload,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan
-from epifalcon.federation.server_view import Crowd, Seen
+from epifalcon.federation.server_view import PlaceTotals, Seen
 from epifalcon.federation.settings import PredictionSettings, ViewSettings
 from epifalcon.hypergraph.incidence import EdgeKeys
 from epifalcon.mobility.traces import Traces
@@ -169,7 +169,7 @@ class PublicTerms:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Notes:
+class UploadStatistics:
     """Running statistics of the uploads of some people.
 
     Claims are sorted by person and then by key, so that their order says nothing of
@@ -233,7 +233,7 @@ class Notes:
         people: NDArray[np.int64],
         person: NDArray[np.integer[Any]],
         key: EdgeKeys,
-    ) -> "Notes":
+    ) -> "UploadStatistics":
         """Return notes of no round; arguments are as the fields."""
         many, claims, channels = len(people), len(key), len(terms.channels)
         clip, stored = terms.assumed_clip, terms.stored_rows(terms.rounds)
@@ -263,7 +263,7 @@ class Notes:
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name; ``Notes.of`` puts them together again."""
+        """Return all arrays by name, as ``UploadStatistics.of`` takes them."""
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         made = {name: one for name, one in named.items() if isinstance(one, np.ndarray)}
         made |= {_SUMS + name: one for name, one in self.gradients.items()}
@@ -275,7 +275,7 @@ class Notes:
         return {"terms": terms, "rounds": self.rounds}
 
     @classmethod
-    def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "Notes":
+    def of(cls, arrays: dict[str, NDArray[Any]], meta: Plain) -> "UploadStatistics":
         """Build notes from ``arrays`` and ``meta``; ``CorruptFileError`` if odd."""
         named: dict[str, Any] = {"gradients": {}, "parameters": {}}
         for name, one in arrays.items():
@@ -305,7 +305,7 @@ class Notes:
         )
 
     @classmethod
-    def load(cls, folder: Path) -> "Notes":
+    def load(cls, folder: Path) -> "UploadStatistics":
         """Read what ``save`` wrote; arrays are memory maps."""
         stored = store.read(folder, _KIND, schema=_SCHEMA)
         try:
@@ -314,7 +314,7 @@ class Notes:
             raise CorruptFileError(f"{folder}: {error}") from None
 
 
-def read_notes(folder: Path) -> Notes:
+def read_notes(folder: Path) -> UploadStatistics:
     """Read the notes in a method's folder; ``DataError`` where none were taken."""
     place = folder / VIEW
     if not place.is_dir():
@@ -322,7 +322,7 @@ def read_notes(folder: Path) -> Notes:
             f"{place}: no such folder: this run recorded nothing that an attack could "
             "read; run it again with --record-view 500"
         )
-    return Notes.load(place)
+    return UploadStatistics.load(place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,7 +354,7 @@ class KnownRows:
         return cls(column * scale[:, None], spread)
 
     def gram(self, mask_share: float) -> Floats:
-        """Return what a round adds to ``Notes.gram``."""
+        """Return what a round adds to ``UploadStatistics.gram``."""
         products = self.row @ self.row.T
         made = [products]
         for known in range(_UNKNOWN):
@@ -513,14 +513,14 @@ def draw_sample(people: int, count: int, seed: int) -> NDArray[np.int64]:
     return np.sort(drawn).astype(np.int64)
 
 
-class NoteTaker:
+class UploadStatisticsView:
     """A ``ServerView`` that continues ``notes``, whose arrays it changes.
 
     Rounds must come whole and in order: after a round that failed, continue from notes
     taken before it. Uploads of scoring passes are ignored.
     """
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: UploadStatistics) -> None:
         self._notes, self.sample = notes, notes.people
         self._place = {one: place for place, one in enumerate(self.sample.tolist())}
         self._start = np.searchsorted(notes.person, np.arange(len(self.sample) + 1))
@@ -536,7 +536,7 @@ class NoteTaker:
         settings: FalconSettings,
         plan: PrivacyPlan,
         sample: NDArray[np.int64],
-    ) -> "NoteTaker":
+    ) -> "UploadStatisticsView":
         """Begin notes of the people of ``sample``, by their numbers in the city."""
         terms = PublicTerms.of(
             settings,
@@ -551,7 +551,9 @@ class NoteTaker:
             few = replace(few, pseudo=())
         claims = few.claims
         order = np.lexsort((claims.place, claims.row))
-        notes = Notes.empty(terms, few.people, claims.row[order], claims.place[order])
+        notes = UploadStatistics.empty(
+            terms, few.people, claims.row[order], claims.place[order]
+        )
         return cls(notes)
 
     def saw(self, sender: int, message: Seen) -> None:
@@ -562,7 +564,7 @@ class NoteTaker:
         elif isinstance(message, GradientUpload):
             if sender in self._place:
                 self._gradient(sender, message)
-        elif isinstance(message, Crowd):
+        elif isinstance(message, PlaceTotals):
             place = np.searchsorted(message.keys, notes.key)
             notes.counts[:] = message.counts[place]
             notes.claimed[:] = message.claims[place]
@@ -657,7 +659,7 @@ class NoteTaker:
             notes.gradients.setdefault(name, empty)[place] += value
             notes.gradient_energy[place] += float((value * value).sum())
 
-    def notes(self) -> Notes:
+    def notes(self) -> UploadStatistics:
         """Return a copy of the notes; all people must be at the same round."""
         sends = np.diff(self._start) > 0
         done = np.concatenate(
@@ -672,7 +674,9 @@ class NoteTaker:
                 "continue from notes that were taken before it"
             )
         arrays = {name: one.copy() for name, one in self._notes.arrays().items()}
-        return Notes.of(arrays, self._notes.meta() | {"rounds": int(done[0])})
+        return UploadStatistics.of(
+            arrays, self._notes.meta() | {"rounds": int(done[0])}
+        )
 
 
 class UploadRecorder:
@@ -680,7 +684,7 @@ class UploadRecorder:
 
     def __init__(self, settings: ViewSettings) -> None:
         self._settings = settings
-        self._taker: NoteTaker | None = None
+        self._taker: UploadStatisticsView | None = None
 
     @classmethod
     def of(cls, settings: PredictionSettings) -> "UploadRecorder | None":
@@ -694,15 +698,17 @@ class UploadRecorder:
         plan: PrivacyPlan,
         seed: int,
         resumed: Checkpoint | None,
-    ) -> NoteTaker:
+    ) -> UploadStatisticsView:
         """Begin a recording, or continue the one in a checkpoint."""
         if resumed is None:
             sample = draw_sample(len(cohort.people), self._settings.people, seed)
-            self._taker = NoteTaker.of(cohort, settings, plan, sample)
+            self._taker = UploadStatisticsView.of(cohort, settings, plan, sample)
         else:
             tensors = tensors_under(resumed.tensors, f"{VIEW}/")
             arrays = {name: one.numpy() for name, one in tensors.items()}
-            self._taker = NoteTaker(Notes.of(arrays, resumed.remembered[VIEW]))
+            self._taker = UploadStatisticsView(
+                UploadStatistics.of(arrays, resumed.remembered[VIEW])
+            )
         return self._taker
 
     def checkpoint(self, made: Checkpoint) -> Checkpoint:
@@ -722,7 +728,7 @@ class UploadRecorder:
         with store.new_directory(folder / VIEW) as scratch:
             self._notes().save(scratch, origin)
 
-    def _notes(self) -> Notes:
+    def _notes(self) -> UploadStatistics:
         if self._taker is None:
             raise DataError("nothing was recorded")
         return self._taker.notes()

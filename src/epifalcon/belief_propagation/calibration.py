@@ -179,7 +179,7 @@ def choose_scaling(
     before, after = (
         risk_losses(chance_of_positive(p, errors), positive) for p in (risk, fitted)
     )
-    losses = Losses.of(np.stack([before, after], axis=1))
+    losses = ModelLosses.of(np.stack([before, after], axis=1))
     return fit_scaling(risk, positive, errors) if losses.is_better(1, 0) else IDENTITY
 
 
@@ -195,7 +195,7 @@ def covariance(
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class ModelLosses:
     """Sums of log losses under each model and of their products; sites' sums add."""
 
     people: int
@@ -205,12 +205,12 @@ class Losses:
     """(models, models)"""
 
     @classmethod
-    def of(cls, losses: Floats) -> "Losses":
+    def of(cls, losses: Floats) -> "ModelLosses":
         """Sum ``losses`` (people, models)."""
         return cls(len(losses), losses.sum(axis=0), losses.T @ losses)
 
-    def __add__(self, other: "Losses") -> "Losses":
-        return Losses(
+    def __add__(self, other: "ModelLosses") -> "ModelLosses":
+        return ModelLosses(
             self.people + other.people,
             self.total + other.total,
             self.products + other.products,
@@ -246,7 +246,7 @@ class Losses:
 
 
 @dataclass(frozen=True, eq=False)
-class Interval:
+class RiskInterval:
     """Bounds of risks; (people,) each."""
 
     low: Probabilities
@@ -279,7 +279,7 @@ def ensemble_variance(risks: Sequence[Probabilities], untested: Mask) -> Floats:
 
 def interval(
     risk: Probabilities, variance: Floats, line: PlattScaling, uncertainty: Floats
-) -> Interval:
+) -> RiskInterval:
     """Return intervals around recalibrated ``risk`` (people,).
 
     ``variance`` is of the log odds before recalibration, ``uncertainty`` (2, 2) the
@@ -290,7 +290,7 @@ def interval(
     design = np.stack([before, np.ones_like(before)])
     level = np.einsum("ip,ij,jp->p", design, uncertainty, design)
     reach = norm.ppf((1 + COVERED) / 2) * np.sqrt(line.slope**2 * variance + level)
-    return Interval(
+    return RiskInterval(
         np.asarray(np.minimum(expit(odds - reach), risk)),
         np.asarray(np.maximum(expit(odds + reach), risk)),
     )

@@ -5,7 +5,7 @@
 
 In a sweep everybody receives the messages of the hyperedges (region and slot), runs
 its own chain (``seir_chain``) and sends one message per visited edge; the server only
-sees sums. An ``Exchange`` carries both, in one process or over a network.
+sees sums. An ``MessageExchange`` carries both, in one process or over a network.
 """
 
 import math
@@ -31,9 +31,9 @@ from epifalcon.belief_propagation.seir_chain import (
     result_likelihood,
 )
 from epifalcon.belief_propagation.settings import FieldSettings
-from epifalcon.belief_propagation.transmission import Factor, Transmission
+from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
 from epifalcon.epidemic.settings import Chance
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Probabilities, RegionIds
@@ -47,7 +47,7 @@ _TINY = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
-class Now:
+class CurrentRisk:
     """Risk of being infected (exposed or infectious) after the last slot."""
 
     aside: Probabilities
@@ -82,7 +82,7 @@ class Infections:
 
 
 @dataclass(frozen=True, eq=False)
-class Cohort:
+class ChainCohort:
     """People whose state is held together: one device, a site, or everybody.
 
     Memory is 8 bytes per person and slot besides the traces. Results do not depend
@@ -95,8 +95,8 @@ class Cohort:
 
     @classmethod
     def of(
-        cls, traces: Traces, known: Known, rates: Rates, errors: TestErrors
-    ) -> "Cohort":
+        cls, traces: Traces, known: TestResults, rates: Rates, errors: TestErrors
+    ) -> "ChainCohort":
         """Create a cohort that has sent nothing yet."""
         shape = traces.by_slot.shape
         state = PersonState(
@@ -116,7 +116,7 @@ class Cohort:
         """(people,) probability of having been infected, own tests excluded."""
         return self.state.risk
 
-    def copy(self) -> "Cohort":
+    def copy(self) -> "ChainCohort":
         """Return a copy whose messages change independently."""
         state = self.state
         copied = state._replace(
@@ -126,7 +126,7 @@ class Cohort:
         )
         return replace(self, state=copied)
 
-    def with_tests(self, known: Known, errors: TestErrors) -> "Cohort":
+    def with_tests(self, known: TestResults, errors: TestErrors) -> "ChainCohort":
         """Return the same people and messages with other tests."""
         changed = self.state._replace(
             tests=result_likelihood(known, self.traces.slots, errors),
@@ -134,7 +134,7 @@ class Cohort:
         )
         return replace(self, state=changed)
 
-    def with_prior(self, prior: Floats, without_tests: Floats) -> "Cohort":
+    def with_prior(self, prior: Floats, without_tests: Floats) -> "ChainCohort":
         """Return the same people with other states before the first slot."""
         changed = self.state._replace(prior=prior, prior_without_tests=without_tests)
         return replace(self, state=changed)
@@ -170,11 +170,11 @@ class Cohort:
         """Compute risks from the last messages; own messages stay as they are."""
         self.sweep(received, SweepOptions(0.0, np.zeros(self.traces.slots), 0.0))
 
-    def current_risk(self, received: EdgeMessages) -> Now:
+    def current_risk(self, received: EdgeMessages) -> CurrentRisk:
         """Compute the risk of being infected after the last slot."""
         without = self.state_probabilities(received, with_tests=False)
         tested = self.state_probabilities(received, with_tests=True)
-        return Now(
+        return CurrentRisk(
             np.clip(without[:, 1] + without[:, 2], 0.0, 1.0),
             np.clip(tested[:, 1] + tested[:, 2], 0.0, 1.0),
             np.clip(1 - tested[:, 0], 0.0, 1.0),
@@ -240,7 +240,7 @@ def add_sums(parts: list[Sums]) -> Sums:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeSums:
+class DampedSums:
     """Damped sums over everybody, (slots, 1 + regions) each."""
 
     crowd: Floats
@@ -248,9 +248,9 @@ class EdgeSums:
     infectious: Floats
     evidence: Floats
 
-    def each(self, change: Callable[[Floats], Floats]) -> "EdgeSums":
+    def each(self, change: Callable[[Floats], Floats]) -> "DampedSums":
         """Apply ``change`` to all three arrays."""
-        return EdgeSums(*map(change, (self.crowd, self.infectious, self.evidence)))
+        return DampedSums(*map(change, (self.crowd, self.infectious, self.evidence)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,17 +275,17 @@ class FactorGraph:
         return (slots // self.clock.slots_per_day).astype(np.int32)
 
     @property
-    def no_factor(self) -> Factor:
+    def no_factor(self) -> TransmissionFactor:
         """The pathogen's rate in every region."""
         ones = np.ones((self.clock.days, self.present.shape[1]))
-        return Factor(ones, ones, ones)
+        return TransmissionFactor(ones, ones, ones)
 
     def first_messages(self, hazard: Floats) -> EdgeMessages:
         """Return the messages of the first sweep: ``hazard`` (slots,) for everybody."""
         edges, typical = np.zeros((*self.present.shape, 4)), self.no_factor.typical
         return EdgeMessages(edges, hazard, self.day, 1.0, typical)
 
-    def messages(self, sums: EdgeSums, factor: Factor) -> EdgeMessages:
+    def messages(self, sums: DampedSums, factor: TransmissionFactor) -> EdgeMessages:
         """Return the messages that follow from ``sums`` and ``factor``."""
         day = self.day
         chance = self.force * factor.mean[day] / np.maximum(sums.crowd, 1)
@@ -300,7 +300,7 @@ class FactorGraph:
         return EdgeMessages(edges, np.empty(0), day, own, factor.typical)
 
 
-class Exchange(Protocol):
+class MessageExchange(Protocol):
     """Carries messages to all people and sums back."""
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
@@ -343,8 +343,8 @@ class InitialHazard:
 class InferenceState:
     """State of the server between two sweeps."""
 
-    sums: EdgeSums
-    factor: Factor
+    sums: DampedSums
+    factor: TransmissionFactor
     """Transmission relative to the pathogen's."""
     profile: Floats
     """(slots,) step size of evidence relative to the last slot."""
@@ -361,14 +361,14 @@ class InferenceState:
 
 
 def infer(
-    exchange: Exchange,
+    exchange: MessageExchange,
     graph: FactorGraph,
     start: InitialHazard | InferenceState,
     sweeps: int,
     settings: FieldSettings,
     transmission: Transmission,
     report: Callable[[], None] = lambda: None,
-    factor: Factor | None = None,
+    factor: TransmissionFactor | None = None,
 ) -> InferenceState:
     """Run ``sweeps`` sweeps from ``start``, estimating transmission between them.
 
@@ -379,7 +379,7 @@ def infer(
     if isinstance(start, InitialHazard):
         nothing = np.zeros_like(graph.present)
         state = InferenceState(
-            EdgeSums(graph.present, nothing, nothing),
+            DampedSums(graph.present, nothing, nothing),
             factor or graph.no_factor,
             start.damping_profile(settings.caution),
         )
@@ -395,7 +395,7 @@ def infer(
 
 
 def _sweep(
-    exchange: Exchange,
+    exchange: MessageExchange,
     graph: FactorGraph,
     state: InferenceState,
     settings: FieldSettings,
@@ -415,7 +415,7 @@ def _sweep(
     if state.direction is not None and np.vdot(direction, state.direction) < 0:
         step = max(step * settings.slower, _LEAST_STEP)
     return InferenceState(
-        EdgeSums(
+        DampedSums(
             new.susceptible if graph.over_susceptible else old.crowd,
             new.infectious,
             old.evidence + steps[:, None] * change,

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon import store
-from epifalcon.belief_propagation.inference import Cohort, EdgeSums, FactorGraph
+from epifalcon.belief_propagation.inference import ChainCohort, DampedSums, FactorGraph
 from epifalcon.belief_propagation.seir_chain import EdgeMessages, Rates, Singles
-from epifalcon.belief_propagation.transmission import Factor
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.belief_propagation.transmission import TransmissionFactor
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import CorruptFileError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
@@ -56,12 +56,12 @@ class Messages:
 
 
 @dataclass(frozen=True, eq=False)
-class PublishedField:
+class SavedField:
     """The final sums of a run and their model, without data of single people."""
 
     graph: FactorGraph
-    sums: EdgeSums
-    factor: Factor
+    sums: DampedSums
+    factor: TransmissionFactor
     """Transmission relative to the pathogen's."""
     rates: Rates
     errors: TestErrors
@@ -83,10 +83,10 @@ class PublishedField:
         return graph.messages(sums, self.factor)
 
     def people(
-        self, traces: Traces, known: Known, messages: Messages | None = None
-    ) -> Cohort:
+        self, traces: Traces, known: TestResults, messages: Messages | None = None
+    ) -> ChainCohort:
         """Return people with their tests and the messages that they sent last."""
-        cohort = Cohort.of(traces, known, self.rates, self.errors)
+        cohort = ChainCohort.of(traces, known, self.rates, self.errors)
         if messages is None:
             return cohort
         # A sweep updates them in place, so memory-mapped arrays are copied.
@@ -101,7 +101,7 @@ class PublishedField:
         clock: Clock,
         by_slot: Callable[[Floats], Floats],
         by_day: Callable[[Floats], Floats],
-    ) -> "PublishedField":
+    ) -> "SavedField":
         """Return a copy on other slots; the functions convert slot and day tables."""
         graph = replace(self.graph, clock=clock, present=by_slot(self.graph.present))
         sums, factor = self.sums.each(by_slot), self.factor.each(by_day)
@@ -129,13 +129,13 @@ class PublishedField:
         store.write(folder, KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
-    def load(cls, folder: Path) -> "PublishedField":
+    def load(cls, folder: Path) -> "SavedField":
         """Read what ``save`` wrote."""
         record = store.read(folder, KIND)
         meta, arrays = record.meta, record.arrays
         try:
             clock = build(Clock, meta["clock"], "clock")
-            factor = Factor(*np.array(arrays["factor"]))
+            factor = TransmissionFactor(*np.array(arrays["factor"]))
             tables = []
             for name in _CELLS:
                 table = np.zeros((clock.slots, factor.mean.shape[1]))
@@ -150,7 +150,7 @@ class PublishedField:
                 meta["over_susceptible"],
                 meta["own_in_sums"],
             )
-            sums = EdgeSums(crowd, infectious, evidence)
+            sums = DampedSums(crowd, infectious, evidence)
             errors = build(TestErrors, meta["errors"], "errors")
             return cls(graph, sums, factor, Rates(**meta["rates"]), errors)
         except (KeyError, TypeError, IndexError) as error:

@@ -25,7 +25,7 @@ from epifalcon._numba import compiled
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import kappa_by_share
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, RegionIds, Slots
 
@@ -103,7 +103,9 @@ class ResultLikelihood(NamedTuple):
     """(changes,)"""
 
 
-def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLikelihood:
+def result_likelihood(
+    known: TestResults, slots: int, errors: TestErrors
+) -> ResultLikelihood:
     """Compute the likelihood of all tests.
 
     A test shows whether the person was infected in its slot or before. If tests have
@@ -133,7 +135,7 @@ def result_likelihood(known: Known, slots: int, errors: TestErrors) -> ResultLik
     )
 
 
-def _without_contradictions(known: Known, slots: int) -> Known:
+def _without_contradictions(known: TestResults, slots: int) -> TestResults:
     """Drop negative tests after the first positive one, and repeated positives."""
     first = known.first_positive_slot[known.person]
     counts = np.where(known.positive, known.slot == first, known.slot < first)
@@ -142,7 +144,7 @@ def _without_contradictions(known: Known, slots: int) -> Known:
     latest = np.minimum(first, slots - 1) - ~known.positive
     slot = np.where(first < 0, known.slot, np.minimum(known.slot, latest))
     counts &= slot >= 0
-    return Known(
+    return TestResults(
         known.people,
         known.person[counts],
         known.positive[counts],

@@ -31,7 +31,7 @@ _GLOBAL_STEP = 0.5
 some sweeps, so that with a full step the factor would oscillate."""
 
 
-class Factor(NamedTuple):
+class TransmissionFactor(NamedTuple):
     """Factor on transmission, (days, 1 + regions) each; column 0 is "not observed"."""
 
     mean: Floats
@@ -40,9 +40,9 @@ class Factor(NamedTuple):
     expected: Floats
     """Prior mean."""
 
-    def each(self, change: Callable[[Floats], Floats]) -> "Factor":
+    def each(self, change: Callable[[Floats], Floats]) -> "TransmissionFactor":
         """Apply ``change`` to all three arrays."""
-        return Factor(*map(change, self))
+        return TransmissionFactor(*map(change, self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Transmission:
         """Return True if factors are estimated from the sums of ``sweep``."""
         return self.law != "one" and sweep >= self.settings.from_sweep
 
-    def estimate(self, tally: Floats, factor: Factor) -> Factor:
+    def estimate(self, tally: Floats, factor: TransmissionFactor) -> TransmissionFactor:
         """Estimate the factors from expected infections and hazard under ``factor``."""
         infections, hazard = tally[0, :, 1:], (tally[1] / factor.mean)[:, 1:]
         expected = factor.expected[:, 1:]
@@ -99,8 +99,10 @@ class Transmission:
         return min(max(mean, _LEAST), _MOST)
 
 
-def _with_unobserved(mean: Floats, typical: Floats, expected: Floats) -> Factor:
+def _with_unobserved(
+    mean: Floats, typical: Floats, expected: Floats
+) -> TransmissionFactor:
     """Put the column "not observed", where every factor is 1, in front."""
-    return Factor(mean, typical, expected).each(
+    return TransmissionFactor(mean, typical, expected).each(
         lambda one: np.pad(one, ((0, 0), (1, 0)), constant_values=1.0)
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 from epifalcon.errors import BudgetExceededError
 
@@ -41,7 +41,7 @@ def audit(
     from epifalcon.settings import json_text
     from epifalcon.studies.privacy_audit import audit as attack
 
-    screen = Screen(json=as_json, quiet=quiet)
+    screen = Console(json=as_json, quiet=quiet)
     if out is not None:
         store.refuse_occupied(out, overwrite)
     with screen.progress() as progress:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 
 
@@ -27,7 +27,7 @@ def city(
     from epifalcon import store
     from epifalcon.experiments.simulation import choose
 
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     with store.new_directory(out, overwrite=overwrite) as folder:
         with screen.progress() as progress:
             chosen = choose(preset, None, overrides, seed, progress)
@@ -85,7 +85,7 @@ def outbreak(
     from epifalcon.experiments.run_tables import outbreak_figures, outbreak_table
     from epifalcon.experiments.simulation import REPORTED, choose, run_epidemics
 
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     epidemics = []
     with screen.progress() as progress:
         chosen = choose(preset, city, overrides, seed, progress)
@@ -149,7 +149,7 @@ def inspect(
     from epifalcon.experiments.simulation import CITY, choose
     from epifalcon.mobility.statistics import measure
 
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     figures: dict[str, Any] = {}
     if folder is not None:
         if preset is not None or overrides:
@@ -188,7 +188,7 @@ def inspect(
     screen.figures(figures)
 
 
-def _describe(folder: Path, screen: Screen) -> dict[str, Any]:
+def _describe(folder: Path, screen: Console) -> dict[str, Any]:
     """Check every file of ``folder``; return what its manifest says."""
     from epifalcon import store
 

@@ -44,7 +44,7 @@ def resumable(command: str, begun: Callable[[], bool] = lambda: True) -> Iterato
 
 
 @dataclass(frozen=True)
-class Screen:
+class Console:
     """The output of a command, by its ``--json`` and ``--quiet``."""
 
     json: bool = False
@@ -119,7 +119,7 @@ class Screen:
             rich.MofNCompleteColumn(table_column=whole),
             rich.TimeElapsedColumn(table_column=whole),
             rich.TimeRemainingColumn(table_column=whole),
-            rich.TextColumn("{task.fields[told]}", table_column=cut),
+            rich.TextColumn("{task.fields[message]}", table_column=cut),
             console=Console(stderr=True),
             transient=True,
             expand=True,
@@ -128,10 +128,10 @@ class Screen:
         ) as bars:
             known: dict[str, Any] = {}
 
-            def show(name: str, done: int, total: int, told: str = "") -> None:
+            def show(name: str, done: int, total: int, message: str = "") -> None:
                 if name not in known:
-                    known[name] = bars.add_task(name, total=total, told=told)
-                bars.update(known[name], completed=done, total=total, told=told)
+                    known[name] = bars.add_task(name, total=total, message=message)
+                bars.update(known[name], completed=done, total=total, message=message)
 
             yield show
 

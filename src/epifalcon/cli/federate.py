@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def rehearse(
     from epifalcon.studies.federation_rehearsal import Rehearsal, federated_experiment
     from epifalcon.studies.federation_rehearsal import rehearse as carry_out
 
-    screen = Screen(json=as_json, quiet=quiet)
+    screen = Console(json=as_json, quiet=quiet)
     words = ["model.precision=double", *(overrides or ())]
     wanted = Rehearsal(
         experiment=federated_experiment(
@@ -126,7 +126,7 @@ def provision(
     kits = write(deployment, out, authority=authority)
     for site in deployment.sites:
         (kits[site] / SITE_FILE).write_text(TEMPLATE)
-    screen = Screen(quiet=quiet)
+    screen = Console(quiet=quiet)
     rows = [(name, str(folder)) for name, folder in kits.items()]
     if authority is None:
         rows.append(("authority", str(out / "authority")))
@@ -164,7 +164,7 @@ def join(
     files = SiteFiles(kit)
     home = files.household(files.settings())
     tested = int(home.known.tested.sum())
-    Screen(quiet=quiet).say(f"{home.traces.people:,} people, {tested:,} tested")
+    Console(quiet=quiet).say(f"{home.traces.people:,} people, {tested:,} tested")
     run_in_foreground(kit)
 
 
@@ -198,7 +198,7 @@ def submit(
     Example: epifalcon federate submit kits/admin --run first --mode local --wait
     """
     from epifalcon.experiments.experiment import DEFAULT_PRESET
-    from epifalcon.federation.network.site_calls import Conduct
+    from epifalcon.federation.network.site_calls import RunOptions
     from epifalcon.federation.network.site_files import require_run_name
     from epifalcon.federation.nvflare.jobs import connect, job_of
     from epifalcon.federation.nvflare.provisioning import open_kit
@@ -213,8 +213,8 @@ def submit(
     least = least_sites or len(open_kit(kit, "admin").deployment.sites)
     rules = build(SiteRules, {"uploads": uploads, "least_sites": least})
     order = order_of(method, experiment, rules, seed)
-    job = job_of(run, order, Conduct(scores=scores), least, resume=resume)
-    screen = Screen(json=as_json, quiet=quiet)
+    job = job_of(run, order, RunOptions(scores=scores), least, resume=resume)
+    screen = Console(json=as_json, quiet=quiet)
     with connect(kit) as admin:
         number = admin.submit(job)
         screen.say(f"Job {number}")
@@ -238,7 +238,7 @@ def status(kit: AdminKit, as_json: options.Json = False) -> None:
     from epifalcon.federation.nvflare.jobs import connect
     from epifalcon.settings import as_plain
 
-    screen = Screen(json=as_json)
+    screen = Console(json=as_json)
     with connect(kit) as admin:
         found = admin.status()
     screen.figures(as_plain(found))
@@ -279,7 +279,7 @@ def deal(
     from epifalcon.studies.federation_rehearsal import deal as write
 
     for part in write(city, out, sites):
-        Screen().say(str(part))
+        Console().say(str(part))
 
 
 def _folder(keep: Path | None) -> "contextlib.AbstractContextManager[Path | str]":

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def import_(
         given = override(given, assignment)
     settings = build(ImportSettings, given)
     names = _split(test_columns) or []
-    screen, begun = Screen(json=json, quiet=quiet), perf_counter()
+    screen, begun = Console(json=json, quiet=quiet), perf_counter()
     read = _given(
         visits=visits, tests=tests, places=settings.places, polygons=settings.polygons
     )
@@ -121,7 +121,7 @@ def import_(
     screen.figures(figures)
 
 
-def _show(screen: Screen, imported: "Imported", figures: dict[str, Any]) -> None:
+def _show(screen: Console, imported: "Imported", figures: dict[str, Any]) -> None:
     _show_refused(screen, "Refused rows of the visits", imported.rows)
     clock = imported.traces.clock
     rows = [
@@ -146,7 +146,7 @@ def _show(screen: Screen, imported: "Imported", figures: dict[str, Any]) -> None
     screen.say(f"Written to {out}. Look at it with: epifalcon inspect {out}")
 
 
-def _show_refused(screen: Screen, title: str, rows: "RowCount") -> None:
+def _show_refused(screen: Console, title: str, rows: "RowCount") -> None:
     if not rows.refused:
         return
     first = {example.reason: example for example in reversed(rows.examples)}

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.errors import SettingsError
 
 
@@ -23,7 +23,7 @@ def methods(
     """
     from epifalcon.methods.registry import entry, names
 
-    screen = Screen(json=as_json)
+    screen = Console(json=as_json)
     del own  # Loaded as the option was read.
     chosen = names() if name is None else [entry(name).name]
     if as_json:
@@ -89,7 +89,7 @@ def presets(
     from epifalcon.experiments import experiment as sources
     from epifalcon.settings import as_plain
 
-    screen = Screen(json=json)
+    screen = Console(json=json)
     if name is None and overrides:
         raise SettingsError("--set goes with the name of a preset")
     if name is not None:

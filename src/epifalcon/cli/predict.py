@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError, StoppedError, WriteError
 
@@ -70,7 +70,7 @@ def predict(
     if traces is not None and city is not None:
         raise SettingsError("give new people by --city or by --traces, not by both")
     require_writable(out, overwrite=overwrite)
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     finished = FinishedRun.open(run, method)
     if city is None and traces is None:
         risks, spent = finished.risks(), None
@@ -124,13 +124,13 @@ def _score(
     progress: "Progress",
 ) -> "Scored":
     """Score new people; imports torch."""
-    from epifalcon.experiments.prediction import Newcomers, require_inductive, score
+    from epifalcon.experiments.prediction import NewPeople, require_inductive, score
 
     require_inductive(run)
     if city is not None:
-        people = Newcomers.read(city, known, run.traces)
+        people = NewPeople.read(city, known, run.traces)
     elif traces is not None:
-        people = Newcomers.from_files(traces, tests, run.traces)
+        people = NewPeople.from_files(traces, tests, run.traces)
     try:
         return score(run, people, progress)
     except KeyboardInterrupt:
@@ -151,7 +151,7 @@ def _write(risks: "Risks", out: Path, overwrite: bool, remark: str = "") -> None
 
 
 def _show_highest(
-    screen: Screen, title: str, columns: list[str], highest: list[dict[str, Any]]
+    screen: Console, title: str, columns: list[str], highest: list[dict[str, Any]]
 ) -> None:
     formats = {"rank": ",", "risk": ".4f", "risk_now": ".4f", "percentile": ".2f"}
     rows = [
@@ -215,7 +215,7 @@ def update(
         )
     if out is not None:
         require_writable(out, overwrite=overwrite)
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     with alone(state):
         if run is None:
             found = daily_update.Updated(daily_update.load_state(state))
@@ -294,7 +294,7 @@ def explain(
 
     if out is not None:
         store.refuse_occupied(out, overwrite=False)
-    screen = Screen(json=json, quiet=quiet)
+    screen = Console(json=json, quiet=quiet)
     found, listed = _explained(run, method, person, with_tests)
     if out is not None:
         words = f"{' --with-tests' if with_tests else ''} --out {out}"

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen
+from epifalcon.cli.console import Console
 from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError
 
@@ -42,7 +42,7 @@ def privacy(
     from epifalcon.privacy.events import KEPT_FROM_EACH_UPLOAD, UNITS, Unit
     from epifalcon.reports import formats
 
-    screen = Screen(json=as_json)
+    screen = Console(json=as_json)
     if (sigma is None) == (target_epsilon is None):
         raise SettingsError("give either --sigma or --target-epsilon")
     one_of(UNITS, unit=unit)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen, resumable
+from epifalcon.cli.console import Console, resumable
 from epifalcon.cli.options import option
 from epifalcon.errors import SettingsError
 
@@ -86,7 +86,7 @@ def run(
         finished(out)
         source = preset or str(out / SETTINGS)
         experiment = Experiment.load(source, overrides or (), chosen)
-    screen = Screen(json=as_json, quiet=quiet)
+    screen = Console(json=as_json, quiet=quiet)
     before = None if resume else _inode(out)
     lasting = resumable(resume_command(out), lambda: _inode(out) not in (None, before))
     with lasting, screen.progress() as progress:

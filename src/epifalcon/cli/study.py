@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from epifalcon.cli import options
-from epifalcon.cli.console import Screen, resumable
+from epifalcon.cli.console import Console, resumable
 from epifalcon.cli.options import option
 from epifalcon.errors import EpifalconError
 
 if TYPE_CHECKING:
-    from epifalcon.studies.study import Planned
+    from epifalcon.studies.study import StudyPlan
 
 app = typer.Typer(
     help="The paper's tables and figures, and ours: one command each, resumable.",
@@ -52,10 +52,10 @@ def compare(
     from epifalcon.studies.study import plan_comparison
     from epifalcon.studies.study_report import keep_comparison
     from epifalcon.studies.study_rows import study_result
-    from epifalcon.studies.worker_pool import Workers
+    from epifalcon.studies.worker_pool import WorkerOptions
 
-    screen = Screen(json=as_json, quiet=quiet)
-    workers = Workers(jobs=jobs, retry=retry)
+    screen = Console(json=as_json, quiet=quiet)
+    workers = WorkerOptions(jobs=jobs, retry=retry)
     plan = plan_comparison(
         out,
         preset=preset,
@@ -74,7 +74,7 @@ def compare(
 
 
 def _show(
-    screen: Screen, planned: "Planned", result: dict[str, Any], place: Path
+    screen: Console, planned: "StudyPlan", result: dict[str, Any], place: Path
 ) -> None:
     """Print tables, findings and notes of a study; raise if it has no result."""
     from epifalcon.studies.study_tables import findings, screen_tables
@@ -102,7 +102,7 @@ def list_(as_json: options.Json = False) -> None:
     """
     from epifalcon.studies.catalogue import told_studies
 
-    screen = Screen(json=as_json)
+    screen = Console(json=as_json)
     told = told_studies()
     screen.figures({"studies": told})
     rows = [
@@ -154,21 +154,21 @@ def run(
     """
     from epifalcon.studies.catalogue import find_study
     from epifalcon.studies.scheduler import run_study
-    from epifalcon.studies.study import Asked, method_names, plan_study
+    from epifalcon.studies.study import StudyRequest, method_names, plan_study
     from epifalcon.studies.study_report import keep_study, require_free
     from epifalcon.studies.study_rows import study_result
-    from epifalcon.studies.worker_pool import Workers
+    from epifalcon.studies.worker_pool import WorkerOptions
 
-    screen = Screen(json=as_json, quiet=quiet)
+    screen = Console(json=as_json, quiet=quiet)
     study = find_study(name)
     chosen = () if methods is None else method_names(methods)
-    asked = Asked(
+    asked = StudyRequest(
         scale=scale,  # type: ignore[arg-type]
         seeds=seeds,
         methods=chosen,
         cells=tuple(cell or ()),
     )
-    workers = Workers(jobs=jobs, retry=retry)
+    workers = WorkerOptions(jobs=jobs, retry=retry)
     planned = plan_study(study, asked, work)
     # Small or partial runs do not replace stored results.
     place = out or work / f"{study.name}-{scale}{'-part' if planned.partial else ''}"
@@ -206,7 +206,7 @@ def report(
     """
     from epifalcon.studies.study_report import write_report
 
-    screen = Screen(json=as_json, quiet=quiet)
+    screen = Console(json=as_json, quiet=quiet)
     place = out or results / "studies.html"
     told = write_report(results, place)
     screen.figures({"studies": told, "out": place})

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from epifalcon.checks import Checked, Count, NonNegative, Positive
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.types import Floats, Mask, RegionIds
@@ -97,7 +97,7 @@ class CaseTally:
 
 
 def reported_cases(
-    known: Known, traces: Traces, settings: CaseSettings = COUNTS
+    known: TestResults, traces: Traces, settings: CaseSettings = COUNTS
 ) -> Cases:
     """Compute confirmed cases by region and day, from test results alone.
 
@@ -112,7 +112,7 @@ def reported_cases(
 
 
 def tally_cases(
-    known: Known, traces: Traces, settings: CaseSettings = COUNTS
+    known: TestResults, traces: Traces, settings: CaseSettings = COUNTS
 ) -> CaseTally:
     """Compute the sums for ``reported_cases`` over the people of ``traces``."""
     known.require_people_of(traces)

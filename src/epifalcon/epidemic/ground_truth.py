@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
+class HeldOutLabels:
     """Whether each hidden person is infected; both arrays (hidden people,)."""
 
     person: PersonIds
@@ -32,12 +32,12 @@ class Truth:
 
 
 @final
-class Hidden:
-    """Wrapper around a ``Truth`` that gives access to its arrays only by ``open``."""
+class GroundTruth:
+    """Held-out labels; ``open`` is the only access to the arrays."""
 
     __slots__ = ("__truth",)
 
-    def __init__(self, truth: Truth) -> None:
+    def __init__(self, truth: HeldOutLabels) -> None:
         self.__truth = truth
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class Hidden:
     def __repr__(self) -> str:
         return f"Hidden({len(self)} people)"
 
-    def open(self, purpose: str) -> Truth:
+    def open(self, purpose: str) -> HeldOutLabels:
         """Return the ground truth for evaluation; ``purpose`` is logged."""
         if not purpose.strip():
             raise SettingsError("purpose='' must say what the hidden labels are for")
@@ -58,7 +58,7 @@ class Hidden:
         store.write(folder, _KIND, vars(self.__truth), meta={}, origin=origin)
 
     @classmethod
-    def load(cls, folder: Path) -> "Hidden":
+    def load(cls, folder: Path) -> "GroundTruth":
         """Read what ``save`` wrote."""
         arrays = store.read(folder, _KIND).arrays
-        return cls(Truth(arrays["person"], arrays["infected"]))
+        return cls(HeldOutLabels(arrays["person"], arrays["infected"]))

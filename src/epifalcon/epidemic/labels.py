@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from epifalcon.checks import Checked, Share
-from epifalcon.epidemic.ground_truth import Hidden, Truth
+from epifalcon.epidemic.ground_truth import GroundTruth, HeldOutLabels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.types import Floats, Mask, Slots
@@ -58,8 +58,8 @@ class LabelSettings(Checked):
 class Labels:
     """Test results for methods, and held-out ground truth for evaluation only."""
 
-    known: Known
-    hidden: Hidden
+    known: TestResults
+    hidden: GroundTruth
 
 
 def draw_labels(
@@ -86,8 +86,8 @@ def draw_labels(
     last = np.full(people, outbreak.clock.slots - 1, np.int32)
     truth = _infected(outbreak, settings.target, last)
     return Labels(
-        known=Known(people, tested, positive[tested], slot[tested]),
-        hidden=Hidden(Truth(hidden, truth[hidden])),
+        known=TestResults(people, tested, positive[tested], slot[tested]),
+        hidden=GroundTruth(HeldOutLabels(hidden, truth[hidden])),
     )
 
 

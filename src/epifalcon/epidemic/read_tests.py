@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.io.columns import (
@@ -32,7 +32,7 @@ _NEGATIVE = ("negative", "neg", "0", "false", "-", "0.0")
 
 def read_results(
     path: Path, traces: Traces, settings: ReadSettings | None = None
-) -> tuple[Known, RowCount]:
+) -> tuple[TestResults, RowCount]:
     """Read the tests in a CSV or Parquet file, one entry per row that is kept.
 
     A row is rejected if its person is not in the traces, its time is not within
@@ -68,7 +68,7 @@ def read_results(
         parts.append(_keep_results(rows, frame).select("at", "positive", "slot"))
     count = rows.finish()
     found = pl.concat(parts)
-    known = Known.from_tests(
+    known = TestResults.from_tests(
         traces.people,
         found["at"].to_numpy(),
         found["positive"].to_numpy(),

@@ -32,7 +32,7 @@ from epifalcon._numba import njit
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.reproduction_number import resolve_kappa, slot_hazard
-from epifalcon.epidemic.sellke import EVEN, Draws, SlotCounts, Variation
+from epifalcon.epidemic.sellke import EVEN, SellkeDraws, SlotCounts, Variation
 from epifalcon.epidemic.settings import OutbreakSettings
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
@@ -51,7 +51,7 @@ def simulate(
     Equal traces, settings and generator state give the same outbreak, bit for
     bit. The cost is linear in people times slots.
     """
-    draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
+    draws = SellkeDraws.sample(traces.people, pathogen, settings, traces.clock, rng)
     variation = EVEN
     if not settings.even:
         streams = Streams(int(rng.integers(2**63)))
@@ -63,7 +63,7 @@ def replay(
     traces: Traces,
     pathogen: Pathogen,
     settings: OutbreakSettings,
-    draws: Draws,
+    draws: SellkeDraws,
     kappa: float | None = None,
     variation: Variation = EVEN,
 ) -> Outbreak:
@@ -115,7 +115,7 @@ def replay(
 
 
 def _choose_seeds(
-    traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, draws: Draws
+    traces: Traces, pathogen: Pathogen, settings: OutbreakSettings, draws: SellkeDraws
 ) -> Mask:
     """Choose the people who start the outbreak: (people,)."""
     seeds = np.zeros(traces.people, np.bool_)

@@ -34,7 +34,7 @@ SlotCounts = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class SellkeDraws:
     """Random draws for each person; every array is (people,)."""
 
     resistance: Floats
@@ -67,7 +67,7 @@ class Draws:
         settings: OutbreakSettings,
         clock: Clock,
         rng: np.random.Generator,
-    ) -> "Draws":
+    ) -> "SellkeDraws":
         """Sample the draws of ``people`` people.
 
         The same generator gives the same underlying numbers for every pathogen

@@ -45,12 +45,15 @@ class TestErrors(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class TestResults:
     """Test results, one entry per test, in order of person, then slot.
 
     ``person``, ``positive`` and ``slot`` are (tests,) and read-only. Nothing
     here comes from anybody who was not tested.
     """
+
+    # Not a class of tests: pytest must not collect it.
+    __test__ = False
 
     people: int
     """Number of people in the city, tested or not."""
@@ -88,7 +91,7 @@ class Known:
         positive: Mask,
         slot: Slots,
         who: str | None = None,
-    ) -> "Known":
+    ) -> "TestResults":
         """Make the record of tests that come in any order."""
         same_length(person=person, positive=positive, slot=slot)
         order = np.lexsort((positive, slot, person))
@@ -118,7 +121,7 @@ class Known:
                 f"{traces.slots - 1}"
             )
 
-    def of_people(self, wanted: Mask) -> "Known":
+    def of_people(self, wanted: Mask) -> "TestResults":
         """Select the tests of the people marked in ``wanted`` (people,)."""
         chosen = wanted[self.person]
         return replace(
@@ -128,7 +131,7 @@ class Known:
             slot=self.slot[chosen],
         )
 
-    def since(self, first_slot: int) -> "Known":
+    def since(self, first_slot: int) -> "TestResults":
         """Shift tests to a later clock; those from before count for its first slot."""
         slot = np.maximum(self.slot - first_slot, 0).astype(np.int32)
         return replace(self, slot=slot)
@@ -165,7 +168,7 @@ class Known:
         store.write(folder, _KIND, arrays, meta=meta, origin=origin)
 
     @classmethod
-    def load(cls, folder: Path) -> "Known":
+    def load(cls, folder: Path) -> "TestResults":
         """Read what ``save`` wrote."""
         stored = store.read(folder, _KIND)
         return cls(
@@ -177,7 +180,7 @@ class Known:
         )
 
 
-def hold_back(known: Known, share: float, rng: np.random.Generator) -> PersonIds:
+def hold_back(known: TestResults, share: float, rng: np.random.Generator) -> PersonIds:
     """Draw validation people: the same share of the positive and the negative.
 
     In ascending order. ``DataError`` where one kind has fewer than two people,
@@ -201,7 +204,7 @@ def hold_back(known: Known, share: float, rng: np.random.Generator) -> PersonIds
     return np.sort(np.concatenate(parts)).astype(np.int32)
 
 
-def without(known: Known, people: PersonIds) -> Known:
+def without(known: TestResults, people: PersonIds) -> TestResults:
     """Select the tests of everybody but ``people``."""
     rest = np.ones(known.people, np.bool_)
     rest[people] = False
@@ -209,7 +212,7 @@ def without(known: Known, people: PersonIds) -> Known:
 
 
 def blind_folds(
-    known: Known, folds: int, rng: np.random.Generator
+    known: TestResults, folds: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw (people,) folds of tested people whatever their results; -1 for others."""
     fold = np.full(known.people, -1, np.int64)
@@ -218,7 +221,7 @@ def blind_folds(
     return fold
 
 
-def concerns(known: Known, traces: Traces) -> tuple[str, ...]:
+def concerns(known: TestResults, traces: Traces) -> tuple[str, ...]:
     """Describe what makes risks less informative than they seem; one sentence each."""
     found = []
     tested, positive = int(known.tested.sum()), int((known.status == 1).sum())

@@ -1,9 +1,10 @@
 """Rankings of people against the truth, and the metrics of a ranking.
 
-No threshold can separate people with equal scores, so they form one group (``Curve``),
-and the order in which people are listed cannot change a result. ``evaluate`` computes
-the paper's five metrics and the common ones beside them, with None for undefined. The
-page ``explanation-metrics`` of the docs gives the reasons and a worked example.
+No threshold can separate people with equal scores, so they form one group
+(``RankingCurve``), and the order in which people are listed cannot change a result.
+``evaluate`` computes the paper's five metrics and the common ones beside them, with
+None for undefined. The page ``explanation-metrics`` of the docs gives the reasons and a
+worked example.
 
 >>> ranked = curve([0.9, 0.5, 0.5, 0.1], [True, True, False, False])
 >>> ranked.precision.round(3).tolist()
@@ -31,7 +32,7 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class RankingCurve:
     """Infected and other people at each distinct score, all arrays (thresholds,)."""
 
     score: Floats
@@ -113,7 +114,7 @@ class Curve:
         return float(self.true_positives[last] - missed)
 
 
-def curve(scores: ArrayLike, truth: ArrayLike) -> Curve:
+def curve(scores: ArrayLike, truth: ArrayLike) -> RankingCurve:
     """Rank people by ``scores`` against ``truth``; both (people,).
 
     A higher score means a higher risk. Scores may be any numbers, including
@@ -140,7 +141,7 @@ def curve(scores: ArrayLike, truth: ArrayLike) -> Curve:
     starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
     positives = np.add.reduceat(infected[order].astype(np.int64), starts)
     sizes = np.diff(np.append(starts, len(score)))
-    return Curve(ranked[starts], positives, sizes - positives)
+    return RankingCurve(ranked[starts], positives, sizes - positives)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[Any]:
@@ -153,7 +154,7 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[Any]:
     return given
 
 
-def need_both(ranked: Curve, who: str = "those scored") -> None:
+def need_both(ranked: RankingCurve, who: str = "those scored") -> None:
     """Raise ``DataError`` unless ``who`` holds infected and other people."""
     if not ranked.infected:
         raise DataError(f"no infected person among {who} ({ranked.people} people)")
@@ -277,7 +278,7 @@ def evaluate(
     )
 
 
-def auc(ranked: Curve) -> float:
+def auc(ranked: RankingCurve) -> float:
     """Return the chance that an infected person outranks a healthy one, ties half."""
     if not (ranked.infected and ranked.healthy):
         return math.nan
@@ -287,7 +288,7 @@ def auc(ranked: Curve) -> float:
     return won / (2 * ranked.infected * ranked.healthy)
 
 
-def dep(ranked: Curve, extinction_recall: float) -> float:
+def dep(ranked: RankingCurve, extinction_recall: float) -> float:
     """Return the disease extinction precision, DEP = pr(r_m).
 
     The precision at the highest threshold whose recall is r_m or more; NaN without
@@ -298,12 +299,12 @@ def dep(ranked: Curve, extinction_recall: float) -> float:
     return float(ranked.precision[np.argmax(reached)]) if ranked.infected else math.nan
 
 
-def dep_best(ranked: Curve, extinction_recall: float) -> float:
+def dep_best(ranked: RankingCurve, extinction_recall: float) -> float:
     """Return the largest precision over all thresholds with a recall of r_m or more."""
     return float(ranked.precision[_reached(ranked, extinction_recall)].max())
 
 
-def _reached(ranked: Curve, extinction_recall: float) -> Mask:
+def _reached(ranked: RankingCurve, extinction_recall: float) -> Mask:
     unit_interval(extinction_recall=extinction_recall)
     # 1 - 1/3 is a little more than 2/3 in floating point; without this slack it
     # would ask for one person more.
@@ -311,18 +312,18 @@ def _reached(ranked: Curve, extinction_recall: float) -> Mask:
     return np.asarray(ranked.true_positives >= needed)
 
 
-def _accuracy(ranked: Curve) -> Floats:
+def _accuracy(ranked: RankingCurve) -> Floats:
     wrong = ranked.called + ranked.infected - 2 * ranked.true_positives
     return np.asarray((ranked.people - wrong) / ranked.people)
 
 
-def brier(ranked: Curve) -> float:
+def brier(ranked: RankingCurve) -> float:
     """Return the mean squared difference of risk and truth; lower is better."""
     lost = ranked.positives * (1 - ranked.risk) ** 2 + ranked.negatives * ranked.risk**2
     return float(lost.sum() / ranked.people)
 
 
-def log_loss(ranked: Curve) -> float:
+def log_loss(ranked: RankingCurve) -> float:
     """Return the mean negative log likelihood in nats; lower is better.
 
     Risks are clipped to [1e-7, 1 - 1e-7]: single precision cannot come closer to 1
@@ -333,7 +334,7 @@ def log_loss(ranked: Curve) -> float:
     return float(-lost.sum() / ranked.people)
 
 
-def calibration_error(ranked: Curve, bins: int, binning: Binning) -> float:
+def calibration_error(ranked: RankingCurve, bins: int, binning: Binning) -> float:
     """Return the expected calibration error.
 
     The mean over people of the distance between the mean risk of their bin and its
@@ -343,7 +344,7 @@ def calibration_error(ranked: Curve, bins: int, binning: Binning) -> float:
     return float(np.abs(risk - infected).sum() / ranked.people)
 
 
-def sums_by_bin(ranked: Curve, bins: int, binning: Binning) -> Floats:
+def sums_by_bin(ranked: RankingCurve, bins: int, binning: Binning) -> Floats:
     """Return the sum of risks, infected people and people of each bin: (3, bins).
 
     With ``"width"``, bins are [k/bins, (k+1)/bins) and the last is closed. With

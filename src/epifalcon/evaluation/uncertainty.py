@@ -16,7 +16,7 @@ from scipy.special import expit, logit
 
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError
-from epifalcon.evaluation.metrics import Curve
+from epifalcon.evaluation.metrics import RankingCurve
 from epifalcon.types import Floats, Mask
 
 LEVEL = 0.95
@@ -126,7 +126,7 @@ def holm(p_values: Mapping[str, float | None]) -> dict[str, float | None]:
     return adjusted
 
 
-def auc_interval(ranked: Curve) -> Interval:
+def auc_interval(ranked: RankingCurve) -> Interval:
     """Return DeLong's interval of the AUC within one run, on the logit scale.
 
     No interval where DeLong's variance is zero or undefined: a perfect ranking,

@@ -19,9 +19,9 @@ from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen, find_pathogen
 from epifalcon.epidemic.settings import BeliefSettings, OutbreakSettings, named_rule
 from epifalcon.errors import SettingsError
 from epifalcon.federation.field.settings import (
+    FalconFieldSettings,
     FieldPrivacySettings,
     FieldTask,
-    FieldWishes,
 )
 from epifalcon.federation.settings import (
     PredictionSettings,
@@ -101,7 +101,7 @@ class Experiment:
             return settings_of(method, self.rivals.get(method, {}))
         if listed.trains_in_rounds:
             return self.prediction_of(method)
-        return FieldWishes(field=self.field, privacy=self.field_privacy)
+        return FalconFieldSettings(field=self.field, privacy=self.field_privacy)
 
     def prediction_of(self, method: str) -> PredictionSettings:
         """Return ``prediction`` for ``method``; HGNN is the person model alone."""
@@ -136,7 +136,7 @@ class Experiment:
     def field_task(self) -> FieldTask:
         """The task of Falcon Field."""
         return FieldTask.of(
-            FieldWishes(field=self.field, privacy=self.field_privacy),
+            FalconFieldSettings(field=self.field, privacy=self.field_privacy),
             self.believed_pathogen,
             self.believed_rule,
             self.labels.test_errors,

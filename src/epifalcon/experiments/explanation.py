@@ -12,9 +12,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from epifalcon import store
-from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.saved_state import Messages, PublishedField
-from epifalcon.epidemic.test_results import Known
+from epifalcon.belief_propagation.inference import ChainCohort
+from epifalcon.belief_propagation.saved_state import Messages, SavedField
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.experiments.run_folder import (
     FIELD_FOLDER,
@@ -123,7 +123,7 @@ def explain(run: FinishedRun, person: str, *, tests: bool = False) -> Explanatio
 
 
 def explain_person(
-    place: Path, traces: Traces, known: Known, person: int, *, tests: bool = False
+    place: Path, traces: Traces, known: TestResults, person: int, *, tests: bool = False
 ) -> Explanation:
     """Explain the risk of a person, by number, from the field stored in ``place``."""
     field = load_field(place)
@@ -135,18 +135,18 @@ def explain_person(
     return taken_apart(cohort, field, name, tests)
 
 
-def load_field(place: Path) -> PublishedField:
+def load_field(place: Path) -> SavedField:
     """Load the field stored in the folder of a prediction."""
     if not (place / FIELD_FOLDER).is_dir():
         raise DataError(
             f"{place}: keeps no field: the run was made with field.kept=false or by an "
             "earlier version of epifalcon; run it again"
         )
-    return PublishedField.load(place / FIELD_FOLDER)
+    return SavedField.load(place / FIELD_FOLDER)
 
 
 def taken_apart(
-    home: Cohort, field: PublishedField, called: str, tests: bool, first_day: int = 1
+    home: ChainCohort, field: SavedField, called: str, tests: bool, first_day: int = 1
 ) -> Explanation:
     """Explain the risk of the only person in ``home``, whose name is ``called``."""
     received = field.messages()
@@ -206,11 +206,13 @@ def find_person(traces: Traces, person: str) -> int:
     )
 
 
-def one_person(traces: Traces, known: Known, person: int) -> tuple[Traces, Known]:
+def one_person(
+    traces: Traces, known: TestResults, person: int
+) -> tuple[Traces, TestResults]:
     """Return trace and tests of one person, whose number is then 0."""
     by_slot = np.ascontiguousarray(traces.by_slot[:, person : person + 1])
     own = known.person == person
-    tests = Known(
+    tests = TestResults(
         1, np.zeros(int(own.sum()), np.int32), known.positive[own], known.slot[own]
     )
     return Traces(by_slot, traces.clock, traces.regions), tests

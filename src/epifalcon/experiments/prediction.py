@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from epifalcon import store
 from epifalcon.belief_propagation.calibration import current_given_ever, line_from
 from epifalcon.epidemic.read_tests import read_day_tests
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, DataError, SettingsError
 from epifalcon.experiments.explanation import load_field
 from epifalcon.experiments.risk_table import Risks
@@ -26,7 +26,7 @@ from epifalcon.federation import preparation, training
 from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.engine import VectorisedEngine
-from epifalcon.federation.preparation import Division, Household, cohort_of
+from epifalcon.federation.preparation import SiteData, ValidationSplit, cohort_of
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
@@ -45,17 +45,17 @@ _PARAMETER = "parameter/"
 
 
 @dataclass(frozen=True, eq=False)
-class Newcomers:
+class NewPeople:
     """Traces of new people, in the regions of a run, and their test results."""
 
     traces: Traces
-    known: Known
+    known: TestResults
 
     def __post_init__(self) -> None:
         self.known.require_people_of(self.traces)
 
     @classmethod
-    def of(cls, traces: Traces, known: Known | None, like: Traces) -> "Newcomers":
+    def of(cls, traces: Traces, known: TestResults | None, like: Traces) -> "NewPeople":
         """Return people in the regions and slots of ``like``, the traces of a run.
 
         Regions must be the same, or match by name and location.
@@ -68,15 +68,15 @@ class Newcomers:
             )
         if known is None:
             nobody = np.zeros(0, np.int32)
-            known = Known(traces.people, nobody, np.zeros(0, np.bool_), nobody)
+            known = TestResults(traces.people, nobody, np.zeros(0, np.bool_), nobody)
         return cls(_in_regions(traces, like.regions), known)
 
     @classmethod
-    def read(cls, city: Path, known: Path | None, like: Traces) -> "Newcomers":
+    def read(cls, city: Path, known: Path | None, like: Traces) -> "NewPeople":
         """Read people of a city, import or run, and tests from ``known``."""
         reported = city / REPORTED
         place = reported if reported.is_dir() else city_folder(city)
-        tests = None if known is None else Known.load(tests_folder(known))
+        tests = None if known is None else TestResults.load(tests_folder(known))
         try:
             return cls.of(Traces.load(place), tests, like)
         except DataError as error:
@@ -84,7 +84,7 @@ class Newcomers:
             raise DataError(f"{where}: {error}") from None
 
     @classmethod
-    def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "Newcomers":
+    def from_files(cls, visits: Path, tests: Path | None, like: Traces) -> "NewPeople":
         """Read (person, day, hour, region) and (person, day, result) from files."""
         traces = read_day_visits(visits, like.clock, like.regions)
         if tests is None:
@@ -96,7 +96,9 @@ class Newcomers:
                 raise DataError(f"{tests}: person {name!r} has no visit in {visits}")
         person = np.array([index[name] for name in results.name], np.int32)
         slot, positive = results.slot.astype(np.int32), results.positive
-        known = Known.from_tests(traces.people, person, positive, slot, traces.who)
+        known = TestResults.from_tests(
+            traces.people, person, positive, slot, traces.who
+        )
         return cls(traces, known)
 
     def folds(self, count: int, seed: int) -> NDArray[np.int64]:
@@ -121,7 +123,7 @@ class Scored:
 
 
 def score(
-    run: FinishedRun, newcomers: Newcomers, progress: Progress = silent
+    run: FinishedRun, newcomers: NewPeople, progress: Progress = silent
 ) -> Scored:
     """Predict the risks of people and days that were not part of the run.
 
@@ -154,7 +156,7 @@ def score(
     return Scored(run.method, risks, spent)
 
 
-def _score_locally(run: FinishedRun, newcomers: Newcomers) -> Scored:
+def _score_locally(run: FinishedRun, newcomers: NewPeople) -> Scored:
     """Predict the risk of each newcomer from the published field of the run.
 
     Nothing is uploaded. Each is scored as the only newcomer, one person more per edge.
@@ -224,14 +226,14 @@ def require_inductive(run: FinishedRun) -> None:
         raise SettingsError(f"{run.folder}: {run.method} {why}")
 
 
-def _cohort(run: FinishedRun, newcomers: Newcomers, progress: Progress) -> Cohort:
+def _cohort(run: FinishedRun, newcomers: NewPeople, progress: Progress) -> Cohort:
     """Return the new people as input of a forward pass of the run's model."""
     settings, traces = run.settings, newcomers.traces
-    task = training.Task(run.traces, run.known, settings, run.seed)
+    task = training.TrainingTask(run.traces, run.known, settings, run.seed)
     around = training.surrounding(task, None, progress)
-    people = Household(traces, newcomers.known)
+    people = SiteData(traces, newcomers.known)
     fold = newcomers.folds(settings.region.folds, run.seed)
-    division = Division(np.zeros(0, np.int32), newcomers.known, fold)
+    division = ValidationSplit(np.zeros(0, np.int32), newcomers.known, fold)
     if settings.uses_region_model:
         features = preparation.RegionFeatures.load(run.place / preparation.FEATURES)
         model = DcrnnRegionModel.load(

@@ -10,22 +10,22 @@ from pathlib import Path
 import torch
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known, concerns
+from epifalcon.epidemic.test_results import TestResults, concerns
 from epifalcon.errors import DataError, EpifalconError, SettingsError, WriteError
 from epifalcon.experiments import run_methods
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.experiments.run_folder import (
     KNOWN,
-    Begun,
-    Failed,
+    MethodFailure,
+    RunInputs,
     begin,
     finished,
     open_run,
     require_settings,
     tests_folder,
 )
-from epifalcon.experiments.run_methods import Listeners, run_guest, run_method
-from epifalcon.experiments.run_report import Kept, keep_results
+from epifalcon.experiments.run_methods import TrainingOptions, run_guest, run_method
+from epifalcon.experiments.run_report import RunSummary, keep_results
 from epifalcon.experiments.simulation import CITY, city_folder, prepare, run_epidemics
 from epifalcon.locks import alone
 from epifalcon.methods.registry import entry
@@ -49,7 +49,7 @@ def run(
     tensorboard: bool = False,
     progress: Progress = silent,
     warn: Callable[[str], None] = _log.warning,
-) -> Kept:
+) -> RunSummary:
     """Run an experiment from the city to the report.
 
     Parameters
@@ -100,7 +100,7 @@ def run(
             )
         for warning in concerns(begun.known, begun.reported):
             warn(warning)
-        listeners = Listeners(
+        listeners = TrainingOptions(
             progress=progress, checkpoint_seconds=checkpoint_seconds, log=tensorboard
         )
         try:
@@ -123,7 +123,7 @@ def _begin(
     seed: int,
     overwrite: bool,
     progress: Progress,
-) -> Begun:
+) -> RunInputs:
     """Create the folder with city, outbreak and tests, or only an existing city."""
     unfinished = False
     with contextlib.suppress(EpifalconError):
@@ -141,7 +141,7 @@ def _begin(
         place = tests_folder(tests)
         if (tests / CITY).is_dir() and place == tests:
             raise DataError(f"{tests}: holds no test results; import with --tests")
-        known = Known.load(place)
+        known = TestResults.load(place)
     prepared = prepare(name, experiment, seed, progress, city)
     epidemic = None
     if known is None:
@@ -155,7 +155,7 @@ def _begin(
     reported = prepared.reported(seed, progress)
     # The number of threads decides the last bits of sums.
     threads = torch.get_num_threads()
-    begun = Begun(out, prepared, seed, reported, known, epidemic, threads)
+    begun = RunInputs(out, prepared, seed, reported, known, epidemic, threads)
     run_methods.require_possible(begun)
     begin(begun, overwrite=overwrite, inputs=[city, tests])
     return begun
@@ -167,7 +167,7 @@ def _resume(
     city: Path | None,
     tests: Path | None,
     seed: int | None,
-) -> Begun:
+) -> RunInputs:
     """Open the run in ``out``; refuse other settings, data or seed."""
     begun = open_run(out)
     if seed is not None and seed != begun.seed:
@@ -188,7 +188,7 @@ def _resume(
     return begun
 
 
-def _finish(begun: Begun, listeners: Listeners) -> Kept:
+def _finish(begun: RunInputs, listeners: TrainingOptions) -> RunSummary:
     """Train what is not trained yet, evaluate it and write the report."""
     experiment = begun.prepared.experiment
     try:
@@ -203,7 +203,7 @@ def _finish(begun: Begun, listeners: Listeners) -> Kept:
     failed = {}
     for method in experiment.beside:
         found = run_guest(begun, method, listeners)
-        if isinstance(found, Failed):
+        if isinstance(found, MethodFailure):
             failed[method] = found.message
         else:
             outcomes.append(found)

@@ -3,8 +3,8 @@
 City, outbreak and tests are written first, atomically. Each method then trains in its
 own folder, with checkpoints; plots and report are written last. ``open_run`` loads all
 inputs, ``FinishedRun`` only those of prediction, without held-out labels. The folder of
-a method also stores its results in a comparison (``Measured`` or ``Failed``) and the
-result of a follow-up (``Followed``). Does not import torch.
+a method also stores its results in a comparison (``MethodResult`` or ``MethodFailure``)
+and the result of a follow-up (``FollowUpResult``). Does not import torch.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.ground_truth import Hidden
+from epifalcon.epidemic.ground_truth import GroundTruth
 from epifalcon.epidemic.labels import Labels
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, EpifalconError, SettingsError
-from epifalcon.evaluation.metrics import Curve, dep
+from epifalcon.evaluation.metrics import RankingCurve, dep
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.risk_table import Risks
-from epifalcon.experiments.simulation import CITY, REPORTED, Epidemic, Prepared
+from epifalcon.experiments.simulation import CITY, REPORTED, CityInputs, Epidemic
 from epifalcon.federation.settings import PredictionSettings
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
@@ -63,15 +63,15 @@ _LATER = [f"{METHODS}/", "figures/", f"{TABLES}/", _REPORT, SUMMARY] + [
 
 
 @dataclass(frozen=True)
-class Begun:
+class RunInputs:
     """Inputs of a run, as stored in its folder."""
 
     folder: Path
-    prepared: Prepared
+    prepared: CityInputs
     seed: int
     reported: Traces
     """The traces as methods see them."""
-    known: Known
+    known: TestResults
     epidemic: Epidemic | None
     """None if the tests are of real people, so that the truth is unknown."""
     threads: int | None = None
@@ -88,7 +88,7 @@ class Begun:
         return self.prepared.traces.slots - self.reported.slots
 
     @property
-    def tests(self) -> Known:
+    def tests(self) -> TestResults:
         """The tests on the clock of the reported traces, which may start later."""
         return (
             self.known.since(self.dropped_slots) if self.dropped_slots else self.known
@@ -100,7 +100,7 @@ class Begun:
 
 
 def begin(
-    begun: Begun, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
+    begun: RunInputs, *, overwrite: bool = False, inputs: Sequence[Path | None] = ()
 ) -> None:
     """Create the run folder with inputs and settings, atomically."""
     prepared = begun.prepared
@@ -136,7 +136,7 @@ def tests_folder(folder: Path) -> Path:
     return inner if inner.is_dir() else folder
 
 
-def finish(begun: Begun) -> None:
+def finish(begun: RunInputs) -> None:
     """Mark the run as finished in its manifest."""
     meta = {**_meta(begun), "finished": True}
     store.write_manifest(begun.folder, KIND, meta=meta, origin=begun.origin)
@@ -150,14 +150,14 @@ def finished(folder: Path) -> bool:
     return bool(manifest["meta"]["finished"])
 
 
-def open_run(folder: Path) -> Begun:
+def open_run(folder: Path) -> RunInputs:
     """Load the inputs of the run in ``folder`` and verify their checksums."""
     finished(folder)
     manifest = store.verify(folder)
     meta, seed = manifest["meta"], manifest["seed"]
     city = store.read_manifest(folder / CITY)
     read_from = meta["city_folder"]
-    prepared = Prepared(
+    prepared = CityInputs(
         name=meta["name"],
         experiment=Experiment.load(str(folder / SETTINGS)),
         traces=Traces.load(folder / CITY),
@@ -165,20 +165,20 @@ def open_run(folder: Path) -> Begun:
         city_folder=None if read_from is None else Path(read_from),
         seconds=meta["city_seconds"],
     )
-    known = Known.load(folder / KNOWN)
+    known = TestResults.load(folder / KNOWN)
     epidemic = None
     if (folder / "hidden").is_dir():
-        labels = Labels(known, Hidden.load(folder / "hidden"))
+        labels = Labels(known, GroundTruth.load(folder / "hidden"))
         seconds = meta.get("outbreak_seconds", 0.0)
         epidemic = Epidemic(seed, Outbreak.load(folder / "outbreak"), labels, seconds)
     reported = prepared.traces
     if (folder / REPORTED).is_dir():
         reported = Traces.load(folder / REPORTED)
     threads = meta.get("threads")
-    return Begun(folder, prepared, seed, reported, known, epidemic, threads)
+    return RunInputs(folder, prepared, seed, reported, known, epidemic, threads)
 
 
-def _meta(run: Begun) -> dict[str, object]:
+def _meta(run: RunInputs) -> dict[str, object]:
     prepared = run.prepared
     city = prepared.city_folder
     return {
@@ -200,7 +200,7 @@ class FinishedRun:
     seed: int
     traces: Traces
     """Reported traces, as methods see them."""
-    known: Known
+    known: TestResults
 
     @classmethod
     def open(cls, folder: Path, method: str | None = None) -> "FinishedRun":
@@ -235,7 +235,7 @@ class FinishedRun:
             experiment=experiment,
             seed=seed,
             traces=Traces.load(folder / (REPORTED if reduced else CITY)),
-            known=Known.load(folder / KNOWN),
+            known=TestResults.load(folder / KNOWN),
         )
 
     @property
@@ -254,7 +254,7 @@ class FinishedRun:
         return self.experiment.prediction_of(self.method)
 
     @property
-    def tests(self) -> Known:
+    def tests(self) -> TestResults:
         """The run's tests on the clock of the reported traces."""
         dropped = Traces.load(self.folder / CITY).slots - self.traces.slots
         return self.known.since(dropped) if dropped else self.known
@@ -299,7 +299,7 @@ all allowed steps. None if unknown or not trained."""
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MethodResult:
     """Results of one method on the hidden people of one seed of a comparison."""
 
     title: str
@@ -332,7 +332,7 @@ class Measured:
             store.write(scratch, MEASURED, arrays, meta=meta, origin=origin)
 
     @classmethod
-    def load(cls, folder: Path) -> "Measured | None":
+    def load(cls, folder: Path) -> "MethodResult | None":
         """Load the record and verify its checksums; None if there is none."""
         place = folder / MEASURED
         if not place.is_dir():
@@ -348,7 +348,7 @@ class Measured:
             ) from None
 
     @classmethod
-    def sound(cls, folder: Path) -> "Measured | None":
+    def sound(cls, folder: Path) -> "MethodResult | None":
         """Load the record; delete a damaged one, so that it is measured again."""
         try:
             record = cls.load(folder)
@@ -367,13 +367,13 @@ class Measured:
 _ARRAYS = ("precision", "reliability")
 
 
-def precision_at_recalls(ranked: Curve) -> Floats:
+def precision_at_recalls(ranked: RankingCurve) -> Floats:
     """Return precision at each of ``RECALLS``, as DEP is defined; NaN if undefined."""
     return np.array([float(dep(ranked, recall)) for recall in RECALLS])
 
 
 @dataclass(frozen=True)
-class Failed:
+class MethodFailure:
     """Reason why a method, or the analysis of a run, has no result."""
 
     message: str
@@ -388,7 +388,9 @@ class Failed:
         _save_json(folder, FAILED, vars(self))
 
     @classmethod
-    def of(cls, error: BaseException, source_sha256: str | None = None) -> "Failed":
+    def of(
+        cls, error: BaseException, source_sha256: str | None = None
+    ) -> "MethodFailure":
         """Describe ``error``, which is being handled, with its traceback."""
         message = str(error)
         if not isinstance(error, EpifalconError):
@@ -396,7 +398,7 @@ class Failed:
         return cls(message, traceback.format_exc()[-_DETAILS:], source_sha256)
 
     @classmethod
-    def load(cls, folder: Path) -> "Failed | None":
+    def load(cls, folder: Path) -> "MethodFailure | None":
         """Load the failure in a method's folder; None if there is none."""
         path = folder / FAILED
         if not path.is_file():
@@ -405,7 +407,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowUpResult:
     """The result of a follow-up of a finished run."""
 
     values: Mapping[str, float | None]
@@ -421,7 +423,7 @@ class Followed:
         _save_json(folder, _FOUND, vars(self))
 
     @classmethod
-    def load(cls, folder: Path) -> "Followed | None":
+    def load(cls, folder: Path) -> "FollowUpResult | None":
         """Read ``found.json``; None if it is missing or cannot be read."""
         return _read_json(cls, folder / _FOUND)
 

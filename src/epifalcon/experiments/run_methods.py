@@ -16,17 +16,17 @@ from epifalcon.attacks.upload_recorder import UploadRecorder, require_room
 from epifalcon.epidemic.cases import all_cases
 from epifalcon.errors import CorruptFileError, SettingsError, StoppedError, WriteError
 from epifalcon.evaluation.calibration import fit_isotonic, fit_platt, why_not
-from epifalcon.evaluation.metrics import Curve, Metrics, curve, evaluate
+from epifalcon.evaluation.metrics import Metrics, RankingCurve, curve, evaluate
 from epifalcon.experiments.run_folder import (
     FAILED,
     PREDICTION,
     SCALINGS,
-    Begun,
-    Failed,
+    MethodFailure,
+    RunInputs,
     finished,
 )
 from epifalcon.federation.checkpoints import require_same
-from epifalcon.federation.early_stopping import Look, Watch
+from epifalcon.federation.early_stopping import ValidationCheck, Watch
 from epifalcon.federation.preparation import Selection
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.methods.hbp import begun_by, share_infected
@@ -56,7 +56,7 @@ class Evaluation:
     person: PersonIds
     risk: Probabilities
     infected: Mask
-    ranked: Mapping[str, Curve]
+    ranked: Mapping[str, RankingCurve]
     """By ``SCALINGS``; equal to the raw curve if nothing could be recalibrated."""
     left_raw: str | None
     """Reason why nothing could be recalibrated."""
@@ -64,7 +64,7 @@ class Evaluation:
     """Risks after isotonic recalibration; None if it was not fitted."""
 
     @classmethod
-    def of(cls, begun: Begun, outcome: "Outcome") -> "Evaluation | None":
+    def of(cls, begun: RunInputs, outcome: "Outcome") -> "Evaluation | None":
         """Compare with the truth, raw and recalibrated; None if nobody is hidden."""
         if begun.epidemic is None or not len(begun.epidemic.labels.hidden):
             return None
@@ -135,9 +135,9 @@ class Outcome:
         return self.told.get("spent")
 
     @property
-    def looks(self) -> list[Look]:
+    def looks(self) -> list[ValidationCheck]:
         """Checks on validation people; empty if not trained in rounds."""
-        return [Look(**values) for values in self.told.get("looks", ())]
+        return [ValidationCheck(**values) for values in self.told.get("looks", ())]
 
     def as_plain(self) -> dict[str, Any]:
         """Return the figures for JSON."""
@@ -155,7 +155,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listeners:
+class TrainingOptions:
     """Progress display, checkpoint interval and log of training."""
 
     progress: Progress = silent
@@ -164,7 +164,7 @@ class Listeners:
     """True to write a log for TensorBoard."""
 
 
-def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
+def run_method(begun: RunInputs, method: str, listeners: TrainingOptions) -> Outcome:
     """Fit ``method`` in the run's folder and evaluate it.
 
     A finished fit is loaded, an interrupted one resumed, with as many threads as the
@@ -187,28 +187,30 @@ def run_method(begun: Begun, method: str, listeners: Listeners) -> Outcome:
     return replace(outcome, evaluation=Evaluation.of(begun, outcome))
 
 
-def run_guest(begun: Begun, method: str, listeners: Listeners) -> Outcome | Failed:
+def run_guest(
+    begun: RunInputs, method: str, listeners: TrainingOptions
+) -> Outcome | MethodFailure:
     """Run an additional method; return its failure instead of raising it.
 
     Errors that concern all methods (a full disk, an interruption) are raised. In a
     finished run, a stored failure is returned; otherwise the method runs again.
     """
     place = begun.method_folder(method)
-    if finished(begun.folder) and (failure := Failed.load(place)) is not None:
+    if finished(begun.folder) and (failure := MethodFailure.load(place)) is not None:
         return failure
     try:
         outcome = run_method(begun, method, listeners)
     except (WriteError, StoppedError, CorruptFileError):
         raise
     except Exception as error:
-        failed = Failed.of(error)
+        failed = MethodFailure.of(error)
         failed.save(place)
         return failed
     (place / FAILED).unlink(missing_ok=True)
     return outcome
 
 
-def require_possible(begun: Begun) -> None:
+def require_possible(begun: RunInputs) -> None:
     """Raise early if a method cannot run with these tests and settings."""
     experiment = begun.prepared.experiment
     for method in (experiment.method, *experiment.beside):
@@ -219,13 +221,13 @@ def require_possible(begun: Begun) -> None:
             require_room(experiment.prediction_of(method), traces)
 
 
-def _estimator(run: Begun, name: str) -> Method:
+def _estimator(run: RunInputs, name: str) -> Method:
     settings = run.prepared.experiment.settings_of(name)
     return method_class(name)(settings, seed=run.seed)
 
 
 def _fit(
-    run: Begun, name: str, folder: Path, listeners: Listeners
+    run: RunInputs, name: str, folder: Path, listeners: TrainingOptions
 ) -> tuple[Scores, float]:
     """Fit and store a method, or load it; return its scores and seconds of the fit."""
     place, method = folder / PREDICTION, _estimator(run, name)
@@ -256,16 +258,16 @@ def _fit(
     return scores, record.meta["seconds"]
 
 
-def traces_of(begun: Begun, name: str) -> Traces:
+def traces_of(begun: RunInputs, name: str) -> Traces:
     """Return the traces for ``name``: the reported ones, except for the oracle."""
     true = method_class(name).sees_true_traces
     return begun.prepared.traces if true else begun.reported
 
 
 def context_of(
-    begun: Begun,
+    begun: RunInputs,
     name: str,
-    listeners: Listeners | None = None,
+    listeners: TrainingOptions | None = None,
     watch: Watch | None = None,
 ) -> Context:
     """Return the inputs of ``name`` besides traces and tests.
@@ -274,7 +276,7 @@ def context_of(
     program, ``macro_cases="all"`` and ``selected_on="test"``, get a part of it.
     """
     experiment, epidemic = begun.prepared.experiment, begun.epidemic
-    listed, listeners = entry(name), listeners or Listeners()
+    listed, listeners = entry(name), listeners or TrainingOptions()
     if listed.is_ceiling and epidemic is None:
         raise SettingsError(
             f"{name} needs a simulated outbreak: of these people only the tests are "
@@ -330,7 +332,7 @@ def training_log(folder: Path | None) -> Iterator[Watch | None]:
         ) from None
     writers: list[SummaryWriter] = []
 
-    def write(check: Look) -> None:
+    def write(check: ValidationCheck) -> None:
         if not writers:
             writers.append(SummaryWriter(str(folder), purge_step=check.round))
         writer = writers[0]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from epifalcon.epidemic.outbreak import STATES, Outbreak
-from epifalcon.evaluation.metrics import Curve, sums_by_bin
+from epifalcon.evaluation.metrics import RankingCurve, sums_by_bin
 from epifalcon.experiments.run_folder import RECALLS, SCALINGS, precision_at_recalls
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.mobility.regions import Regions
@@ -150,7 +150,7 @@ def write_reliability(
     )
 
 
-def _group_sums(ranked: Curve) -> Floats:
+def _group_sums(ranked: RankingCurve) -> Floats:
     """Return sum of risks, infected and people in equal groups: (3, groups)."""
     groups = max(1, min(_GROUPS, int(ranked.people) // _LEAST_IN_GROUP))
     sums = sums_by_bin(ranked, groups, "mass")

@@ -17,7 +17,7 @@ from epifalcon.epidemic.test_results import concerns
 from epifalcon.experiments import explanation, run_folder, run_plots, run_tables
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.explanation import Explanation, explain_person
-from epifalcon.experiments.run_folder import Begun, finished
+from epifalcon.experiments.run_folder import RunInputs, finished
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.methods.base import INTERVAL_WIDTH
 from epifalcon.methods.registry import entry
@@ -45,7 +45,7 @@ _GLOSSARY = (
 
 
 @dataclass(frozen=True)
-class Kept:
+class RunSummary:
     """What ``keep_results`` wrote, as a terminal shows it."""
 
     figures: dict[str, Any]
@@ -57,7 +57,7 @@ class Kept:
 class RunResults:
     """Everything that the page of a run is made from."""
 
-    begun: Begun
+    begun: RunInputs
     outcomes: Sequence[Outcome]
     evaluations: Sequence[Evaluation]
     """How each method does on hidden people; empty if nobody is hidden."""
@@ -75,11 +75,11 @@ class RunResults:
 
 
 def keep_results(
-    begun: Begun,
+    begun: RunInputs,
     outcomes: Sequence[Outcome],
     progress: Progress = silent,
     failed: Mapping[str, str] | None = None,
-) -> Kept:
+) -> RunSummary:
     """Write every plot and table of a finished run, and ``report.html``.
 
     ``failed`` are methods beside the run's own that have no outcome, and why. A run
@@ -91,7 +91,7 @@ def keep_results(
         )
         if entry(outcomes[0].method).trains_in_rounds:
             summary |= outcomes[0].spent or {}
-        return Kept(summary, _terminal_tables(outcomes))
+        return RunSummary(summary, _terminal_tables(outcomes))
     with store.writing(begun.folder):
         statistics = measure(begun.prepared.traces, progress)
         summary = run_tables.run_figures(begun, outcomes)
@@ -128,7 +128,7 @@ def keep_results(
         _write_tables(begun.folder / run_folder.TABLES, results)
         store.replace_text(begun.folder / "report.html", run_page(results).to_html())
         run_folder.finish(begun)
-    return Kept(summary, _terminal_tables(outcomes))
+    return RunSummary(summary, _terminal_tables(outcomes))
 
 
 def write_summary(
@@ -139,7 +139,7 @@ def write_summary(
     store.replace_text(folder / run_folder.SETTINGS, experiment.to_toml())
 
 
-def nobody_real(begun: Begun) -> bool:
+def nobody_real(begun: RunInputs) -> bool:
     """Return True if both the people's traces and their disease are simulated.
 
     Only then may a report show where one of them was, and when. An imported city has
@@ -180,7 +180,7 @@ def run_page(results: RunResults) -> Page:
     )
 
 
-def _explained(begun: Begun, outcomes: Sequence[Outcome]) -> Explanation | None:
+def _explained(begun: RunInputs, outcomes: Sequence[Outcome]) -> Explanation | None:
     """Explain the highest risk of somebody not tested; None if people are real."""
     if (outcome := _explaining(outcomes)) is None or not nobody_real(begun):
         return None

@@ -11,7 +11,7 @@ from epifalcon.epidemic.reproduction_number import counted_r0, hazard_r0
 from epifalcon.evaluation.metrics import MetricSettings
 from epifalcon.evaluation.uncertainty import auc_difference, auc_interval
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.experiments.run_folder import Begun
+from epifalcon.experiments.run_folder import RunInputs
 from epifalcon.experiments.run_methods import Evaluation, Outcome
 from epifalcon.experiments.simulation import Epidemic
 from epifalcon.machine import peak_rss_mb
@@ -69,7 +69,7 @@ _STATISTICS: Final = {
 """What each statistic of a city is."""
 
 
-def run_figures(begun: Begun, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def run_figures(begun: RunInputs, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return what ``epifalcon run --json`` prints, without the mobility statistics."""
     prepared, traces = begun.prepared, begun.prepared.traces
     first = outcomes[0].as_plain()

@@ -14,7 +14,7 @@ from epifalcon.epidemic.labels import Labels, draw_labels
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.reproduction_number import resolve_kappa
 from epifalcon.epidemic.seir import replay
-from epifalcon.epidemic.sellke import Draws, Variation
+from epifalcon.epidemic.sellke import SellkeDraws, Variation
 from epifalcon.errors import SettingsError
 from epifalcon.experiments.experiment import DEFAULT_PRESET, Experiment
 from epifalcon.mobility.subsample import report
@@ -30,7 +30,7 @@ REPORTED = "reported"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class CityInputs:
     """The settings and the city that a run starts from."""
 
     name: str
@@ -97,7 +97,7 @@ def prepare(
     seed: int,
     progress: Progress = silent,
     folder: Path | None = None,
-) -> Prepared:
+) -> CityInputs:
     """Make the city of the experiment, or read the one in ``folder``."""
     start = perf_counter()
     if folder is None:
@@ -107,7 +107,7 @@ def prepare(
         traces = Traces.load(city_folder(folder))
         made = store.read_manifest(city_folder(folder))
         origin = store.Origin(made["settings"], made["seed"], made["versions"])
-    return Prepared(name, experiment, traces, origin, folder, perf_counter() - start)
+    return CityInputs(name, experiment, traces, origin, folder, perf_counter() - start)
 
 
 def choose_settings(
@@ -141,7 +141,7 @@ def choose(
     overrides: Sequence[str] | None,
     seed: int,
     progress: Progress,
-) -> Prepared:
+) -> CityInputs:
     """Choose settings and read or make the city, as a command's options say."""
     experiment = choose_settings(preset, city, overrides or ())
     name = preset or (DEFAULT_PRESET if city is None else str(city))
@@ -164,7 +164,7 @@ def run_epidemics(
         streams = Streams(number)
         rng = streams.numpy("outbreak")
         start = perf_counter()
-        draws = Draws.sample(traces.people, pathogen, settings, traces.clock, rng)
+        draws = SellkeDraws.sample(traces.people, pathogen, settings, traces.clock, rng)
         variation = Variation.sample(traces, settings, streams)
         outbreak = replay(traces, pathogen, settings, draws, kappa, variation)
         seconds = perf_counter() - start

@@ -16,7 +16,7 @@ from torch import Tensor
 from epifalcon.checks import same_length
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.messages import (
-    Closing,
+    EndOfRound,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
@@ -31,8 +31,8 @@ from epifalcon.hypergraph.incidence import (
 from epifalcon.hypergraph.propagation import inverse, sum_to_edges, sum_to_people
 from epifalcon.models.person_model import (
     Exchange,
-    HomeInputs,
     LinearUse,
+    LocalInputs,
     Moments,
     Parameters,
     PassResult,
@@ -125,7 +125,7 @@ class Cohort:
 
 
 @dataclass(frozen=True, eq=False)
-class Home:
+class PersonalState:
     """State of people between rounds; ``rows`` is None for a status input."""
 
     rows: Tensor | None
@@ -136,7 +136,7 @@ class Home:
 
 
 @dataclass(frozen=True, eq=False)
-class Surroundings:
+class EdgeWeights:
     """Weights of people at their edges; constant over the run."""
 
     share: Tensor
@@ -154,17 +154,17 @@ class Client:
     plan: PrivacyPlan
     seeds: RunSeeds
 
-    def first_home(self) -> Home:
+    def first_home(self) -> PersonalState:
         """Return Gaussian initial embeddings, determined by seed and person."""
         settings = self.settings
         if settings.input == "status":
-            return Home(None, None)
+            return PersonalState(None, None)
         terms = Terms(channel="embedding", releases=ONE_VECTOR)
         people = NoiseRows.of_people(self.cohort.people)
         key = NoiseKey(self.seeds.embedding, terms)
         drawn = keyed_normals(key, people, settings.width)
         rows = torch.from_numpy(settings.embedding_scale * drawn).to(settings.dtype)
-        return Home(rows, Moments.of(rows))
+        return PersonalState(rows, Moments.of(rows))
 
     def announce(self) -> PresenceUpload:
         """Return the number of the cohort's people at each place that it claims."""
@@ -180,15 +180,19 @@ class Client:
         keys, start = cohort.claimed
         return PresenceUpload(keys, _sums(ones, start)[:, 0].numpy())
 
-    def settle(self, counts: Floats) -> Surroundings:
+    def settle(self, counts: Floats) -> EdgeWeights:
         """Return the weights (edges,) computed from ``counts`` at the true edges."""
         inc, dtype = self.cohort.incidence, self.settings.dtype
         share = torch.from_numpy(inverse(inc.degree)).unsqueeze(1)
         own = torch.from_numpy(sum_of_edges(1 / counts, inc)).unsqueeze(1) * share
-        return Surroundings(share.to(dtype), own.to(dtype))
+        return EdgeWeights(share.to(dtype), own.to(dtype))
 
     def training(
-        self, home: Home, around: Surroundings, parameters: Parameters, number: int
+        self,
+        home: PersonalState,
+        around: EdgeWeights,
+        parameters: Parameters,
+        number: int,
     ) -> tuple[Work, LinearUse | None]:
         """Begin a training pass; for a status input also return its linear map."""
         cohort, settings = self.cohort, self.settings
@@ -211,7 +215,7 @@ class Client:
         return training_pass(parameters, given, self.plan.way, by_class), use
 
     def scoring(
-        self, home: Home, around: Surroundings, parameters: Parameters
+        self, home: PersonalState, around: EdgeWeights, parameters: Parameters
     ) -> Generator[Exchange, Tensor, Tensor]:
         """Begin a forward pass with every known status as input and without dropout."""
         rows = home.rows
@@ -226,11 +230,11 @@ class Client:
         self,
         rows: Tensor,
         target: NDArray[np.int8],
-        around: Surroundings,
+        around: EdgeWeights,
         dropout: tuple[Tensor | None, ...],
-    ) -> HomeInputs:
+    ) -> LocalInputs:
         share, own = around.share, around.self_weight
-        return HomeInputs(rows, self._state, target, share, own, dropout)
+        return LocalInputs(rows, self._state, target, share, own, dropout)
 
     @property
     def _state(self) -> Tensor | None:
@@ -287,7 +291,7 @@ class Client:
     def receive(
         self,
         exchange: Exchange,
-        around: Surroundings,
+        around: EdgeWeights,
         keys: EdgeKeys,
         sums: Tensor,
         counts: Floats,
@@ -319,7 +323,9 @@ class Client:
         sums = {name: value * len(people) for name, value in mean.items()}
         return GradientUpload(number, sums, len(people), None)
 
-    def close_round(self, home: Home, result: PassResult, closing: Closing) -> Home:
+    def close_round(
+        self, home: PersonalState, result: PassResult, closing: EndOfRound
+    ) -> PersonalState:
         """Return people's embeddings after a step of Adam (algorithm 2, line 8)."""
         if home.rows is None or home.moments is None:
             return replace(home, received=result.received)
@@ -338,7 +344,7 @@ class Client:
         rows = made["rows"]
         if self.plan.step_clip is not None:
             rows = clip_step(home.rows, rows, self.plan.step_clip)
-        return Home(rows, moments["rows"], result.received)
+        return PersonalState(rows, moments["rows"], result.received)
 
     def probabilities(
         self, parameters: Parameters, received: Tensor | None

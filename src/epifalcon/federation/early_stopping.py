@@ -15,7 +15,7 @@ from epifalcon.types import Floats, Mask, Plain, Probabilities
 
 
 @dataclass(frozen=True)
-class Look:
+class ValidationCheck:
     """One check of the validation people during training."""
 
     round: int
@@ -37,7 +37,7 @@ class Look:
         risks: Probabilities,
         infected: Mask,
         epsilon: float = math.inf,
-    ) -> "Look":
+    ) -> "ValidationCheck":
         """Evaluate the risks of the people whose results choose the round."""
         log_loss = float(log_losses(risks, infected).mean()) if len(risks) else math.nan
         auc = area_under_curve(risks, infected)
@@ -55,7 +55,7 @@ class Look:
         return ", ".join(words)
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> "Look":
+    def of(cls, values: dict[str, Any]) -> "ValidationCheck":
         """Build a look from JSON, which has neither infinity nor NaN."""
         missing = {name: math.nan for name, value in values.items() if value is None}
         if "epsilon" in missing:
@@ -63,7 +63,7 @@ class Look:
         return cls(**{**values, **missing})
 
 
-Watch = Callable[[Look], None]
+Watch = Callable[[ValidationCheck], None]
 
 
 class EarlyStopping:
@@ -74,8 +74,8 @@ class EarlyStopping:
     newest look is the best and training never ends early.
     """
 
-    looks: list[Look]
-    best: Look | None
+    looks: list[ValidationCheck]
+    best: ValidationCheck | None
     """None before the first look."""
 
     def __init__(self, stopping: StoppingSettings, privacy: PrivacySettings) -> None:
@@ -89,7 +89,7 @@ class EarlyStopping:
         """Return whether to look after this round."""
         return round_number % self._stopping.check_every == 0 or round_number == last
 
-    def take(self, look: Look) -> bool:
+    def take(self, look: ValidationCheck) -> bool:
         """Add a look; return whether it is the best so far."""
         self.looks.append(look)
         self._since += 1
@@ -98,7 +98,7 @@ class EarlyStopping:
         self.best, self._since = look, 0
         return True
 
-    def _is_better(self, look: Look, best: Look) -> bool:
+    def _is_better(self, look: ValidationCheck, best: ValidationCheck) -> bool:
         if not self._chooses or math.isnan(look.log_loss):
             return True
         if self._stopping.selected_on == "test":
@@ -120,7 +120,7 @@ class EarlyStopping:
 
     def restore(self, values: Plain) -> None:
         """Continue from what ``as_plain`` returned."""
-        self.looks = [Look.of(one) for one in values["looks"]]
+        self.looks = [ValidationCheck.of(one) for one in values["looks"]]
         self._since = values["since"]
         self.best = None if values["best"] is None else self.looks[values["best"]]
 

@@ -17,12 +17,18 @@ from torch import Tensor
 from epifalcon.checks import whole
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import server
-from epifalcon.federation.client import Client, Cohort, Home, Surroundings, all_uses
+from epifalcon.federation.client import (
+    Client,
+    Cohort,
+    EdgeWeights,
+    PersonalState,
+    all_uses,
+)
 from epifalcon.federation.messages import require_finite
 from epifalcon.federation.privacy_plan import Draw, PrivacyPlan, RunSeeds
 from epifalcon.federation.server import Model
 from epifalcon.federation.server_view import Sampling, ServerView
-from epifalcon.hypergraph.fused_propagation import EdgeSums, FusedOperator, Noise
+from epifalcon.hypergraph.fused_propagation import EdgeSums, FusedOperator, PassNoise
 from epifalcon.hypergraph.propagation import require_rows, view
 from epifalcon.models.person_model import Exchange, Moments, initial_parameters
 from epifalcon.models.settings import FalconSettings
@@ -132,7 +138,7 @@ def unpack_model(tensors: dict[str, Tensor]) -> Model:
     return Model(parameters, moments)
 
 
-def pack_home(home: Home) -> dict[str, Tensor]:
+def pack_home(home: PersonalState) -> dict[str, Tensor]:
     """Return people's embeddings, moments and received rows by name."""
     tensors = {}
     if home.rows is not None and home.moments is not None:
@@ -144,13 +150,13 @@ def pack_home(home: Home) -> dict[str, Tensor]:
     return tensors
 
 
-def unpack_home(tensors: dict[str, Tensor]) -> Home:
+def unpack_home(tensors: dict[str, Tensor]) -> PersonalState:
     """Return what ``pack_home`` packed."""
     found = tensors_under(tensors, "home/")
     moments = None
     if "rows" in found:
         moments = Moments(found["first"], found["second"])
-    return Home(found.get("rows"), moments, found.get("received"))
+    return PersonalState(found.get("rows"), moments, found.get("received"))
 
 
 def require_like(given: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -174,7 +180,7 @@ def record_scoring(ledger: Ledger, plan: PrivacyPlan, number: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Passage:
+class EdgeExchange:
     """Carries rows from people to edges and back, with the noise of all uploads."""
 
     operator: FusedOperator
@@ -187,7 +193,9 @@ class Passage:
     after round 0 have noise: the authors' program."""
 
     @classmethod
-    def of(cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan) -> "Passage":
+    def of(
+        cls, cohort: Cohort, counts: Floats | None, plan: PrivacyPlan
+    ) -> "EdgeExchange":
         """Build the passage under ``plan``; ``counts``, (edges,), are None if true."""
         operator, upload = FusedOperator.of(cohort.incidence, counts), plan.upload
         if upload is None or upload.sigma <= 0:
@@ -212,7 +220,7 @@ class Passage:
         if self.sigma is not None:
             place = _KINDS.index(kind) * self.layers + exchange.layer
             key = Draw(seed, round_number, place).key
-            noise = Noise(self.sigma.group, self.sigma.person, key)
+            noise = PassNoise(self.sigma.group, self.sigma.person, key)
         upload = exchange.kind == "upload"
         after = self.operator.share if upload else None
         if self.one_value:
@@ -248,7 +256,7 @@ class VectorisedEngine:
         self._model = Model.of(initial_parameters(settings, width, rng))
         self._home = self._client.first_home()
         self._round = 0
-        self._opened: tuple[Passage, Surroundings] | None = None
+        self._opened: tuple[EdgeExchange, EdgeWeights] | None = None
         self._shown = None if view is None else Sampling(self._client, view)
 
     @property
@@ -299,7 +307,7 @@ class VectorisedEngine:
         work = self._client.scoring(self._home, around, self._model.parameters)
         return run_pass(work, lambda one: self._carry(passage, one, "scoring"))
 
-    def _carry(self, passage: Passage, exchange: Exchange, kind: str) -> Tensor:
+    def _carry(self, passage: EdgeExchange, exchange: Exchange, kind: str) -> Tensor:
         came = passage.carry(exchange, self._client.seeds.noise, kind, self._round)
         if self._shown is not None:
             self._shown.uploads(exchange, self._round, kind)
@@ -317,12 +325,12 @@ class VectorisedEngine:
         self._model, self._home = unpack_model(owned), unpack_home(owned)
         self._round = state.round
 
-    def _open(self) -> tuple[Passage, Surroundings]:
+    def _open(self) -> tuple[EdgeExchange, EdgeWeights]:
         if self._opened is None:
             counts, cohort = self._counts(), self._client.cohort
             size = cohort.incidence.size.astype(np.float64)
             around = self._client.settle(size if counts is None else counts)
-            passage = Passage.of(cohort, counts, self.plan)
+            passage = EdgeExchange.of(cohort, counts, self.plan)
             if self._shown is not None:
                 self._shown.crowd()
             self._opened = passage, around

@@ -47,7 +47,7 @@ _ANY_NUMBER = 1e300
 
 
 @dataclass(frozen=True)
-class Heading:
+class MessageHeader:
     """Which step of which run a message belongs to."""
 
     run: str
@@ -57,7 +57,7 @@ class Heading:
     phase: str
     protocol: int = PROTOCOL
 
-    def require(self, expected: "Heading") -> None:
+    def require(self, expected: "MessageHeader") -> None:
         """Raise ``DataError`` naming the first field that differs."""
         for name, value in vars(expected).items():
             if (found := getattr(self, name)) != value:
@@ -68,7 +68,7 @@ class Heading:
 class Packet:
     """The decoded bytes of one message: heading, tensors by name, JSON values."""
 
-    heading: Heading
+    heading: MessageHeader
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Plain = field(default_factory=dict)
 
@@ -100,12 +100,12 @@ def unpack(data: bytes) -> Packet:
     return Packet(heading, tensors, values)
 
 
-def heading_of(data: bytes) -> Heading:
+def heading_of(data: bytes) -> MessageHeader:
     """Decode the heading alone, without reading the tensors."""
     return _decode_head(data)[0]
 
 
-def _decode_head(data: bytes) -> tuple[Heading, Plain]:
+def _decode_head(data: bytes) -> tuple[MessageHeader, Plain]:
     """Decode the metadata, which ``safetensors.torch.load`` does not return."""
     length = int.from_bytes(data[:_LENGTH_BYTES], "little")
     if length > min(len(data) - _LENGTH_BYTES, _MOST_HEADING_BYTES):
@@ -113,7 +113,7 @@ def _decode_head(data: bytes) -> tuple[Heading, Plain]:
     try:
         header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
         metadata = header["__metadata__"]
-        heading = Heading(**json.loads(metadata["heading"]))
+        heading = MessageHeader(**json.loads(metadata["heading"]))
         values = json.loads(metadata["values"])
     except (KeyError, TypeError, ValueError, RecursionError):
         raise DataError("not a message: its heading cannot be read") from None
@@ -142,7 +142,7 @@ class Record:
         """The phase in headings; a round may have several requests of a kind."""
         return self.phase
 
-    def encode(self, heading: Heading, seconds: float | None = None) -> Packet:
+    def encode(self, heading: MessageHeader, seconds: float | None = None) -> Packet:
         """Encode the record, with the computing time of an answer."""
         tensors: dict[str, Tensor] = {}
         values: dict[str, Any] = {} if seconds is None else {SECONDS: seconds}
@@ -262,7 +262,7 @@ class Count(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Counted(Record):
+class TalliesReply(Record):
     """Site to server: tallies by name (``preparation.pack_tally``)."""
 
     tally: dict[str, Tensor]
@@ -288,15 +288,15 @@ class Prepare(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Announce(Record):
+class PresenceRequest(Record):
     """Server to site: request the claimed places. Answer: PresenceUpload."""
 
     phase = "announce"
 
 
 @dataclass(frozen=True, eq=False)
-class Settle(Record):
-    """Server to site: number of people at each of its places (see ``Announce``)."""
+class CountsMessage(Record):
+    """Server to site: people at each of its places (see ``PresenceRequest``)."""
 
     phase = "settle"
     counts: Floats
@@ -305,7 +305,7 @@ class Settle(Record):
 
 
 @dataclass(frozen=True)
-class Closing:
+class EndOfRound:
     """Server to all: the factor by which the sums of the round were multiplied."""
 
     round: int
@@ -317,7 +317,7 @@ class RoundRequest(Record):
     """Server to site: a request with the closing of the site's previous round."""
 
     parameters: dict[str, Tensor] = field(default_factory=dict)
-    closing: Closing | None = None
+    closing: EndOfRound | None = None
     best: int | None = None
     """Round of the best validation result so far."""
 
@@ -350,7 +350,7 @@ class Reply(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Look(RoundRequest):
+class ValidationRequest(RoundRequest):
     """Score the validation people, by the last scoring pass if ``fresh``."""
 
     phase = "look"
@@ -370,7 +370,7 @@ class ValidationScores(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Keep(RoundRequest):
+class CheckpointRequest(RoundRequest):
     """Write a checkpoint of this round. Answer: Done."""
 
     phase = "keep"
@@ -386,7 +386,7 @@ class Finish(RoundRequest):
 
 
 @dataclass(frozen=True, eq=False)
-class Scores(Record):
+class ScoresReply(Record):
     """Site to server: everybody's risk, if requested and allowed by the site."""
 
     scores: Floats | None = None

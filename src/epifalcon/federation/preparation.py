@@ -26,7 +26,7 @@ from torch import Tensor
 from epifalcon import store
 from epifalcon.checks import present, shaped
 from epifalcon.epidemic.cases import COUNTS, CaseSettings, CaseTally, tally_cases
-from epifalcon.epidemic.test_results import Known, without
+from epifalcon.epidemic.test_results import TestResults, without
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.messages import Record
@@ -79,11 +79,11 @@ def hypergraph(traces: Traces, settings: PredictionSettings) -> Incidence:
 
 
 @dataclass(frozen=True, eq=False)
-class Household:
+class SiteData:
     """The people of one site, or of everybody, with their traces and tests."""
 
     traces: Traces
-    known: Known
+    known: TestResults
     first: int = 0
     """Number of the first of them in the whole city; the others follow."""
 
@@ -109,7 +109,7 @@ class Household:
         return self.first + np.arange(self.traces.people, dtype=np.int64)
 
 
-def split(traces: Traces, known: Known, sites: int) -> list[Household]:
+def split(traces: Traces, known: TestResults, sites: int) -> list[SiteData]:
     """Split people into ``sites`` sites of nearly equal size, in their order."""
     if not 1 <= sites <= traces.people:
         raise SettingsError(f"sites={sites} must be 1 to {traces.people:,}, the people")
@@ -117,7 +117,7 @@ def split(traces: Traces, known: Known, sites: int) -> list[Household]:
     for people in np.array_split(np.arange(traces.people), sites):
         first, end = int(people[0]), int(people[-1]) + 1
         inside = (known.person >= first) & (known.person < end)
-        tests = Known(
+        tests = TestResults(
             end - first,
             (known.person[inside] - first).astype(np.int32),
             known.positive[inside],
@@ -125,17 +125,17 @@ def split(traces: Traces, known: Known, sites: int) -> list[Household]:
         )
         by_slot = np.ascontiguousarray(traces.by_slot[:, first:end])
         some = Traces(by_slot, traces.clock, traces.regions)
-        homes.append(Household(some, tests, first))
+        homes.append(SiteData(some, tests, first))
     return homes
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class ValidationSplit:
     """Validation people, folds of the other tested people, and a group of people."""
 
     held_back: PersonIds
     """Positions of the validation people at the site, ascending."""
-    training: Known
+    training: TestResults
     """The tests of everybody but them."""
     fold: NDArray[np.int64]
     """(people,) of each person in ``training``, -1 for everybody else."""
@@ -152,7 +152,7 @@ class Selection:
     infected: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-def divide(home: Household, settings: PredictionSettings, seed: int) -> Division:
+def divide(home: SiteData, settings: PredictionSettings, seed: int) -> ValidationSplit:
     """Draw validation people, folds and the group of the mobility model.
 
     Each draw is fixed by seed and person, so any split into sites gives the same.
@@ -169,7 +169,7 @@ def divide(home: Household, settings: PredictionSettings, seed: int) -> Division
     fold = (drawn * settings.region.folds).astype(np.int64)
     fold[~training.tested] = -1
     group = mobility_group(everybody, settings.pseudo.people_share, seed)
-    return Division(people, training, fold, group)
+    return ValidationSplit(people, training, fold, group)
 
 
 def mobility_group(
@@ -248,7 +248,7 @@ class StateScaling:
 
 
 @dataclass(frozen=True, eq=False)
-class Surrounding:
+class SharedStatistics:
     """What all sites share before the rounds."""
 
     mobility: MobilityModel | None = None
@@ -259,7 +259,7 @@ class Surrounding:
     scaling: StateScaling | None = None
 
     @classmethod
-    def of(cls, tally: "SiteTally", regions: Regions) -> "Surrounding":
+    def of(cls, tally: "SiteTally", regions: Regions) -> "SharedStatistics":
         """Return what follows from the public sums over all sites."""
         mobility, reported = (tally.parts.get(name) for name in _PUBLIC)
         return cls(
@@ -269,8 +269,8 @@ class Surrounding:
 
 
 def raw_state(
-    home: Household,
-    division: Division,
+    home: SiteData,
+    division: ValidationSplit,
     incidence: Incidence,
     states: NDArray[np.float32],
 ) -> NDArray[np.float32]:
@@ -289,10 +289,10 @@ def raw_state(
 
 
 def cohort_of(
-    home: Household,
-    division: Division,
+    home: SiteData,
+    division: ValidationSplit,
     settings: PredictionSettings,
-    around: Surrounding,
+    around: SharedStatistics,
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> Cohort:
@@ -312,7 +312,7 @@ def cohort_of(
 def pseudo_traces(
     traces: Traces,
     settings: PredictionSettings,
-    around: Surrounding,
+    around: SharedStatistics,
     rng: np.random.Generator,
     progress: Progress = silent,
 ) -> PseudoTraces:
@@ -380,8 +380,8 @@ def public_names(settings: PredictionSettings) -> list[str]:
 
 
 def count_tally(
-    home: Household,
-    division: Division,
+    home: SiteData,
+    division: ValidationSplit,
     settings: PredictionSettings,
     progress: Progress = silent,
     names: Iterable[str] | None = None,

@@ -14,7 +14,7 @@ from epifalcon._random import combine
 from epifalcon.errors import SettingsError
 from epifalcon.federation.settings import Mode, PredictionSettings, PrivacySettings
 from epifalcon.mobility.clock import Clock
-from epifalcon.models.person_model import UNCHANGED, Part, Way
+from epifalcon.models.person_model import UNCHANGED, ExchangeRules, RowTransform
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy.accounting import mu_for, paper_sigma
 from epifalcon.privacy.clipping import clip_rows
@@ -39,7 +39,7 @@ from epifalcon.streams import Streams
 
 
 @dataclass(frozen=True)
-class Clipped(Part):
+class Clipped(RowTransform):
     """Clip uploaded rows to L2 norm ``clip``; rescale received rows to a clip of 1.
 
     Rescaling is post-processing and has no privacy cost. Without it, rows would be
@@ -74,7 +74,7 @@ class Clipped(Part):
 
 
 @dataclass(frozen=True)
-class ClippedReturn(Part):
+class ClippedReturn(RowTransform):
     """Clip gradient rows after undoing the division by the number of edges.
 
     The mean over edges divides rows by the person's number of edges. Rows are
@@ -98,7 +98,7 @@ class PrivacyPlan:
     """The mechanisms of one run; None means that a channel is not protected."""
 
     mode: Mode
-    way: Way
+    way: ExchangeRules
     layers: int
     releases: Releases
     relation: Relation
@@ -126,7 +126,7 @@ class PrivacyPlan:
         exchanged = path == "exchanged" or (path == "auto" and not wish.is_private)
         plan = cls(
             mode=wish.mode,
-            way=Way(exchanged=exchanged),
+            way=ExchangeRules(exchanged=exchanged),
             layers=settings.layers,
             releases=releases,
             relation=wish.relation,
@@ -146,14 +146,14 @@ class PrivacyPlan:
             one_value=wish.upload_noise == "place",
         )
         # Without row clipping, as in the authors' program, rows are sent unchanged.
-        out: Part = Clipped(uploads.clip) if uploads.clips_rows else UNCHANGED
-        back: Part = ClippedReturn(uploads.clip, float(releases.person))
+        out: RowTransform = Clipped(uploads.clip) if uploads.clips_rows else UNCHANGED
+        back: RowTransform = ClippedReturn(uploads.clip, float(releases.person))
         if uploads.one_value:
             back = UNCHANGED
         dpsgd = wish.gradient_noise == "gradient"
         return replace(
             plan,
-            way=Way(out, back, exchanged),
+            way=ExchangeRules(out, back, exchanged),
             upload=uploads,
             gradient=GaussianMechanism(wish.gradient_clip, gradient) if dpsgd else None,
             weight_sigma=None if dpsgd else gradient,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.federation.messages import (
-    Closing,
+    EndOfRound,
     GradientUpload,
     LocationUpload,
     PresenceUpload,
@@ -80,7 +80,7 @@ class Model:
 
 def step(
     model: Model, uploads: Sequence[GradientUpload], settings: FalconSettings
-) -> tuple[Model, Closing]:
+) -> tuple[Model, EndOfRound]:
     """Take a step of Adam on the mean gradient (algorithm 1, line 12)."""
     number = uploads[0].round
     weights = [one.people if one.weight is None else one.weight for one in uploads]
@@ -94,7 +94,7 @@ def step(
     parameters, moments = adam_step(
         model.parameters, gradients, model.moments, number + 1, settings
     )
-    return Model(parameters, moments), Closing(number, scale)
+    return Model(parameters, moments), EndOfRound(number, scale)
 
 
 def noised(model: Model, sigma: float, source: NormalSource) -> Model:

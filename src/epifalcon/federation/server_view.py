@@ -32,7 +32,7 @@ SERVER = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Crowd:
+class PlaceTotals:
     """Totals over everybody that the server knows at each place."""
 
     keys: EdgeKeys
@@ -46,7 +46,7 @@ class Crowd:
         same_length(keys=self.keys, counts=self.counts, claims=self.claims)
 
 
-Seen = PresenceUpload | LocationUpload | GradientUpload | Crowd | Broadcast
+Seen = PresenceUpload | LocationUpload | GradientUpload | PlaceTotals | Broadcast
 
 
 class ServerView(Protocol):
@@ -115,7 +115,7 @@ class Sampling:
             rng = Streams(self._whole.seeds.noise).numpy("counts seen")
             sigma = plan.presence.sigma * np.sqrt(claims)
             counts += sigma * rng.standard_normal(len(keys))
-        self._view.saw(SERVER, Crowd(keys, counts, claims))
+        self._view.saw(SERVER, PlaceTotals(keys, counts, claims))
         if plan.presence is not None:
             for one in self._devices.values():
                 self._view.saw(int(one.cohort.people[0]), one.announce())

@@ -3,9 +3,9 @@
 One process is one site with everybody: preparation and early stopping are those of a
 run over sites, so equal settings and seed give the same result in both.
 
-Everything comes from the test results in ``Known``; held-out labels do not occur here.
-Two exceptions reproduce the authors' program: ``macro_cases="all"`` reads everybody's
-cases, ``selected_on="test"`` chooses the round on test people.
+Everything comes from the test results in ``TestResults``; held-out labels do not occur
+here. Two exceptions reproduce the authors' program: ``macro_cases="all"`` reads
+everybody's cases, ``selected_on="test"`` chooses the round on test people.
 
 A folder stores region states, checkpoints and the ledger, whose every entry reaches the
 disk before a value leaves. Noise, dropout and masks are fixed by seed, round and
@@ -27,14 +27,14 @@ from scipy.special import expit
 from torch import Tensor
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation import checkpoints, preparation
 from epifalcon.federation.checkpoints import Checkpoint, spent_figures
 from epifalcon.federation.client import Cohort
 from epifalcon.federation.early_stopping import (
     EarlyStopping,
-    Look,
+    ValidationCheck,
     Watch,
     running_log_odds,
 )
@@ -72,12 +72,12 @@ _PROBABILITY, _HELD = "probability", "held"
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class TrainingTask:
     """What is trained on, with which settings and seed."""
 
     traces: Traces
     """As reported; the true ones may hold more."""
-    known: Known
+    known: TestResults
     settings: PredictionSettings
     seed: int
     all_cases: Floats | None = None
@@ -89,12 +89,12 @@ class Task:
         _ = self.home
 
     @property
-    def home(self) -> preparation.Household:
+    def home(self) -> preparation.SiteData:
         """Everybody as one site."""
-        return preparation.Household(self.traces, self.known)
+        return preparation.SiteData(self.traces, self.known)
 
     @property
-    def division(self) -> preparation.Division:
+    def division(self) -> preparation.ValidationSplit:
         """Validation people and folds, by seed and person."""
         return preparation.divide(self.home, self.settings, self.seed)
 
@@ -142,7 +142,7 @@ class Prediction:
     validation_auc: float
     """AUC of the people who chose the round: see ``stopping.selected_on``."""
     validation_log_loss: float
-    looks: tuple[Look, ...]
+    looks: tuple[ValidationCheck, ...]
     spent: dict[str, Any]
     """``spent_figures`` of the ledger."""
     forecast: dict[str, Any] | None
@@ -160,7 +160,7 @@ class Prediction:
         """Read what ``save`` wrote."""
         stored = store.read(folder, PREDICTION)
         values = {field.name: stored.meta[field.name] for field in fields(cls)[1:]}
-        values["looks"] = tuple(Look.of(one) for one in values["looks"])
+        values["looks"] = tuple(ValidationCheck.of(one) for one in values["looks"])
         for name in ("validation_auc", "validation_log_loss"):
             values[name] = math.nan if values[name] is None else values[name]
         return cls(np.array(stored.arrays[_PROBABILITY]), **values)
@@ -185,14 +185,14 @@ class _Output:
             folder.mkdir(parents=True, exist_ok=True)
             store.clear_scratch(folder)
 
-        def progress(name: str, done: int, total: int, told: str = "") -> None:
-            self.progress(f"{name}, learning rate {rate:g}", done, total, told)
+        def progress(name: str, done: int, total: int, message: str = "") -> None:
+            self.progress(f"{name}, learning rate {rate:g}", done, total, message)
 
         return replace(self, folder=folder, progress=progress, start=perf_counter())
 
 
 def fit(
-    task: Task,
+    task: TrainingTask,
     *,
     folder: Path | None = None,
     checkpoint_seconds: float = 10.0,
@@ -240,7 +240,7 @@ def fit(
 
 
 def _fit_rate(
-    task: Task,
+    task: TrainingTask,
     cohort: Cohort,
     forecast: Plain | None,
     output: _Output,
@@ -273,7 +273,7 @@ class _Training:
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         cohort: Cohort,
         output: _Output,
         origin: store.Origin,
@@ -335,7 +335,7 @@ class _Training:
             with pages_reused() as reuse_pages:
                 train(engine, watch=watch)
 
-    def _after_round(self, report: RoundReport) -> Look | None:
+    def _after_round(self, report: RoundReport) -> ValidationCheck | None:
         """Update what people hold; look at the validation people if it is time."""
         engine, chosen_by = self.engine, self._chosen_by
         self._training_seconds += report.seconds
@@ -346,7 +346,9 @@ class _Training:
             return None
         scores = engine.scores() if self._held is None else expit(self._held)
         risks, infected = scores[chosen_by.people], chosen_by.infected
-        look = Look.at(engine.round, report.loss, risks, infected, self._epsilon())
+        look = ValidationCheck.at(
+            engine.round, report.loss, risks, infected, self._epsilon()
+        )
         if self.stopping.take(look):
             self._probability = scores
             tensors = engine.state().tensors
@@ -419,7 +421,7 @@ def _weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: one for name, one in tensors.items() if name.startswith(names)}
 
 
-def require_possible(task: Task) -> None:
+def require_possible(task: TrainingTask) -> None:
     """Raise what ``fit`` would raise because tests and settings do not fit."""
     settings, traces, clock = task.settings, task.traces, task.traces.clock
     status, division = task.known.status, task.division
@@ -453,7 +455,7 @@ def require_possible(task: Task) -> None:
     PrivacyPlan.for_run(settings, clock)
 
 
-def selection(task: Task) -> preparation.Selection:
+def selection(task: TrainingTask) -> preparation.Selection:
     """Return the people whose results choose the round."""
     if task.settings.stopping.selected_on == "validation":
         held_back = task.division.held_back
@@ -464,7 +466,7 @@ def selection(task: Task) -> preparation.Selection:
 
 
 def _region_features(
-    task: Task, folder: Path | None, origin: store.Origin, progress: Progress
+    task: TrainingTask, folder: Path | None, origin: store.Origin, progress: Progress
 ) -> preparation.RegionFeatures | None:
     """Read the region features from the folder, or make and store them."""
     if not task.settings.uses_region_model:
@@ -484,7 +486,9 @@ def _region_features(
         return preparation.RegionFeatures.load(place)
 
 
-def _fit_region_features(task: Task, progress: Progress) -> preparation.RegionFeatures:
+def _fit_region_features(
+    task: TrainingTask, progress: Progress
+) -> preparation.RegionFeatures:
     settings, home, division = task.settings, task.home, task.division
     public = preparation.public_names(settings)
     names = [one for one in preparation.tally_names(settings) if one not in public]
@@ -500,20 +504,22 @@ def _fit_region_features(task: Task, progress: Progress) -> preparation.RegionFe
 
 
 def surrounding(
-    task: Task, region: preparation.RegionFeatures | None, progress: Progress = silent
-) -> preparation.Surrounding:
+    task: TrainingTask,
+    region: preparation.RegionFeatures | None,
+    progress: Progress = silent,
+) -> preparation.SharedStatistics:
     """Return what devices share: mobility model, cases and region states."""
     names = preparation.public_names(task.settings)
     tally = preparation.count_tally(
         task.home, task.division, task.settings, progress, names
     )
-    around = preparation.Surrounding.of(tally, task.traces.regions)
+    around = preparation.SharedStatistics.of(tally, task.traces.regions)
     if region is None:
         return around
     return replace(around, states=region.states, scaling=region.scaling)
 
 
-def pseudo_traces_of(task: Task, progress: Progress = silent) -> PseudoTraces:
+def pseudo_traces_of(task: TrainingTask, progress: Progress = silent) -> PseudoTraces:
     """Return the pseudo traces of everybody, as the devices of a run make them."""
     around = surrounding(task, None, progress)
     rng = RunSeeds(task.seed).pseudo(0)
@@ -529,7 +535,7 @@ def public_mobility(
     return tally_mobility(traces, group, progress).model(traces.regions)
 
 
-def _finished(task: Task, folder: Path, origin: store.Origin) -> Prediction:
+def _finished(task: TrainingTask, folder: Path, origin: store.Origin) -> Prediction:
     """Return what a finished training left, with what its ledger holds now."""
     place = folder / PREDICTION
     checkpoints.require_same(place, origin, exact=False)

@@ -98,7 +98,7 @@ class Contacts:
 
 
 @dataclass(frozen=True, eq=False)
-class Partners:
+class NeighbourList:
     """Each person's strongest contacts as incoming edges, strongest first."""
 
     edge_index: Tensor
@@ -116,7 +116,7 @@ def contacts_of(traces: Traces, day: int | None = None) -> Contacts:
     return Contacts(traces.people, MergedEdges.of(meetings))
 
 
-def strongest(contacts: Contacts, most: int) -> Partners:
+def strongest(contacts: Contacts, most: int) -> NeighbourList:
     """Return each person's ``most`` partners with the most slots together.
 
     Ties are broken by smaller groups (the sum over the shared slots of 1 / others
@@ -143,7 +143,7 @@ def strongest(contacts: Contacts, most: int) -> Partners:
     target = np.repeat(np.arange(people), count)
     edges = np.stack([best[valid], target]).astype(np.int64)
     weight = slots[valid].astype(np.float32)
-    return Partners(torch.from_numpy(edges), torch.from_numpy(weight))
+    return NeighbourList(torch.from_numpy(edges), torch.from_numpy(weight))
 
 
 def _group_scores(contacts: Contacts) -> NDArray[np.int64]:

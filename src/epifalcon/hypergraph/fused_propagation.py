@@ -100,7 +100,7 @@ class MergedEdges:
         weight: Floats,
         own: Floats,
         scale: Floats | None = None,
-        noise: "Noise | None" = None,
+        noise: "PassNoise | None" = None,
     ) -> RowsOf:
         """Sum the members' rows per group, then the group sums per person.
 
@@ -205,7 +205,7 @@ class Stays(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Noise:
+class PassNoise:
     """Gaussian noise added during a pass."""
 
     group: Floats
@@ -275,7 +275,7 @@ class FusedOperator:
         return EdgeSums(by_group.astype(float), by_person.astype(float))
 
     def apply(
-        self, x: RowsOf, scale: Floats | None = None, noise: Noise | None = None
+        self, x: RowsOf, scale: Floats | None = None, noise: PassNoise | None = None
     ) -> RowsOf:
         """Compute scale * (H diag(1/n_e) H' x + noise).
 

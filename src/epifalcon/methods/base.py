@@ -18,7 +18,7 @@ import numpy as np
 from epifalcon.epidemic.outbreak import Outbreak
 from epifalcon.epidemic.pathogen import SARS_COV_2, Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.mobility.traces import Traces
 from epifalcon.progress import Progress, silent
@@ -148,10 +148,12 @@ class Method(ABC):
         self._scores: Scores | None = None
 
     @abstractmethod
-    def score(self, traces: Traces, known: Known) -> Scores | Probabilities:
+    def score(self, traces: Traces, known: TestResults) -> Scores | Probabilities:
         """Return everybody's risk (people,) given the tests in ``known``."""
 
-    def fit(self, traces: Traces, tests: Known, context: Context | None = None) -> Self:
+    def fit(
+        self, traces: Traces, tests: TestResults, context: Context | None = None
+    ) -> Self:
         """Estimate everybody's risk from ``traces`` and ``tests``."""
         context = Context() if context is None else context
         if context.ground_truth is not None and not self.sees_truth:
@@ -184,7 +186,7 @@ class Method(ABC):
         return risk[wanted]
 
     def require_possible(  # noqa: B027
-        self, traces: Traces, tests: Known, context: Context
+        self, traces: Traces, tests: TestResults, context: Context
     ) -> None:
         """Raise early what ``fit`` would raise of these tests and settings."""
 
@@ -210,7 +212,7 @@ class Method(ABC):
         return self._scores
 
 
-def require_both(known: Known) -> None:
+def require_both(known: TestResults) -> None:
     """Raise ``DataError`` unless there are positive and negative results."""
     for wanted, word in ((1, "positive"), (0, "negative")):
         if not (known.status == wanted).any():

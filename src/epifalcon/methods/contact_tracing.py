@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.checks import Checked, Count, NonNegative
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.hypergraph.propagation import edge_to_node, sum_to_edges
@@ -68,7 +68,7 @@ class Dct(Method):
     settings_type = DctSettings
     settings: DctSettings
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Return the risk of contacts and of the others."""
         if not known.tested.any():
             raise DataError("nobody was tested: there is nobody to be a contact of")
@@ -103,7 +103,7 @@ class SoftDct(Method):
     settings_type = TracingSettings
     settings: TracingSettings
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Return everybody's risk."""
         last = case_until(known, traces.clock, self.settings.days_after_test)
         return rising_scores(np.log1p(self._exposure(encounters(traces, last))), known)
@@ -130,7 +130,7 @@ class SoftDctRatio(Method):
 
     name = "soft-dct-ratio"
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Return everybody's risk."""
         share = positive_share(Incidence.of(traces), known.status)
         return rising_scores(np.sqrt(share), known)
@@ -163,7 +163,9 @@ def encounters(traces: Traces, last: Slots, first_slot: int = 0) -> Encounters:
     return Encounters(slots, total)
 
 
-def case_until(known: Known, clock: Clock, days_after_test: float | None) -> Slots:
+def case_until(
+    known: TestResults, clock: Clock, days_after_test: float | None
+) -> Slots:
     """Return the last slot in which each person counts as a case, -1 for never."""
     last = np.full(known.people, clock.slots - 1, np.int64)
     if days_after_test is not None:
@@ -209,7 +211,7 @@ def _share(part: Tensor, whole_: Tensor) -> Tensor:
     return torch.where(whole_ > 0, part / whole_.clamp(min=1), 0.0)
 
 
-def rising_scores(score: Floats, known: Known) -> Scores:
+def rising_scores(score: Floats, known: TestResults) -> Scores:
     """Return the risk at each ``score`` (people,): a logistic curve that never falls.
 
     Fitted to the tested people, whose scores do not contain their own results, so their

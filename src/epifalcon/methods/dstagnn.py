@@ -335,7 +335,7 @@ class SpatialAttention(nn.Module):
         ]
 
 
-class ChebyshevConv(nn.Module):
+class MaskedChebyshevConv(nn.Module):
     """relu(sum over k of (T_k(L~) o P_k) X Theta_k), day by day."""
 
     def __init__(self, graph: AwareGraph, channels: int) -> None:
@@ -357,7 +357,7 @@ class ChebyshevConv(nn.Module):
         return functional.relu(mixed)
 
 
-class GatedConv(nn.Module):
+class MultiScaleGatedConv(nn.Module):
     """Gated convolutions over days at several scales: the paper's M-GTU.
 
     tanh(E) o sigmoid(F), [E, F] an unpadded convolution over ``kernel`` days, for each
@@ -400,8 +400,8 @@ class AwareBlock(nn.Module):
         self.over_people = SpatialAttention(
             graph, days * channels, 2 * channels, key_width
         )
-        self.spread = ChebyshevConv(graph, channels)
-        self.in_time = GatedConv(channels, days, settings.kernels)
+        self.spread = MaskedChebyshevConv(graph, channels)
+        self.in_time = MultiScaleGatedConv(channels, days, settings.kernels)
         self.residual = nn.Linear(channels, channels)
         self.norm = nn.LayerNorm(channels)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from epifalcon.checks import Count, Share
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.methods.gcn import Convolutions
 from epifalcon.methods.graph_networks import (
     ContactGraphs,
@@ -65,7 +65,7 @@ class Epignn(NetworkMethod):
         widths = (flat.width, *[settings.width] * settings.layers)
         return Convolutions(graphs, flat, widths, settings.dropout)
 
-    def features(self, traces: Traces, known: Known) -> Tensor:
+    def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Scaled days in each state, (people, 1, 2), from the tests in ``known``."""
         days = days_in_state(known, traces.clock, self.settings.recent_days)
         seen = days[known.tested]
@@ -79,7 +79,7 @@ class Epignn(NetworkMethod):
         return torch.from_numpy(scaled.astype(np.float32)[:, None, :])
 
 
-def days_in_state(known: Known, clock: Clock, recent_days: int) -> Floats:
+def days_in_state(known: TestResults, clock: Clock, recent_days: int) -> Floats:
     """Return on how many of the last days people were known susceptible and infected.
 
     (people, 2). Nobody is infected twice, so a negative test before any positive one

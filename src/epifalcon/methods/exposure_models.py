@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from epifalcon.checks import Checked, Count, NonNegative, Positive, Share, whole
-from epifalcon.epidemic.test_results import Known, blind_folds, without
+from epifalcon.epidemic.test_results import TestResults, blind_folds, without
 from epifalcon.errors import SettingsError
 from epifalcon.logistic import log_losses
 from epifalcon.methods.base import Method, Scores, require_both
@@ -71,11 +71,11 @@ class ExposureMethod(Method):
     def outcome(self, best: int, days: int) -> dict[str, Any]:
         """Return the fields of ``Scores`` that describe the chosen candidate."""
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Predict each fold with every candidate; fit the best to all tests."""
         require_both(known)
 
-        def fold(seen: Known, people: PersonIds) -> Fold:
+        def fold(seen: TestResults, people: PersonIds) -> Fold:
             x = self.inputs(daily_exposure(traces, seen.status))
             infected = np.equal(seen.status[seen.tested], 1)
             return Fold(x[seen.tested], infected, people, x[people])

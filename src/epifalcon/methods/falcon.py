@@ -3,9 +3,9 @@
 from dataclasses import asdict
 from typing import ClassVar
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.settings import PredictionSettings
-from epifalcon.federation.training import Task, fit, require_possible
+from epifalcon.federation.training import TrainingTask, fit, require_possible
 from epifalcon.methods.base import STEP_LIMIT, Context, Method, Scores
 from epifalcon.mobility.traces import Traces
 
@@ -17,11 +17,13 @@ class Falcon(Method):
     settings_type: ClassVar[type] = PredictionSettings
     settings: PredictionSettings
 
-    def require_possible(self, traces: Traces, known: Known, context: Context) -> None:
+    def require_possible(
+        self, traces: Traces, known: TestResults, context: Context
+    ) -> None:
         """Raise the error of ``fit`` if tests and settings are incompatible."""
         require_possible(self._task(traces, known, context))
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Train in rounds; return the risks of the best validation."""
         context = self.context
         if context.folder is not None and not context.folder.is_dir():
@@ -61,8 +63,10 @@ class Falcon(Method):
             },
         )
 
-    def _task(self, traces: Traces, known: Known, context: Context) -> Task:
-        return Task(
+    def _task(
+        self, traces: Traces, known: TestResults, context: Context
+    ) -> TrainingTask:
+        return TrainingTask(
             *(traces, known, self._settings(), self.seed),
             *(context.all_cases, context.test_people),
         )

@@ -26,14 +26,17 @@ from epifalcon.belief_propagation.calibration import (
     log_odds,
     perturbed,
 )
-from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.saved_state import Messages, SavedField
 from epifalcon.belief_propagation.settings import LEAST_FOLDS, Law
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.federation.checkpoints import spent_figures
-from epifalcon.federation.field.inference_schedule import Course, run_in_process
+from epifalcon.federation.field.inference_schedule import (
+    InferenceSchedule,
+    run_in_process,
+)
 from epifalcon.federation.field.privacy_plan import budget_of
-from epifalcon.federation.field.settings import METHOD, FieldTask, FieldWishes
-from epifalcon.federation.field.site_people import FieldHome
+from epifalcon.federation.field.settings import METHOD, FalconFieldSettings, FieldTask
+from epifalcon.federation.field.site_people import FieldSite
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.methods.base import INTERVAL_WIDTH, Method, Scores
 from epifalcon.mobility.traces import Traces
@@ -47,7 +50,7 @@ FIELD_FOLDER, MESSAGES_FOLDER = "field", "messages"
 MEAN_NOW = "mean_risk_now"
 
 
-class HeldOut(NamedTuple):
+class HeldOutRun(NamedTuple):
     """Risks of a run from which the results of some people were held out."""
 
     risk: Probabilities
@@ -67,8 +70,8 @@ class Recalibration:
     def fit(
         cls,
         risk: Probabilities,
-        held_out: Sequence[HeldOut],
-        known: Known,
+        held_out: Sequence[HeldOutRun],
+        known: TestResults,
         errors: TestErrors,
     ) -> "Recalibration":
         """Fit the recalibration of ``risk``, a run with more tests.
@@ -101,12 +104,12 @@ class FalconField(Method):
     """
 
     name = METHOD
-    settings_type: ClassVar[type] = FieldWishes
-    settings: FieldWishes
-    _course: Course | None = None
-    _home: FieldHome
+    settings_type: ClassVar[type] = FalconFieldSettings
+    settings: FalconFieldSettings
+    _course: InferenceSchedule | None = None
+    _home: FieldSite
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer everybody's risk; private runs have no folds and no calibration."""
         context, progress = self.context, self.context.progress
         task = FieldTask.of(
@@ -165,7 +168,7 @@ class FalconField(Method):
         people, rates = self._home.cohort.state, self._home.rates
         if state is None:
             raise AssertionError("a course without a final run")
-        PublishedField(
+        SavedField(
             graph, state.sums, state.factor, rates, self.context.test_errors
         ).save(folder / FIELD_FOLDER, origin)
         if graph.own_in_sums:
@@ -181,7 +184,11 @@ class FalconField(Method):
         return Ledger.open(folder / LEDGER, budget=budget, replay_from=0)
 
     def _recalibrations(
-        self, home: FieldHome, course: Course, known: Known, traces: Traces
+        self,
+        home: FieldSite,
+        course: InferenceSchedule,
+        known: TestResults,
+        traces: Traces,
     ) -> dict[tuple[int, ...], Recalibration]:
         """Fit the recalibration of each final run, by the folds that it excludes.
 
@@ -194,7 +201,7 @@ class FalconField(Method):
             return found
         late = with_late_test(known, traces)
         held = [
-            HeldOut(home.finals[(fold,)].risk, late & (home.fold == fold))
+            HeldOutRun(home.finals[(fold,)].risk, late & (home.fold == fold))
             for fold in folds
         ]
         found[()] = Recalibration.fit(home.finals[()].risk, held, known, errors)
@@ -203,12 +210,12 @@ class FalconField(Method):
                 risk = home.candidates[pair.folds, course.found.laws_of_folds[fold]]
                 people = late & (home.fold == pair.partner(fold))
                 found[(fold,)] = Recalibration.fit(
-                    home.finals[(fold,)].risk, [HeldOut(risk, people)], known, errors
+                    home.finals[(fold,)].risk, [HeldOutRun(risk, people)], known, errors
                 )
         return found
 
     def _ensemble(
-        self, task: FieldTask, known: Known, traces: Traces, law: Law
+        self, task: FieldTask, known: TestResults, traces: Traces, law: Law
     ) -> list[Probabilities]:
         """Return risks (people,) of runs with half of the tests and perturbed rates."""
         rng = Streams(self.seed).numpy("falcon-field ensemble")
@@ -226,7 +233,7 @@ class FalconField(Method):
         return risks
 
 
-def with_late_test(known: Known, traces: Traces) -> Mask:
+def with_late_test(known: TestResults, traces: Traces) -> Mask:
     """Return True for people whose last test was on the last day: (people,)."""
     last = np.full(known.people, -1)
     # Later assignments win, and a person's tests are in order of slot.
@@ -237,7 +244,7 @@ def with_late_test(known: Known, traces: Traces) -> Mask:
 def _with_interval(
     scores: Scores,
     risks: list[Probabilities],
-    home: FieldHome,
+    home: FieldSite,
     recalibrations: dict[tuple[int, ...], Recalibration],
 ) -> Scores:
     """Add intervals from an ensemble of risks."""

@@ -48,7 +48,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, CountOrZero, NonNegative, Positive, Share
-from epifalcon.epidemic.test_results import Known, hold_back, without
+from epifalcon.epidemic.test_results import TestResults, hold_back, without
 from epifalcon.errors import DataError
 from epifalcon.hypergraph.edge_attention import segment_softmax
 from epifalcon.logistic import LogisticCurve, fit_logistic, log_losses
@@ -76,7 +76,7 @@ _UNPROTECTED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Checked):
+class UploadNoise(Checked):
     """Protection of the numbers of an upload."""
 
     clip: Positive = 0.1
@@ -102,7 +102,7 @@ class FedPreGnnSettings(Checked):
     """Rounds between graph expansions; the authors expand once, after two passes."""
     private: bool = True
     """False disables pseudo items, clipping and noise, to measure the privacy cost."""
-    noise: Noise = field(default_factory=Noise)
+    noise: UploadNoise = field(default_factory=UploadNoise)
     pseudo_items: CountOrZero = 200
     """1,000 in the authors' program; here five for each true item."""
     clients_per_round: Count = 256
@@ -132,7 +132,7 @@ class FedPreGnn(Method):
     settings_type: ClassVar[type] = FedPreGnnSettings
     settings: FedPreGnnSettings
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Train in rounds, select by validation loss, and return the risks."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
@@ -175,7 +175,7 @@ def visits_of(traces: Traces, kind: ItemKind = "region-day") -> sp.csr_array:
 
 
 @dataclass(frozen=True, eq=False)
-class Partners:
+class AnonymousNeighbours:
     """The helper's answers: anonymous embeddings."""
 
     start: Ids
@@ -200,7 +200,7 @@ class LocalGraphs:
     """(partners,) the place of its item in ``item``, flattened."""
 
     @classmethod
-    def of(cls, visits: sp.csr_array, answers: Partners) -> "LocalGraphs":
+    def of(cls, visits: sp.csr_array, answers: AnonymousNeighbours) -> "LocalGraphs":
         """Return the graphs of devices with ``visits``, each visit with its answer."""
         count = np.diff(visits.indptr)
         present = np.arange(max(int(count.max(initial=0)), 1)) < count[:, None]
@@ -218,7 +218,7 @@ class LocalGraphs:
         )
 
 
-class Layout:
+class WeightLayout:
     """The places of all weights in the one vector that devices and server share."""
 
     def __init__(self, width: int, sent_width: int) -> None:
@@ -260,7 +260,7 @@ class Layout:
 def log_odds(
     weights: Weights, embedding: Tensor, own: Tensor, graphs: LocalGraphs
 ) -> Tensor:
-    """Return each device's log odds, (devices,), with weights from ``Layout.views``."""
+    """Return log odds, (devices,), with weights from ``WeightLayout.views``."""
     most = embedding.shape[1]
     place, partner = graphs.partner_place, graphs.partner.to(embedding.dtype)
     # b . e_j + c . E_v, the softmax over the partners of each item, and their mean.
@@ -302,7 +302,7 @@ class Gradients:
 
 
 def gradients(
-    layout: Layout,
+    layout: WeightLayout,
     model: Tensor,
     embedding: Tensor,
     own: Tensor,
@@ -328,7 +328,7 @@ class Federation:
     def __init__(
         self,
         traces: Traces,
-        training: Known,
+        training: TestResults,
         settings: FedPreGnnSettings,
         streams: Streams,
         validation: PersonIds,
@@ -339,7 +339,7 @@ class Federation:
         self.visits = visits = visits_of(traces, settings.item)
         people, items = visits.shape
         exposed = settings.input == "exposure"
-        self.layout = Layout(settings.width, 2 if exposed else settings.width)
+        self.layout = WeightLayout(settings.width, 2 if exposed else settings.width)
         number = np.arange(visits.nnz)
         self._requests = sp.csr_array(
             (number, visits.indices, visits.indptr), visits.shape
@@ -432,7 +432,7 @@ class Federation:
         self._uploads = state["uploads"]
         self._expand(state["sent"].numpy(), int(state["expanded"]))
 
-    def final_odds(self, parameters: dict[str, Tensor], known: Known) -> Floats:
+    def final_odds(self, parameters: dict[str, Tensor], known: TestResults) -> Floats:
         """Return everybody's log odds after an expansion with the results ``known``."""
         self._receive(self._embeddings(parameters["own"], known), "at the end")
         return self._odds(parameters, np.arange(self.visits.shape[0]))
@@ -452,7 +452,7 @@ class Federation:
             "unprotected": list(_UNPROTECTED),
         }
 
-    def _embeddings(self, own: Tensor, known: Known) -> Rows:
+    def _embeddings(self, own: Tensor, known: TestResults) -> Rows:
         """Return what each device sends the helper: (people, sent width)."""
         if self._settings.input == "embedding":
             return own.numpy().copy()
@@ -509,7 +509,7 @@ class TokenHelper:
         self._place = np.argsort(order)
         self._circle = embedding.astype(np.float32)[self._sender[order]]
 
-    def answer(self, requests: Ids) -> Partners:
+    def answer(self, requests: Ids) -> AnonymousNeighbours:
         """Return the partners of each of the ``requests``."""
         group = self._group[requests]
         count = np.minimum(self._size[group] - 1, self._most)
@@ -519,11 +519,13 @@ class TokenHelper:
         )
         steps = np.arange(start[-1]) - np.repeat(start[:-1], count) + 1
         place = np.repeat(self._place[requests], count) - first + steps
-        return Partners(start, self._circle[first + place % np.maximum(size, 1)])
+        return AnonymousNeighbours(
+            start, self._circle[first + place % np.maximum(size, 1)]
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class Cover:
+class PseudoItems:
     """The items that a person's uploads name, true and pseudo.
 
     Drawn once: with new draws in every upload, only the true items would recur.
@@ -535,12 +537,14 @@ class Cover:
     """(named,) whether it was visited; known to the device alone."""
 
 
-def cover_of(mine: Ids, items: int, pseudo: int, rng: np.random.Generator) -> Cover:
+def cover_of(
+    mine: Ids, items: int, pseudo: int, rng: np.random.Generator
+) -> PseudoItems:
     """Return the visited items ``mine`` and ``pseudo`` others, all equally probable."""
     drawn = rng.choice(items, min(items, len(mine) + pseudo), replace=False)
     named = np.concatenate([mine, drawn[~np.isin(drawn, mine)][:pseudo]])
     order = np.argsort(named)
-    return Cover(named[order], order < len(mine))
+    return PseudoItems(named[order], order < len(mine))
 
 
 @dataclass(frozen=True, eq=False)
@@ -556,7 +560,11 @@ class Upload:
 
 
 def release(
-    model: Rows, true: Rows, cover: Cover, noise: Noise | None, rng: np.random.Generator
+    model: Rows,
+    true: Rows,
+    cover: PseudoItems,
+    noise: UploadNoise | None,
+    rng: np.random.Generator,
 ) -> Upload:
     """Return one device's upload: true and pseudo rows, clipped together, noised.
 
@@ -622,7 +630,7 @@ def server_sum(uploads: Iterable[Upload], items: Tensor) -> dict[str, Tensor]:
 
 
 def privacy_spent(
-    noise: Noise, numbers: int, uploads: int, delta: float = DELTA
+    noise: UploadNoise, numbers: int, uploads: int, delta: float = DELTA
 ) -> dict[str, float]:
     """Return the local differential privacy of ``uploads`` of ``numbers`` numbers each.
 

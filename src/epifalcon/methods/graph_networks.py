@@ -22,9 +22,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from epifalcon.checks import Checked, Count, NonNegative, Share, whole
-from epifalcon.epidemic.test_results import Known, blind_folds, hold_back, without
+from epifalcon.epidemic.test_results import TestResults, blind_folds, hold_back, without
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.hypergraph.contacts import Contacts, Partners, contacts_of, strongest
+from epifalcon.hypergraph.contacts import (
+    Contacts,
+    NeighbourList,
+    contacts_of,
+    strongest,
+)
 from epifalcon.hypergraph.edge_attention import EdgeList
 from epifalcon.methods.base import Method, Scores, require_both
 from epifalcon.methods.contact_tracing import daily_exposure
@@ -86,7 +91,7 @@ class ContactGraphs:
         self.traces = traces
         self.people = traces.people
         self.days = traces.clock.days
-        self._partners: dict[int, Partners] = {}
+        self._partners: dict[int, NeighbourList] = {}
 
     @cached_property
     def contacts(self) -> Contacts:
@@ -104,7 +109,7 @@ class ContactGraphs:
         seen = (self.traces.by_slot != UNKNOWN).sum(axis=0)
         return torch.from_numpy(seen.astype(np.float32))
 
-    def partners(self, most: int) -> Partners:
+    def partners(self, most: int) -> NeighbourList:
         """Return each person's strongest contacts, ``most`` at most."""
         if most not in self._partners:
             self._partners[most] = strongest(self.contacts, most)
@@ -123,7 +128,7 @@ class ContactGraphs:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class TrainingBatch:
     """Inputs of everybody, and the people whose results the loss compares."""
 
     x: Tensor | None
@@ -140,11 +145,11 @@ class Batch:
 class Batches:
     """All batches of one training."""
 
-    folds: tuple[Batch, ...]
+    folds: tuple[TrainingBatch, ...]
     """Taken in turn; none shows a result that it compares."""
-    validation: Batch
+    validation: TrainingBatch
     """Shows all training results, compares the validation people."""
-    final: Batch
+    final: TrainingBatch
     """Shows every test: the risks of people without one."""
     base: float
     """Log odds of the share of positive tests."""
@@ -169,7 +174,7 @@ class NetworkMethod(Method):
         """
         return type(self).network_type(graphs, channels, self.settings)
 
-    def features(self, traces: Traces, known: Known) -> Tensor:
+    def features(self, traces: Traces, known: TestResults) -> Tensor:
         """Return the network's input x given the visible tests ``known``.
 
         A method that lets a person's result into its own row sets ``reads_results``.
@@ -183,7 +188,7 @@ class NetworkMethod(Method):
         once = self.settings.input == "embedding"
         return Flat(channels, 1 if once else graphs.days if days is None else days)
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Train, choose by the validation people, and return everybody's risk."""
         require_both(known)
         settings, streams = self.settings, Streams(self.seed)
@@ -226,18 +231,24 @@ class NetworkMethod(Method):
             self.network(graphs, channels), batches.base, graphs.days, people, width
         )
 
-    def batches(self, traces: Traces, known: Known, held_back: PersonIds) -> Batches:
+    def batches(
+        self, traces: Traces, known: TestResults, held_back: PersonIds
+    ) -> Batches:
         """Return the batches of the folds, of validation and of the end."""
         training = without(known, held_back)
         rng = Streams(self.seed).numpy("folds")
         fold = blind_folds(training, self.settings.folds, rng)
         embedded = self.settings.input == "embedding"
 
-        def batch(seen: Known, targets: PersonIds | NDArray[np.intp]) -> Batch:
+        def batch(
+            seen: TestResults, targets: PersonIds | NDArray[np.intp]
+        ) -> TrainingBatch:
             x = None if embedded else self.features(traces, seen)
             truth = torch.from_numpy((known.status[targets] == 1).astype(np.float32))
             status = torch.from_numpy(seen.status.astype(np.int64))
-            return Batch(x, status, torch.from_numpy(targets.astype(np.int64)), truth)
+            return TrainingBatch(
+                x, status, torch.from_numpy(targets.astype(np.int64)), truth
+            )
 
         if embedded and not self.reads_results:
             folds = [batch(training, np.flatnonzero(training.tested))]
@@ -295,7 +306,7 @@ class _NetworkLearner:
         odds = self._odds(batch)[batch.people]
         return float(functional.binary_cross_entropy_with_logits(odds, batch.infected))
 
-    def risk(self, batch: Batch) -> Probabilities:
+    def risk(self, batch: TrainingBatch) -> Probabilities:
         """Return everybody's probability: (people,)."""
         return self._odds(batch).double().sigmoid().numpy()
 
@@ -319,7 +330,7 @@ class _NetworkLearner:
             moments["state"].setdefault(int(index), {})[moment] = one
         self._optimiser.load_state_dict(moments)
 
-    def _odds(self, batch: Batch) -> Tensor:
+    def _odds(self, batch: TrainingBatch) -> Tensor:
         self.network.eval()
         with torch.no_grad(), threads(1):
             odds: Tensor = self.network(batch)
@@ -370,7 +381,7 @@ class _Whole(nn.Module):
         free = nn.Parameter(0.1 * torch.randn(people, width)) if people else None
         self.rows = free
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: TrainingBatch) -> Tensor:
         x = batch.x
         if self.rows is not None:
             x = self.rows[:, None, :].expand(-1, self._days, -1)

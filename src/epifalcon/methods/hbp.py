@@ -19,13 +19,13 @@ from typing import ClassVar
 import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.belief_propagation.transmission import Factor
+from epifalcon.belief_propagation.transmission import TransmissionFactor
 from epifalcon.checks import Checked, Count, CountOrZero, Share
 from epifalcon.epidemic.pathogen import Pathogen
 from epifalcon.epidemic.settings import OutbreakSettings
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.federation.field.inference_schedule import run_in_process
-from epifalcon.federation.field.settings import FieldTask, FieldWishes
+from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
 from epifalcon.methods.base import Method, Scores
 from epifalcon.mobility.traces import Traces
 
@@ -62,7 +62,7 @@ class Hbp(Method):
 
     evidence_step: ClassVar[float] = FieldSettings.renewed
 
-    def score(self, traces: Traces, known: Known) -> Scores:
+    def score(self, traces: Traces, known: TestResults) -> Scores:
         """Infer everybody's risk by belief propagation."""
         inference = FieldSettings(
             sweeps=self.settings.sweeps,
@@ -71,7 +71,7 @@ class Hbp(Method):
             calibration="none",
             renewed=self.evidence_step,
         )
-        wishes, context = FieldWishes(field=inference), self.context
+        wishes, context = FalconFieldSettings(field=inference), self.context
         rule, share = context.rule, self.settings.start_share
         if share is not None:
             rule = begun_by(rule, share)
@@ -89,7 +89,7 @@ class Hbp(Method):
             risk, tested, risk[tested], steps=sweeps, diagnostics={"sweeps": sweeps}
         )
 
-    def factor(self, traces: Traces) -> Factor | None:
+    def factor(self, traces: Traces) -> TransmissionFactor | None:
         """Return known transmission factors; None for the pathogen's rate."""
         del traces
         return None
@@ -105,13 +105,13 @@ class HbpTrueFactors(Hbp):
     name = "hbp-true-factors"
     sees_truth = True
 
-    def factor(self, traces: Traces) -> Factor:
+    def factor(self, traces: Traces) -> TransmissionFactor:
         """Return the true factors."""
         truth, regions = self.truth, len(traces.regions)
         truth.variation.require_fit(truth.settings, truth.people, regions)
         mean = np.concatenate([[1.0], truth.variation.factors(regions)])
         by_day = np.tile(mean, (traces.clock.days, 1))
-        return Factor(by_day, np.ones_like(by_day), by_day)
+        return TransmissionFactor(by_day, np.ones_like(by_day), by_day)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def begun_by(rule: OutbreakSettings, share: float) -> OutbreakSettings:
 
 
 def share_infected(
-    rule: OutbreakSettings, pathogen: Pathogen, known: Known, slot: int
+    rule: OutbreakSettings, pathogen: Pathogen, known: TestResults, slot: int
 ) -> float:
     """Estimate the share of people infected before ``slot`` of the outbreak.
 

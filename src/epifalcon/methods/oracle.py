@@ -8,7 +8,7 @@ better than this has seen something it should not have.
 import numpy as np
 
 from epifalcon.epidemic.outbreak import Outbreak
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.methods.base import Method
 from epifalcon.mobility.traces import Traces
@@ -29,7 +29,7 @@ class Oracle(Method):
     sees_truth = True
     sees_true_traces = True
 
-    def score(self, traces: Traces, known: Known) -> Probabilities:  # noqa: ARG002
+    def score(self, traces: Traces, known: TestResults) -> Probabilities:  # noqa: ARG002
         """Return everybody's risk from the ground truth; tests are not used."""
         truth = self.truth
         if traces.people != truth.people:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from epifalcon import store
 from epifalcon.checks import Positive
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.federation.checkpoints import require_same
 from epifalcon.machine import pages_reused
@@ -98,7 +98,7 @@ class Checkpointer:
     name: str = "network"
 
     @classmethod
-    def of(cls, method: Method, traces: Traces, known: Known) -> "Checkpointer":
+    def of(cls, method: Method, traces: Traces, known: TestResults) -> "Checkpointer":
         """Return the checkpointer of the training of ``method`` on these data."""
         digest = hashlib.sha256()
         for array in (traces.by_slot, known.person, known.positive, known.slot):

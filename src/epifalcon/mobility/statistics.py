@@ -109,7 +109,7 @@ class Statistic:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class StatisticCurve:
     """A line to draw: ``x`` and ``y`` (points,) with their labels."""
 
     name: str
@@ -126,13 +126,13 @@ class MobilityStatistics:
     """The result of ``measure``: single values with their ranges, and curves."""
 
     statistics: tuple[Statistic, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[StatisticCurve, ...]
 
     def value(self, name: str) -> float:
         """Return the value of the statistic called ``name``."""
         return next(item.value for item in self.statistics if item.name == name)
 
-    def curve(self, name: str) -> Curve:
+    def curve(self, name: str) -> StatisticCurve:
         """Return the curve called ``name``."""
         return next(item for item in self.curves if item.name == name)
 
@@ -144,7 +144,7 @@ def measure(traces: Traces, progress: Progress = silent) -> MobilityStatistics:
     to 2,000, crowds on everybody during up to 14 days.
     """
     values: dict[str, float] = {}
-    curves: list[Curve] = []
+    curves: list[StatisticCurve] = []
     sample = _take_sample(traces)
     progress("statistics", 1, 4)
     _measure_people(sample, values, curves)
@@ -260,7 +260,7 @@ def _evenly(count: int, most: int) -> Counts:
 
 
 def _measure_people(
-    sample: _Sample, values: dict[str, float], curves: list[Curve]
+    sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
     """Measure reach, distinct places over time, ranks, entropy, predictability."""
     groups = sample.visits.group_by("person", "region")
@@ -306,8 +306,8 @@ def _measure_people(
     rank = np.asarray(used + 1.0, np.float64)
     curves += [
         _spread("radius_of_gyration", radius, "radius of gyration (km)"),
-        Curve("distinct", day, daily, "days", "distinct regions", True, True),
-        Curve(
+        StatisticCurve("distinct", day, daily, "days", "distinct regions", True, True),
+        StatisticCurve(
             "zipf", rank, ranks[used], "rank of the region", "share of time", True, True
         ),
         _spread("entropy", entropy, "entropy (bits)"),
@@ -362,7 +362,7 @@ def fano(bits: float, places: int) -> float:
 
 
 def _measure_moves(
-    sample: _Sample, values: dict[str, float], curves: list[Curve]
+    sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
     """Measure jumps between regions, stays in them, and commutes.
 
@@ -392,13 +392,15 @@ def _measure_moves(
         count = np.histogram(far, edges)[0]
         x = np.sqrt(edges[1:] * edges[:-1])[count > 0]
         density = (count / np.diff(edges) / len(far))[count > 0]
-    curves.append(Curve("jumps", x, density, "jump (km)", "density", True, True))
+    curves.append(
+        StatisticCurve("jumps", x, density, "jump (km)", "density", True, True)
+    )
     lengths = np.bincount(stay)
     used = np.flatnonzero(lengths)
     share = lengths[used] / max(1, lengths.sum())
     label = "share of stays"
     curves.append(
-        Curve("stays", used * hours, share, "stay (hours)", label, True, True)
+        StatisticCurve("stays", used * hours, share, "stay (hours)", label, True, True)
     )
 
 
@@ -473,7 +475,7 @@ def _spacing_km(regions: Regions) -> float:
 
 
 def _measure_time_at_home(
-    sample: _Sample, values: dict[str, float], curves: list[Curve]
+    sample: _Sample, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
     """Measure the share of observed people who are at home, by slot of the day."""
     seen = sample.by_person != UNKNOWN
@@ -488,11 +490,13 @@ def _measure_time_at_home(
     for name, low, high in (("night", 2, 5), ("midday", 11, 16)):
         chosen = known & (middle >= low) & (middle < high)
         values[f"at_home_{name}"] = _mean(share[chosen])
-    curves.append(Curve("at_home", hour, share, "hour of the day", "share at home"))
+    curves.append(
+        StatisticCurve("at_home", hour, share, "hour of the day", "share at home")
+    )
 
 
 def _measure_crowds(
-    traces: Traces, values: dict[str, float], curves: list[Curve]
+    traces: Traces, values: dict[str, float], curves: list[StatisticCurve]
 ) -> None:
     """Measure co-presence over all observed person-slots of up to 14 days.
 
@@ -524,7 +528,7 @@ def _measure_crowds(
     grid = np.linspace(0, 1, 201)
     lorenz = np.interp(grid, np.linspace(0, 1, len(share)), share)
     label = "share of regions"
-    curves.append(Curve("occupancy", grid, lorenz, label, "share of people"))
+    curves.append(StatisticCurve("occupancy", grid, lorenz, label, "share of people"))
 
 
 def _quantiles(name: str, values: Floats) -> dict[str, float]:
@@ -542,9 +546,9 @@ def _log_slope(x: Counts, y: Floats) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) >= 3 else math.nan
 
 
-def _spread(name: str, values: Floats, label: str) -> Curve:
+def _spread(name: str, values: Floats, label: str) -> StatisticCurve:
     """Compute the share of people at or below each value, in 101 steps."""
     values = values[np.isfinite(values)]
     share = np.linspace(0, 1, 101)
     x = np.quantile(values, share) if len(values) else np.full(101, np.nan)
-    return Curve(name, np.asarray(x, float), share, label, "share of people")
+    return StatisticCurve(name, np.asarray(x, float), share, label, "share of people")

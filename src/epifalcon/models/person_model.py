@@ -45,7 +45,7 @@ _HALF = np.uint64(32)
 _LOW_BITS = np.uint64(0xFFFFFFFF)
 
 
-class Part:
+class RowTransform:
     """Transformation of rows before and after an exchange; identity by default."""
 
     def send(self, rows: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class Part:
         return gradient
 
 
-UNCHANGED = Part()
+UNCHANGED = RowTransform()
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, eq=False)
-class HomeInputs:
+class LocalInputs:
     """Local inputs of a pass, for the people of one device or site."""
 
     rows: Tensor
@@ -126,7 +126,7 @@ class PassResult:
 
     uses: tuple[LinearUse, ...]
     row_gradient: Tensor
-    """(people, width) gradient of the summed loss by ``HomeInputs.rows``."""
+    """(people, width) gradient of the summed loss by ``LocalInputs.rows``."""
     loss: float
     """Class-weighted sum over the people with a target."""
     weight: float
@@ -136,11 +136,11 @@ class PassResult:
 
 
 @dataclass(frozen=True)
-class Way:
+class ExchangeRules:
     """How rows and gradients are exchanged."""
 
-    upload: Part = UNCHANGED
-    returned: Part = UNCHANGED
+    upload: RowTransform = UNCHANGED
+    returned: RowTransform = UNCHANGED
     exchanged: bool = True
     """Whether gradients are exchanged; otherwise other people's rows are constants."""
 
@@ -173,7 +173,10 @@ def initial_parameters(
 
 
 def training_pass(
-    parameters: Parameters, home: HomeInputs, way: Way, weights: Tensor | None = None
+    parameters: Parameters,
+    home: LocalInputs,
+    way: ExchangeRules,
+    weights: Tensor | None = None,
 ) -> Generator[Exchange, Tensor, PassResult]:
     """Run the forward and backward pass of one round.
 
@@ -218,7 +221,7 @@ def training_pass(
 
 
 def scoring_pass(
-    parameters: Parameters, home: HomeInputs, way: Way
+    parameters: Parameters, home: LocalInputs, way: ExchangeRules
 ) -> Generator[Exchange, Tensor, Tensor]:
     """Run the forward pass without dropout; return the last received rows."""
     rows = received = home.rows

@@ -143,7 +143,7 @@ class FitRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Lesson:
+class TrainingData:
     """Inputs and graphs of all days, split into training and validation days."""
 
     inputs: Tensor
@@ -204,7 +204,7 @@ class _Adam:
 
 
 def train(
-    network: Dcrnn, lesson: Lesson, generator: torch.Generator, progress: Progress
+    network: Dcrnn, lesson: TrainingData, generator: torch.Generator, progress: Progress
 ) -> FitRecord:
     """Train with Adam and early stopping; load the best parameters into ``network``."""
     settings = lesson.settings
@@ -237,7 +237,7 @@ def train(
 
 
 def _accumulate_gradient(
-    network: Dcrnn, data: Lesson, origins: Sequence[int]
+    network: Dcrnn, data: TrainingData, origins: Sequence[int]
 ) -> tuple[float, list[Tensor]]:
     """Accumulate the gradient of the error of forecasts from ``origins``.
 
@@ -260,7 +260,7 @@ def _accumulate_gradient(
     return total, [state.detach() for state in states]
 
 
-def _validate(network: Dcrnn, data: Lesson, states: Sequence[Tensor]) -> float:
+def _validate(network: Dcrnn, data: TrainingData, states: Sequence[Tensor]) -> float:
     """Compute the validation error, given the ``states`` of training origins."""
     known, days = len(states), len(data.inputs) - 1
     total, pairs = 0.0, 0
@@ -277,7 +277,7 @@ def _validate(network: Dcrnn, data: Lesson, states: Sequence[Tensor]) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted(Checked):
+class FittedNetwork(Checked):
     """A trained network and the kind of history that it applies to."""
 
     network: Dcrnn
@@ -297,7 +297,7 @@ class DcrnnRegionModel:
     def __init__(self, settings: RegionSettings) -> None:
         self._network: DcrnnSettings = settings.network
         self.training: TrainingSettings = settings.training
-        self._fitted: Fitted | None = None
+        self._fitted: FittedNetwork | None = None
 
     def fit(
         self,
@@ -310,9 +310,9 @@ class DcrnnRegionModel:
         first = settings.first_validation_day(history.days)
         scaling = Scaling.of(history, first, settings.visitors)
         network = Dcrnn(scaling.channels, self._network, generator)
-        data = Lesson(scaling.inputs(history), history.graphs, first, settings)
+        data = TrainingData(scaling.inputs(history), history.graphs, first, settings)
         record = train(network, data, generator, progress)
-        self._fitted = Fitted(
+        self._fitted = FittedNetwork(
             network, scaling, history.regions, history.source, history.measure
         )
         return record
@@ -395,7 +395,9 @@ class DcrnnRegionModel:
             cases, visitors = meta["scaling"]["cases"], meta["scaling"]["visitors"]
             scaling = Scaling(float(cases), visitors and (visitors[0], visitors[1]))
             dcrnn = Dcrnn(scaling.channels, settings.network, torch.Generator())
-            fitted = Fitted(dcrnn, scaling, count, meta["source"], meta["measure"])
+            fitted = FittedNetwork(
+                dcrnn, scaling, count, meta["source"], meta["measure"]
+            )
         except (KeyError, TypeError) as error:
             raise CorruptFileError(f"{folder}: the record lacks {error}") from None
         except SettingsError as error:
@@ -410,12 +412,12 @@ class DcrnnRegionModel:
         model._fitted = fitted
         return model
 
-    def _require_fitted(self) -> Fitted:
+    def _require_fitted(self) -> FittedNetwork:
         if self._fitted is None:
             raise DataError("the region model is not fitted yet: call fit first")
         return self._fitted
 
-    def _fitted_for(self, history: RegionHistory) -> Fitted:
+    def _fitted_for(self, history: RegionHistory) -> FittedNetwork:
         """Return the fit; raise ``DataError`` for other regions or another unit."""
         fitted = self._require_fitted()
         if history.regions != fitted.regions:

@@ -21,7 +21,7 @@ class DomainSettings(Checked):
     count: Count = 5
     """Domains wished for; small ones are dissolved, so there may be fewer. More of
     them keep pseudo places closer to the true ones' cases, and make pseudo
-    traces easier to tell: see docs/explanation-pseudo-traces.md."""
+    traces easier to tell: see docs/explanation-falcon.md."""
     gamma: NonNegative = 1.0
     """Weight of the place against the cases: 0 is cases alone."""
     least_regions: Count = 20

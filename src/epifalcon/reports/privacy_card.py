@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from epifalcon.attacks.audit.neighbouring import OtherPromises
+from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import AuditRow
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports import formats
@@ -63,7 +63,7 @@ class Guarantee:
     trained: bool = True
     """True for a method that is trained in rounds, with downloads by place and early
     stopping on validation people; False for Falcon Field."""
-    other: OtherPromises | None = None
+    other: OtherRelations | None = None
     """For neighbours that the ledger's relation does not compare."""
 
     @property
@@ -324,9 +324,9 @@ class PrivacyCard:
         }
 
     @property
-    def _other(self) -> OtherPromises:
+    def _other(self) -> OtherRelations:
         """Bounds for other neighbours, infinite where there are none."""
-        unbounded = OtherPromises(test=math.inf, replace=math.inf)
+        unbounded = OtherRelations(test=math.inf, replace=math.inf)
         return self.guarantee.other or unbounded
 
     def sentence(self) -> str:

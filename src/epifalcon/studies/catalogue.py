@@ -15,7 +15,7 @@ from epifalcon.studies.paper import (
     stages,
 )
 from epifalcon.studies.paper.reporting_shares import LABEL_SHARE, TRACE_SHARE
-from epifalcon.studies.study import SCALES, Asked, Study, plan_study
+from epifalcon.studies.study import SCALES, Study, StudyRequest, plan_study
 
 _STUDIES: dict[str, Study] = {
     study.name: study
@@ -45,7 +45,7 @@ def told_studies() -> list[dict[str, Any]]:
     for study in _STUDIES.values():
         scales = {}
         for one in SCALES:
-            planned = plan_study(study, Asked(scale=one), Path())
+            planned = plan_study(study, StudyRequest(scale=one), Path())
             scales[one] = {
                 "seeds": len(planned.seeds),
                 "first_seed": planned.seeds[0],

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from epifalcon.experiments.run_folder import RECALLS, SCALINGS, Measured
+from epifalcon.experiments.run_folder import RECALLS, SCALINGS, MethodResult
 from epifalcon.methods.registry import names
 from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import STUDY_METRICS
@@ -16,25 +16,25 @@ from epifalcon.studies.scenarios import printed
 from epifalcon.studies.scheduler import StudyRun
 from epifalcon.studies.study import (
     ALL,
-    Against,
     Cell,
-    Drawn,
     Plan,
-    Planned,
+    Reference,
     Study,
+    StudyPlan,
+    StudyPlot,
     drawn,
 )
 from epifalcon.types import Plain
 
 
-def plan_of(plan: Plan) -> Planned:
+def plan_of(plan: Plan) -> StudyPlan:
     """Return the comparison as a study with one cell."""
     cell = Cell(
         label=plan.name,
         preset=plan.name,
         methods=plan.methods,
         overrides=plan.overrides,
-        against=tuple(Against(name, method=name) for name in REFERENCES),
+        against=tuple(Reference(name, method=name) for name in REFERENCES),
         published=printed(OVERALL.get(plan.name, {})),
     )
     study = Study(
@@ -58,7 +58,7 @@ def plan_of(plan: Plan) -> Planned:
     for option, given in (("--set", plan.overrides), ("--with", plan.sources)):
         words += [word for one in given for word in (option, str(one))]
     command = shlex.join([*words, "--out", str(plan.folder)])
-    return Planned(study, "", plan.seeds, (cell,), {cell.label: plan}, command)
+    return StudyPlan(study, "", plan.seeds, (cell,), {cell.label: plan}, command)
 
 
 def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
@@ -77,11 +77,11 @@ def _more(ran: StudyRun, rows: Sequence[Plain]) -> dict[str, Any]:
     }
 
 
-def _measured(ran: StudyRun, rows: Sequence[Plain]) -> list[Measured]:
+def _measured(ran: StudyRun, rows: Sequence[Plain]) -> list[MethodResult]:
     """Return the finished runs of ``rows``."""
     found = [ran.results[row["cell"]][row["method"]] for row in rows]
     runs = [one for by_seed in found for one in by_seed.values()]
-    return [one for one in runs if isinstance(one, Measured)]
+    return [one for one in runs if isinstance(one, MethodResult)]
 
 
 def _by_key(rows: Sequence[Plain], group: str) -> dict[str, Plain]:
@@ -121,9 +121,9 @@ def curves_by_group(
     return {"curves": found}
 
 
-def draw_comparison(result: Plain) -> dict[str, Drawn]:
+def draw_comparison(result: Plain) -> dict[str, StudyPlot]:
     """Plot precision-recall curves and differences of each group."""
-    plots: dict[str, Drawn] = {}
+    plots: dict[str, StudyPlot] = {}
     for number, (group, curves) in enumerate(result["curves"].items(), start=1):
         by_key = _by_key(result["rows"], group)
         rows = [{**row, "method": key} for key, row in by_key.items()]
@@ -158,7 +158,7 @@ def draw_comparison(result: Plain) -> dict[str, Drawn]:
     return plots
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     (curves,) = result["curves"].values()
     rows = [
         row

@@ -17,26 +17,26 @@ from typing import Any
 import numpy as np
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import EpifalconError, SettingsError
 from epifalcon.evaluation.metrics import evaluate
 from epifalcon.experiments import simulation
 from epifalcon.experiments.experiment import Experiment
-from epifalcon.federation.falcon.site_run import FalconOrder
-from epifalcon.federation.field.site_runs import FieldOrder
+from epifalcon.federation.falcon.site_run import FalconRunRequest
+from epifalcon.federation.field.site_runs import FieldRunRequest
 from epifalcon.federation.network.site_calls import (
     PROGRESS,
     SCORES,
     SUMMARY,
-    Conduct,
     InMemoryTransport,
+    RunOptions,
 )
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
-from epifalcon.federation.network.site_session import Order
+from epifalcon.federation.network.site_session import RunRequest
 from epifalcon.federation.nvflare import jobs
 from epifalcon.federation.nvflare.processes import free_ports, running, wait_for_port
 from epifalcon.federation.nvflare.provisioning import Deployment, provision
-from epifalcon.federation.preparation import Household, split
+from epifalcon.federation.preparation import SiteData, split
 from epifalcon.federation.settings import SiteRules
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.traces import Traces
@@ -83,7 +83,9 @@ def federated_experiment(
     return Experiment.load(preset, [*modes, *overrides, *exact])
 
 
-def order_of(method: str, experiment: Experiment, rules: SiteRules, seed: int) -> Order:
+def order_of(
+    method: str, experiment: Experiment, rules: SiteRules, seed: int
+) -> RunRequest:
     """Return the order to sites for an experiment, with the assumed disease model."""
     chosen = entry(method)
     if not chosen.is_federated:
@@ -92,8 +94,8 @@ def order_of(method: str, experiment: Experiment, rules: SiteRules, seed: int) -
         )
     if chosen.trains_in_rounds:
         settings = experiment.prediction
-        return FalconOrder(settings=settings, rules=rules, seed=seed)
-    return FieldOrder(settings=experiment.field_task, rules=rules, seed=seed)
+        return FalconRunRequest(settings=settings, rules=rules, seed=seed)
+    return FieldRunRequest(settings=experiment.field_task, rules=rules, seed=seed)
 
 
 def rehearse(
@@ -173,7 +175,7 @@ class _Ran:
 
 
 def _federated(
-    order: Order, sites: Mapping[str, Household], folder: Path, progress: Progress
+    order: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
 ) -> _Ran:
     """Run server and sites as separate processes."""
     port, admin_port = free_ports(2)
@@ -198,7 +200,7 @@ def _federated(
         wait_for_port(processes["server"], _START_SECONDS)
         with jobs.connect(kits["admin"], limit=_START_SECONDS) as admin:
             admin.wait_for_sites(len(sites), _START_SECONDS)
-            job = jobs.job_of(RUN, order, Conduct(scores=True), len(sites))
+            job = jobs.job_of(RUN, order, RunOptions(scores=True), len(sites))
             _wait(admin, admin.submit(job), place, progress)
     path = place / SUMMARY
     if not path.exists():
@@ -209,7 +211,7 @@ def _federated(
     return _Ran(summary, place)
 
 
-def lay_out_site(folder: Path, home: Household, seed: int) -> None:
+def lay_out_site(folder: Path, home: SiteData, seed: int) -> None:
     """Write a site's data and policy into its start-up kit, as its owner would."""
     origin = store.Origin.now({}, seed)
     home.traces.save(folder / "data" / "city", origin)
@@ -233,7 +235,7 @@ def _wait(admin: jobs.Admin, job: str, place: Path, progress: Progress) -> None:
 
 
 def _in_process(
-    order: Order, sites: Mapping[str, Household], folder: Path, progress: Progress
+    order: RunRequest, sites: Mapping[str, SiteData], folder: Path, progress: Progress
 ) -> _Ran:
     """Run the same server and sites in this process, without a network."""
     place = folder / "in-process"
@@ -244,11 +246,11 @@ def _in_process(
             site = jobs.site_run(order.method)(SiteFiles(place / name), RUN, name)
             held.callback(site.close)
             answers[name] = site.answer
-        transport, conduct = InMemoryTransport(answers), Conduct(scores=True)
+        transport, conduct = InMemoryTransport(answers), RunOptions(scores=True)
         run = jobs.server_run(order.method)(transport, place / RUN, order, conduct)
 
-        def report(name: str, done: int, total: int, told: str = "") -> None:
-            progress(f"{name} in one process", done, total, told)
+        def report(name: str, done: int, total: int, message: str = "") -> None:
+            progress(f"{name} in one process", done, total, message)
 
         return _Ran(run.go(report), place / RUN)
 
@@ -256,7 +258,7 @@ def _in_process(
 def deal(city: Path, out: Path, sites: int) -> list[Path]:
     """Split the people of a city folder with tests into ``sites`` folders."""
     traces = Traces.load(simulation.city_folder(city))
-    known = Known.load(city / "known")
+    known = TestResults.load(city / "known")
     known.require_people_of(traces)
     parts = split(traces, known, sites)
     origin = store.Origin.now({}, None)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from epifalcon.attacks import label_inference, upload_attacks
 from epifalcon.attacks.audit.field_canaries import audit_field_releases
-from epifalcon.attacks.audit.neighbouring import OtherPromises
+from epifalcon.attacks.audit.neighbouring import OtherRelations
 from epifalcon.attacks.audit.releases import audit_releases
 from epifalcon.attacks.claims import (
     Candidates,
@@ -22,13 +22,13 @@ from epifalcon.attacks.claims import (
     name_best,
     true_claims,
 )
-from epifalcon.attacks.field_messages import Overheard, from_counts, from_messages
-from epifalcon.attacks.label_inference import Diagnosis
-from epifalcon.attacks.localisation import Profile, forward_backward
+from epifalcon.attacks.field_messages import RecordedRun, from_counts, from_messages
+from epifalcon.attacks.label_inference import LabelScores
+from epifalcon.attacks.localisation import MobilityProfile, forward_backward
 from epifalcon.attacks.recurrence import (
-    Pass,
-    Rehearsal,
-    SetBelief,
+    EvidenceWeights,
+    RepeatReliability,
+    ShadowCity,
     by_sets,
     combined,
     learn,
@@ -36,7 +36,7 @@ from epifalcon.attacks.recurrence import (
     recurrence,
     slots_of_set,
 )
-from epifalcon.attacks.upload_recorder import Notes, read_notes
+from epifalcon.attacks.upload_recorder import UploadStatistics, read_notes
 from epifalcon.errors import CorruptFileError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.experiment import Experiment
@@ -46,7 +46,7 @@ from epifalcon.federation.checkpoints import spent_figures
 from epifalcon.federation.field.privacy_plan import PRESENCE, TESTS, opening_receipts
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds, releases_of
 from epifalcon.federation.settings import ViewSettings
-from epifalcon.federation.training import Task, finished_ledger, public_mobility
+from epifalcon.federation.training import TrainingTask, finished_ledger, public_mobility
 from epifalcon.methods.registry import entry
 from epifalcon.mobility.mobility_model import MobilityModel
 from epifalcon.mobility.traces import Traces
@@ -102,7 +102,7 @@ def audit(
     plan = PrivacyPlan.of(settings.privacy, settings.model, releases, copies)
     other = None
     if plan.mode != "off":
-        other = OtherPromises.of(
+        other = OtherRelations.of(
             ledger.releases, settings.model, plan.way.exchanged, ledger.budget.delta
         )
     # Canaries choose among the rounds that the run really had.
@@ -125,11 +125,11 @@ def audit(
 
 
 def attacks_on(
-    run: FinishedRun, notes: Notes, seed: int, progress: Progress
+    run: FinishedRun, notes: UploadStatistics, seed: int, progress: Progress
 ) -> tuple[Attack, ...]:
     """Evaluate all attacks without shadow runs: first on places, then on tests."""
     claims = upload_attacks.claims_of(notes, run.traces.clock)
-    places = Places(
+    places = ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
         learnt=learn_attacks(run.experiment, notes.terms.copies, run.seed, progress),
@@ -137,7 +137,7 @@ def attacks_on(
     )
     true = true_claims(claims, people_of(run.traces, notes.people))
     tried = [
-        Tried(name, what, upload_attacks.ATTACKS[name](notes), title=title)
+        AttackScores(name, what, upload_attacks.ATTACKS[name](notes), title=title)
         for name, (title, what) in _UPLOADS.items()
     ]
     tried += places.tried(notes)
@@ -145,7 +145,9 @@ def attacks_on(
     return (*on_places, *diagnoses(run, notes, places.likely()))
 
 
-def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
+def diagnoses(
+    run: FinishedRun, notes: UploadStatistics, likely: Floats
+) -> list[Attack]:
     """Evaluate all attacks that infer who is positive and who was tested.
 
     ``likely`` (claims,) are the probabilities that claims are true. People held back
@@ -158,13 +160,13 @@ def diagnoses(run: FinishedRun, notes: Notes, likely: Floats) -> list[Attack]:
         guesses += [rows, label_inference.both(rows, guesses[0])]
     else:
         guesses.append(label_inference.from_rows(notes))
-    task = Task(run.traces, run.known, run.settings, run.seed)
+    task = TrainingTask(run.traces, run.known, run.settings, run.seed)
     held_back = np.isin(notes.people, task.division.held_back)
     return _rankings(guesses, run.known.status[notes.people], held_back)
 
 
 def _rankings(
-    guesses: list[Diagnosis], status: NDArray[np.int8], held_back: Mask | None = None
+    guesses: list[LabelScores], status: NDArray[np.int8], held_back: Mask | None = None
 ) -> list[Attack]:
     """Evaluate attacks on tests by how they rank people."""
     attacks = []
@@ -199,7 +201,7 @@ def _audit_field(
         ledger = Ledger(Budget())
         ledger.record(*opening_receipts(task, clock))
     noise = RunSeeds(run.seed).noise
-    sent = Overheard.of(task, run.traces, run.known, run.seed, noise)
+    sent = RecordedRun.of(task, run.traces, run.known, run.seed, noise)
     # Sums contain no single person's message to attack; they are audited by canaries.
     count = 0 if task.mode == "sums" else min(_FIELD_PEOPLE, run.traces.people)
     rng = Streams(seed).numpy("attacked people")
@@ -228,7 +230,7 @@ def _audit_field(
     )
 
 
-def _other_promises(ledger: Ledger) -> OtherPromises:
+def _other_promises(ledger: Ledger) -> OtherRelations:
     """Return epsilons for neighbours of whom one message is replaced: two clips apart.
 
     A test result affects every release except the presence counts. In the count of
@@ -244,14 +246,14 @@ def _other_promises(ledger: Ledger) -> OtherPromises:
         replaced += squared
         test += 0.0 if channel == PRESENCE else squared
     delta = ledger.budget.delta
-    return OtherPromises(
+    return OtherRelations(
         test=epsilon_of(math.sqrt(test), delta),
         replace=epsilon_of(math.sqrt(replaced), delta),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Tried:
+class AttackScores:
     """The scores that an attack assigns to all claims."""
 
     name: str
@@ -266,11 +268,11 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Learnt:
+class AttackParameters:
     """Attack parameters that an attacker learnt in cities of its own."""
 
-    passes: tuple[Pass, ...]
-    sets: SetBelief = field(default_factory=SetBelief)
+    passes: tuple[EvidenceWeights, ...]
+    sets: RepeatReliability = field(default_factory=RepeatReliability)
     """Parameters of the attack by sets."""
     by_sets: bool = False
     """True if the attack by sets had a lower error than the attack by moves and
@@ -278,21 +280,21 @@ class Learnt:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Places:
+class ClaimedPlaces:
     """Claimed places of some people, and the data that an attacker has about them."""
 
     claims: Candidates
     model: MobilityModel
-    learnt: Learnt
+    learnt: AttackParameters
     claimed: Counts | None = None
     """(claims,) number of people who claim the place; None if not counted."""
 
     @cached_property
-    def profile(self) -> Profile:
+    def profile(self) -> MobilityProfile:
         """The mobility model in the layout that attacks use."""
-        return Profile.of(self.model)
+        return MobilityProfile.of(self.model)
 
-    def likely(self, notes: Notes | None = None) -> Floats:
+    def likely(self, notes: UploadStatistics | None = None) -> Floats:
         """Return (claims,) probabilities of claims by the best attack in rehearsal."""
         if self.learnt.by_sets:
             slots = slots_of_set(self.claims)
@@ -304,7 +306,7 @@ class Places:
     def _by_sets(self, hints: Floats | None = None) -> Floats:
         return by_sets(self.claims, self.profile, self.learnt.sets, hints, self.claimed)
 
-    def tried(self, notes: Notes | None = None) -> list[Tried]:
+    def tried(self, notes: UploadStatistics | None = None) -> list[AttackScores]:
         """Return all attacks on places; with ``notes``, also the joint attack."""
         claims, profile = self.claims, self.profile
         visits = profile.log_visits(claims)
@@ -315,35 +317,35 @@ class Places:
         weighed = "both, weighed on a city of the attacker's own"
         equal_sets = "moves, slots with equal claims having equal truths"
         attacks = [
-            Tried("moves", "the population's mobility (the paper's)", moves),
-            Tried("recurrence", at_this_hour, often, visits),
-            Tried("moves and recurrence", weighed, both),
-            Tried("moves by sets", equal_sets, self._by_sets()),
+            AttackScores("moves", "the population's mobility (the paper's)", moves),
+            AttackScores("recurrence", at_this_hour, often, visits),
+            AttackScores("moves and recurrence", weighed, both),
+            AttackScores("moves by sets", equal_sets, self._by_sets()),
         ]
         if self.claimed is not None:
             usual = np.maximum(visits, _LEAST_LOG)
             score = usual - np.log(np.maximum(self.claimed, 1))
             what = "how many usually are at a place, of how many who claim it"
-            attacks.insert(0, Tried("claimants", what, score))
+            attacks.insert(0, AttackScores("claimants", what, score))
         if notes is not None:
             by_places = (
                 "moves by sets" if self.learnt.by_sets else "moves and recurrence"
             )
             what, title = f"uploads, counts, {by_places}", "everything together"
             score = self.likely(notes)
-            attacks.append(Tried("everything", what, score, title=title))
+            attacks.append(AttackScores("everything", what, score, title=title))
         return attacks
 
 
 def learn_attacks(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
-) -> Learnt:
+) -> AttackParameters:
     """Learn the attacks in one simulated city and select the better one in a second."""
     streams = Streams(seed)
     own = rehearse(experiment, copies, seed, progress)
     passes, sets = learn(own), learn_sets(own, streams.numpy("rehearsed hints"))
     other = rehearse(experiment, copies, streams.seed_for("second city"), progress)
-    claims, profile = other.candidates, Profile.of(other.model)
+    claims, profile = other.candidates, MobilityProfile.of(other.model)
     truth = true_claims(claims, other.traces)
     errors = [
         localisation_error(name_best(claims, likely), claims, truth).error
@@ -352,12 +354,12 @@ def learn_attacks(
             by_sets(claims, profile, sets, claimed=other.claimed),
         )
     ]
-    return Learnt(passes, sets, errors[1] < errors[0])
+    return AttackParameters(passes, sets, errors[1] < errors[0])
 
 
 def rehearse(
     experiment: Experiment, copies: int, seed: int, progress: Progress = silent
-) -> Rehearsal:
+) -> ShadowCity:
     """Simulate a city of the attacker's own, with pseudo traces as in the run.
 
     It has as many people as the run's city, at most 2,000, since the distinctness of
@@ -377,7 +379,7 @@ def rehearse(
     attacked = everybody.of_people(some)
     claimed = np.bincount(everybody.key)[attacked.key]
     some_traces = people_of(traces, np.arange(some))
-    return Rehearsal(attacked, some_traces, model, claimed)
+    return ShadowCity(attacked, some_traces, model, claimed)
 
 
 def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
@@ -385,7 +387,7 @@ def people_of(traces: Traces, people: NDArray[np.int64]) -> Traces:
     return Traces(traces.by_slot[:, people], traces.clock, traces.regions)
 
 
-def judged(tried: Tried, claims: Candidates, true: Mask, seed: int) -> Attack:
+def judged(tried: AttackScores, claims: Candidates, true: Mask, seed: int) -> Attack:
     """Evaluate an attack; ``true`` (claims,) marks the true claims."""
     guess = name_best(claims, tried.score, tried.then)
     verdict = localisation_error(guess, claims, true)

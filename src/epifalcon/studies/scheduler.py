@@ -27,13 +27,18 @@ from epifalcon.experiments.run_folder import (
     FAILED,
     METHODS,
     SETTINGS,
-    Begun,
-    Failed,
-    Followed,
-    Measured,
+    FollowUpResult,
+    MethodFailure,
+    MethodResult,
+    RunInputs,
     begin,
 )
-from epifalcon.experiments.simulation import Epidemic, Prepared, prepare, run_epidemics
+from epifalcon.experiments.simulation import (
+    CityInputs,
+    Epidemic,
+    prepare,
+    run_epidemics,
+)
 from epifalcon.locks import alone
 from epifalcon.progress import Progress
 from epifalcon.settings import as_plain, fingerprint
@@ -41,11 +46,17 @@ from epifalcon.studies.study import (
     Cell,
     FollowUp,
     Plan,
-    Planned,
+    StudyPlan,
     begun_with,
     source_sha256,
 )
-from epifalcon.studies.worker_pool import Ended, Job, Worker, Workers, run_jobs
+from epifalcon.studies.worker_pool import (
+    Job,
+    Worker,
+    WorkerExit,
+    WorkerOptions,
+    run_jobs,
+)
 
 _log = logging.getLogger(__name__)
 _BASE_MB, _BYTES_PER_VISIT = 500, 1200
@@ -65,12 +76,12 @@ _CITIES, _EPIDEMICS = 2, 3
 _MOST_VISITS = 20_000_000
 """Largest city that is cached, in people times slots: 80 MB."""
 
-Results = Mapping[str, Mapping[int, Measured | Failed]]
+Results = Mapping[str, Mapping[int, MethodResult | MethodFailure]]
 """Results by method and seed."""
 
 
 @dataclass(frozen=True)
-class Task:
+class StudyTask:
     """One method in one run of a comparison, or the analysis of such a run."""
 
     plan: Plan
@@ -102,10 +113,10 @@ class Task:
         return None if self.then else source_sha256(self.method, self.plan.sources)
 
     @property
-    def result(self) -> Measured | Followed | Failed:
+    def result(self) -> MethodResult | FollowUpResult | MethodFailure:
         """Load the stored result or failure."""
-        result = (Followed if self.then else Measured).load(self.place)
-        return result or Failed.load(self.place) or Failed("was not run")
+        result = (FollowUpResult if self.then else MethodResult).load(self.place)
+        return result or MethodFailure.load(self.place) or MethodFailure("was not run")
 
     def job(self, threads: int) -> Job:
         """Return the job that a worker executes for this task."""
@@ -122,16 +133,20 @@ class Task:
 class StudyRun:
     """Results of all runs of a study, including failures."""
 
-    planned: Planned
+    planned: StudyPlan
     results: Mapping[str, Results]
     """Results by cell label."""
 
-    def follow_up(self, cell: Cell, method: str, seed: int) -> Followed | Failed | None:
+    def follow_up(
+        self, cell: Cell, method: str, seed: int
+    ) -> FollowUpResult | MethodFailure | None:
         """Return the result of a run's follow-up; None if the cell has none."""
         if cell.then is None:
             return None
-        result = Task(self.planned.plans[cell.label], seed, method, cell.then).result
-        return None if isinstance(result, Measured) else result
+        result = StudyTask(
+            self.planned.plans[cell.label], seed, method, cell.then
+        ).result
+        return None if isinstance(result, MethodResult) else result
 
     @property
     def cpu_hours(self) -> float:
@@ -140,17 +155,17 @@ class StudyRun:
         for cell, method, seed in _runs(self.planned):
             place = self.planned.plans[cell.label].place(seed, method)
             run = self.results[cell.label][method][seed]
-            if isinstance(run, Measured):
+            if isinstance(run, MethodResult):
                 spent[place] = run.cpu_seconds or run.seconds
             after = self.follow_up(cell, method, seed)
-            if cell.then is not None and isinstance(after, Followed):
+            if cell.then is not None and isinstance(after, FollowUpResult):
                 spent[place / cell.then] = after.cpu_seconds
         return sum(spent.values()) / 3600
 
 
 def run_study(
-    planned: Planned,
-    workers: Workers,
+    planned: StudyPlan,
+    workers: WorkerOptions,
     progress: Progress,
     *,
     raise_errors: bool = False,
@@ -167,16 +182,16 @@ def run_study(
         cell.label: by_folder[planned.plans[cell.label].folder]
         for cell in planned.cells
     }
-    tasks: dict[Path, Task] = {}
+    tasks: dict[Path, StudyTask] = {}
     for cell, method, seed in _runs(planned):
-        if cell.then and isinstance(results[cell.label][method][seed], Measured):
-            task = Task(planned.plans[cell.label], seed, method, cell.then)
+        if cell.then and isinstance(results[cell.label][method][seed], MethodResult):
+            task = StudyTask(planned.plans[cell.label], seed, method, cell.then)
             tasks.setdefault(task.place, task)
     run_follow_ups(list(tasks.values()), workers, progress)
     return StudyRun(planned, results)
 
 
-def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
+def _runs(planned: StudyPlan) -> Iterator[tuple[Cell, str, int]]:
     """Yield every (cell, method, seed), ordered by seed."""
     for seed in planned.seeds:
         for cell in planned.cells:
@@ -185,7 +200,9 @@ def _runs(planned: Planned) -> Iterator[tuple[Cell, str, int]]:
                     yield cell, method, seed
 
 
-def run_follow_ups(tasks: Sequence[Task], workers: Workers, progress: Progress) -> None:
+def run_follow_ups(
+    tasks: Sequence[StudyTask], workers: WorkerOptions, progress: Progress
+) -> None:
     """Run the follow-ups that have no stored result yet; failures are stored, too."""
     scheduler = Scheduler(workers)
     for task in tasks:
@@ -195,7 +212,7 @@ def run_follow_ups(tasks: Sequence[Task], workers: Workers, progress: Progress) 
 
 def run_comparisons(
     plans: Sequence[Plan],
-    workers: Workers,
+    workers: WorkerOptions,
     progress: Progress,
     *,
     raise_errors: bool = False,
@@ -208,7 +225,7 @@ def run_comparisons(
     """
     with contextlib.ExitStack() as held:
         scheduler = Scheduler(workers)
-        failed: dict[Path, Failed] = {}
+        failed: dict[Path, MethodFailure] = {}
         for done, plan in enumerate(plans):
             progress("cities", done, len(plans))
             try:
@@ -219,7 +236,7 @@ def run_comparisons(
                 remedy = ""
                 if isinstance(error, CorruptFileError):
                     remedy = f"; delete {plan.folder} to measure it again"
-                failed[plan.folder] = Failed(_reason(error) + remedy)
+                failed[plan.folder] = MethodFailure(_reason(error) + remedy)
         progress("cities", len(plans), len(plans))
         scheduler.run(scheduler.batches(), progress)
         return [scheduler.results(plan, failed.get(plan.folder)) for plan in plans]
@@ -229,10 +246,10 @@ class Simulations:
     """Simulate the inputs of runs; cities and outbreaks are cached for other cells."""
 
     def __init__(self) -> None:
-        self._cities: dict[str, Prepared] = {}
+        self._cities: dict[str, CityInputs] = {}
         self._epidemics: dict[str, Epidemic] = {}
 
-    def begun(self, plan: Plan, seed: int, threads: int) -> Begun:
+    def begun(self, plan: Plan, seed: int, threads: int) -> RunInputs:
         """Return the inputs of the run of ``seed``, the same as ``epifalcon run``."""
         experiment = plan.experiment
         settings = {"city": as_plain(experiment.city), "seed": seed}
@@ -258,7 +275,7 @@ class Simulations:
         )
         reported, known = prepared.reported(seed), epidemic.labels.known
         folder = plan.run_folder(seed)
-        return Begun(folder, prepared, seed, reported, known, epidemic, threads)
+        return RunInputs(folder, prepared, seed, reported, known, epidemic, threads)
 
 
 def _put(cache: dict[str, Any], key: str, value: object, limit: int) -> None:
@@ -302,7 +319,7 @@ def begin_folder(plan: Plan, threads: int, simulated: Simulations) -> int:
     return threads
 
 
-def _remake(made: Begun) -> None:
+def _remake(made: RunInputs) -> None:
     """Replace the damaged inputs of a run; the results of its methods stay."""
     folder, methods = made.folder, made.folder / METHODS
     backup = folder.with_name(f".{folder.name}.{METHODS}")
@@ -324,17 +341,17 @@ def is_begun(plan: Plan, seed: int) -> bool:
 class Scheduler:
     """Queue of tasks without results, with memory and time of finished jobs."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: WorkerOptions) -> None:
         self._workers = workers
         self._plans: list[Plan] = []
         self._threads: dict[Path, int] = {}
         """Threads per worker by folder, as stored when the comparison was created."""
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, StudyTask] = {}
         """Tasks by job name."""
         self._ended: set[str] = set()
         self._exclusive: set[str] = set()
         """Jobs that were killed in an earlier attempt; each runs without other jobs."""
-        self._lost: dict[tuple[Path, int], Failed] = {}
+        self._lost: dict[tuple[Path, int], MethodFailure] = {}
         """Failures of city simulations, by folder and seed."""
         self._peak_mb: dict[tuple[int, str], float] = {}
         """Peak memory, by city size and method."""
@@ -352,21 +369,21 @@ class Scheduler:
         self._threads[plan.folder] = threads
         for seed in plan.seeds:
             for method in plan.methods:
-                self.add(Task(plan, seed, method))
+                self.add(StudyTask(plan, seed, method))
 
     @property
-    def due(self) -> list[Task]:
+    def due(self) -> list[StudyTask]:
         """Tasks that had no stored result when they were added."""
         return list(self._tasks.values())
 
-    def add(self, task: Task) -> None:
+    def add(self, task: StudyTask) -> None:
         """Add the task unless its result, or a failure not to be retried, is stored."""
         if task.name in self._tasks:
             raise DataError(f"two comparisons are called {task.plan.label!r}")
-        place, failed = task.place, Failed.load(task.place)
+        place, failed = task.place, MethodFailure.load(task.place)
         if task.then:
-            done = Followed.load(place) is not None
-        elif done := (measured := Measured.sound(place)) is not None:
+            done = FollowUpResult.load(place) is not None
+        elif done := (measured := MethodResult.sound(place)) is not None:
             if measured.source_sha256 != task.source_sha256:
                 raise SettingsError(
                     f"{place}: made by another version of the file that registers "
@@ -409,7 +426,7 @@ class Scheduler:
             except WriteError:
                 raise
             except (EpifalconError, MemoryError) as error:
-                self._lost[plan.folder, seed] = Failed(_reason(error))
+                self._lost[plan.folder, seed] = MethodFailure(_reason(error))
                 self._ended |= {task.name for task in tasks}
             else:
                 yield [task.job(threads) for task in tasks]
@@ -432,32 +449,34 @@ class Scheduler:
             return _MARGIN * self._peak_mb[task.kind]
         return _BASE_MB + task.kind[0] * _BYTES_PER_VISIT / 2**20
 
-    def note(self, ended: Ended) -> None:
+    def note(self, ended: WorkerExit) -> None:
         """Record how a worker ended; store a failure if it stored nothing itself."""
         self._ended.add(ended.job.name)
         task = self._tasks[ended.job.name]
         self._seconds[task.kind] = ended.seconds
-        if isinstance(result := task.result, Measured):
+        if isinstance(result := task.result, MethodResult):
             self._learn(task, result)
         if ended.code == WriteError.exit_code:
             raise WriteError(ended.last_line)
-        if isinstance(result, Failed) and Failed.load(task.place) is None:
+        if isinstance(result, MethodFailure) and MethodFailure.load(task.place) is None:
             killed, source = ended.code < 0, task.source_sha256
-            Failed(ended.reason, ended.output, source, killed=killed).save(task.place)
+            MethodFailure(ended.reason, ended.output, source, killed=killed).save(
+                task.place
+            )
 
-    def _learn(self, task: Task, measured: Measured) -> None:
+    def _learn(self, task: StudyTask, measured: MethodResult) -> None:
         peak = max(measured.peak_rss_mb or 0.0, self._peak_mb.get(task.kind, 0.0))
         if peak:
             self._peak_mb[task.kind] = peak
         self._seconds.setdefault(task.kind, measured.seconds)
 
-    def results(self, plan: Plan, failed: Failed | None = None) -> Results:
+    def results(self, plan: Plan, failed: MethodFailure | None = None) -> Results:
         """Return the results of ``plan``; all are ``failed`` if that is given."""
 
-        def load(seed: int, method: str) -> Measured | Failed:
+        def load(seed: int, method: str) -> MethodResult | MethodFailure:
             place, lost = plan.place(seed, method), self._lost.get((plan.folder, seed))
-            result = Measured.load(place) or lost or Failed.load(place)
-            return result or Failed("was not run")
+            result = MethodResult.load(place) or lost or MethodFailure.load(place)
+            return result or MethodFailure("was not run")
 
         return {
             method: {seed: failed or load(seed, method) for seed in plan.seeds}

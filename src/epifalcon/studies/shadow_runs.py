@@ -15,7 +15,7 @@ from epifalcon import store
 from epifalcon.attacks import membership
 from epifalcon.attacks.membership import Shadows
 from epifalcon.checks import whole
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, DataError, SettingsError
 from epifalcon.evaluation.uncertainty import Interval
 from epifalcon.experiments.run_folder import FinishedRun
@@ -50,7 +50,7 @@ class ShadowRuns:
 def run_shadows(
     folder: Path,
     traces: Traces,
-    known: Known,
+    known: TestResults,
     method: str,
     settings: Any = None,  # noqa: ANN401
     *,
@@ -109,7 +109,7 @@ def run_shadows(
     return ShadowRuns(person, infected, Shadows(np.stack(score), np.stack(included)))
 
 
-def _data_sha256(traces: Traces, known: Known, context: Context) -> str:
+def _data_sha256(traces: Traces, known: TestResults, context: Context) -> str:
     """Return a SHA-256 hash of traces, tests and disease parameters."""
     digest = hashlib.sha256()
     rates = {

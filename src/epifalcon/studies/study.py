@@ -43,7 +43,7 @@ _HASH = 12
 
 
 @dataclass(frozen=True)
-class Against:
+class Reference:
     """Reference that a row is compared with, on the same seeds."""
 
     name: str
@@ -70,7 +70,7 @@ class Cell:
     """Values that identify the cell, by name: used as plot axes and CSV columns."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Titles by method, instead of the registered ones."""
-    against: tuple[Against, ...] = ()
+    against: tuple[Reference, ...] = ()
     published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Values printed in the paper, by method and metric."""
     then: FollowUp | None = None
@@ -94,16 +94,16 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class StudyPlot:
     """A plot and its caption, which is also its alternative text."""
 
     figure: "Figure"
     caption: str
 
 
-def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, Drawn]:
+def drawn(name: str, figure: "Figure | None", caption: str) -> dict[str, StudyPlot]:
     """Return ``{name: plot}``; empty if there is no figure."""
-    return {} if figure is None else {name: Drawn(figure, caption)}
+    return {} if figure is None else {name: StudyPlot(figure, caption)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ class Study:
     shows: str
     """Table or figure of the paper that the study reproduces."""
     cells: Callable[[Scale], Sequence[Cell]]
-    draw: Callable[[Plain], Mapping[str, Drawn]]
+    draw: Callable[[Plain], Mapping[str, StudyPlot]]
     """Return plots of the result, by name."""
     metrics: tuple[str, ...] = ("dep", "auc", "f1", "accuracy", "bep")
     """Metrics of tables and comparisons, in this order; default: those of the paper."""
@@ -142,7 +142,7 @@ class Study:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class StudyRequest:
     """Requested part of a study."""
 
     scale: Scale = "full"
@@ -186,7 +186,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Planned:
+class StudyPlan:
     """The cells of a study and the comparisons that contain their runs."""
 
     study: Study
@@ -214,7 +214,7 @@ class Planned:
         )
 
 
-def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
+def plan_study(study: Study, asked: StudyRequest, work: Path) -> StudyPlan:
     """Plan the part of ``study`` requested by ``asked``; write nothing."""
     count = study.seeds[asked.scale] if asked.seeds is None else asked.seeds
     seeds = tuple(range(study.first_seed, study.first_seed + count))
@@ -240,10 +240,10 @@ def plan_study(study: Study, asked: Asked, work: Path) -> Planned:
     for label in asked.cells:
         words += ["--cell", label]
     command, partial = shlex.join(words), bool(asked.methods or asked.cells)
-    return Planned(study, asked.scale, seeds, tuple(cells), plans, command, partial)
+    return StudyPlan(study, asked.scale, seeds, tuple(cells), plans, command, partial)
 
 
-def _requested(study: Study, request: Asked) -> list[Cell]:
+def _requested(study: Study, request: StudyRequest) -> list[Cell]:
     """Return the requested cells with the requested methods, without empty cells."""
     cells = list(study.cells(request.scale))
     labels = [cell.label for cell in cells]

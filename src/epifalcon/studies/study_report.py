@@ -20,7 +20,7 @@ from epifalcon.reports.tables import Table
 from epifalcon.settings import as_plain, json_text
 from epifalcon.studies import study_tables
 from epifalcon.studies.catalogue import find_study, study_names
-from epifalcon.studies.study import Planned, Study
+from epifalcon.studies.study import Study, StudyPlan
 from epifalcon.types import Plain
 
 _KIND: Final = "study"
@@ -36,7 +36,7 @@ _MOST_LABELS = 4
 """Maximum number of cell labels in a row of the table of towns."""
 
 
-def require_free(out: Path, planned: Planned) -> None:
+def require_free(out: Path, planned: StudyPlan) -> None:
     """Raise ``WriteError`` if ``keep_study`` could not write to ``out``."""
     manifest = store.occupant(out, _KIND)
     if manifest is None:
@@ -69,7 +69,7 @@ def _refuse_fewer_seeds(out: Path, seeds: int) -> None:
         )
 
 
-def keep_study(out: Path, planned: Planned, result: Plain) -> None:
+def keep_study(out: Path, planned: StudyPlan, result: Plain) -> None:
     """Write every file of the study into ``out``, atomically."""
     require_free(out, planned)
     study = planned.study
@@ -84,7 +84,7 @@ def keep_study(out: Path, planned: Planned, result: Plain) -> None:
         store.write_manifest(scratch, _KIND, meta=meta, origin=origin)
 
 
-def write_files(folder: Path, planned: Planned, result: Plain) -> None:
+def write_files(folder: Path, planned: StudyPlan, result: Plain) -> None:
     """Write plots, tables and page of the study into ``folder``, the JSON last."""
     study = planned.study
     pictures = _draw(folder / _FIGURES, study, result)
@@ -103,7 +103,7 @@ def write_files(folder: Path, planned: Planned, result: Plain) -> None:
         store.replace_text(folder / name, text)
 
 
-def keep_comparison(planned: Planned, result: Plain) -> Path:
+def keep_comparison(planned: StudyPlan, result: Plain) -> Path:
     """Write the files of a comparison if its result changed; return its page."""
     (plan,) = planned.comparisons
     stored = plan.folder / f"{_TABLE}.json"
@@ -220,7 +220,7 @@ def _command(result: Plain) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
+def _page(planned: StudyPlan, result: Plain, pictures: Sequence[Picture]) -> Page:
     study, rows, seeds = planned.study, result["rows"], len(result["seeds"])
     cards = [
         (str(len(rows)), "row" if len(rows) == 1 else "rows"),
@@ -266,7 +266,7 @@ def _page(planned: Planned, result: Plain, pictures: Sequence[Picture]) -> Page:
     )
 
 
-def _towns(planned: Planned) -> Table:
+def _towns(planned: StudyPlan) -> Table:
     """Return city, disease and tests of each group of settings."""
     labels: dict[tuple[str, ...], list[str]] = {}
     for cell in planned.cells:

@@ -17,16 +17,16 @@ from epifalcon.experiments.run_folder import (
     PREDICTION,
     SCALINGS,
     TRAINING,
-    Failed,
-    Followed,
-    Measured,
+    FollowUpResult,
+    MethodFailure,
+    MethodResult,
 )
 from epifalcon.methods.registry import entry
 from epifalcon.privacy.events import UNITS
 from epifalcon.reports.metric_registry import METRICS as REGISTRY
 from epifalcon.reports.metric_registry import STUDY_METRICS as METRICS
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Cell, Plan, Planned
+from epifalcon.studies.study import Cell, Plan, StudyPlan
 from epifalcon.types import Plain
 
 CHANCE: Final = 0.05
@@ -77,7 +77,7 @@ def study_result(ran: StudyRun) -> dict[str, Any]:
 
 def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     by_seed = ran.results[cell.label][method]
-    done = {seed: one for seed, one in by_seed.items() if isinstance(one, Measured)}
+    done = {seed: one for seed, one in by_seed.items() if isinstance(one, MethodResult)}
     measured = list(done.values())
     plan = ran.planned.plans[cell.label]
     after = {seed: ran.follow_up(cell, method, seed) for seed in done}
@@ -92,7 +92,11 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
             "hidden_people": one.metrics["people"],
             **one.training,
             **_spent(plan, seed, method),
-            **(found.figures if isinstance(found := after[seed], Followed) else {}),
+            **(
+                found.figures
+                if isinstance(found := after[seed], FollowUpResult)
+                else {}
+            ),
         }
         for seed, one in done.items()
     ]
@@ -100,7 +104,9 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     extra = dict.fromkeys(key for one in flat for key in one if key not in apart)
     figures = {name: _over(flat, name) for name in extra}
     failed: dict[int, Any] = {**by_seed}
-    failed |= {seed: one for seed, one in after.items() if isinstance(one, Failed)}
+    failed |= {
+        seed: one for seed, one in after.items() if isinstance(one, MethodFailure)
+    }
     method_title = measured[0].title if measured else entry(method).title
     peaks = [one.peak_rss_mb for one in measured if one.peak_rss_mb is not None]
     return {
@@ -138,7 +144,7 @@ def _row(ran: StudyRun, cell: Cell, method: str) -> dict[str, Any]:
     }
 
 
-def protocol(planned: Planned, cell: Cell, method: str) -> str:
+def protocol(planned: StudyPlan, cell: Cell, method: str) -> str:
     """Return whose cases the method saw, and whether test people chose its round."""
     if entry(method).is_ceiling:
         return "truth of others"
@@ -172,7 +178,7 @@ def _over(flat: Sequence[Plain], name: str) -> dict[str, float | None]:
     return interval(over_seeds([one.get(name) for one in flat]))
 
 
-def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
+def _add_differences(planned: StudyPlan, rows: Sequence[dict[str, Any]]) -> None:
     """Add differences to each row, with p values adjusted per reference."""
     cells = {cell.label: cell for cell in planned.cells}
     by_key = {(row["cell"], row["method"]): row for row in rows}
@@ -194,7 +200,7 @@ def _add_differences(planned: Planned, rows: Sequence[dict[str, Any]]) -> None:
                 one |= {"p_holm": adjusted[str(place)], "compared": len(held)}
 
 
-def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
+def _difference(planned: StudyPlan, row: Plain, other: Plain) -> dict[str, Any]:
     """Return paired differences of two rows on their common seeds, by metric."""
     theirs = {one["seed"]: one for one in other["by_seed"]}
     seeds = [one["seed"] for one in row["by_seed"] if one["seed"] in theirs]
@@ -219,7 +225,7 @@ def _difference(planned: Planned, row: Plain, other: Plain) -> dict[str, Any]:
     return found
 
 
-def _leaks(planned: Planned, rows: Sequence[Plain]) -> list[str]:
+def _leaks(planned: StudyPlan, rows: Sequence[Plain]) -> list[str]:
     """Return a note for each method significantly above the oracle of its cell."""
     notes = []
     for bound in (row for row in rows if entry(row["method"]).bounds_methods):
@@ -245,7 +251,7 @@ def _failures(rows: Sequence[Plain]) -> list[str]:
     ]
 
 
-def _training(measured: Sequence[Measured]) -> dict[str, Any]:
+def _training(measured: Sequence[MethodResult]) -> dict[str, Any]:
     """Return ``TRAINING`` of one row: lists by seed, and whether a limit was hit."""
     found: dict[str, Any] = {}
     for name in TRAINING:
@@ -280,7 +286,7 @@ def _failure_text(by_seed: Mapping[int, Any]) -> str | None:
     """Return each distinct failure message with its seeds; None without failures."""
     seeds: dict[str, list[str]] = {}
     for seed, one in by_seed.items():
-        if isinstance(one, Failed):
+        if isinstance(one, MethodFailure):
             seeds.setdefault(" ".join(one.message.split()), []).append(str(seed))
     parts = [
         f"seed{'s' * (len(which) > 1)} {', '.join(which)}: {message}"

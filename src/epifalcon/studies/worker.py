@@ -24,17 +24,21 @@ from epifalcon.experiments.run_folder import (
     METHODS,
     PREDICTION,
     SCALINGS,
-    Begun,
-    Failed,
     FinishedRun,
-    Followed,
-    Measured,
+    FollowUpResult,
+    MethodFailure,
+    MethodResult,
+    RunInputs,
     open_run,
     precision_at_recalls,
 )
-from epifalcon.experiments.run_methods import Listeners, Outcome, run_method
+from epifalcon.experiments.run_methods import Outcome, TrainingOptions, run_method
 from epifalcon.federation.preparation import hypergraph
-from epifalcon.federation.training import Task, pseudo_traces_of, public_mobility
+from epifalcon.federation.training import (
+    TrainingTask,
+    pseudo_traces_of,
+    public_mobility,
+)
 from epifalcon.hypergraph.contacts import contacts_of
 from epifalcon.locks import alone
 from epifalcon.machine import peak_rss_mb
@@ -59,7 +63,7 @@ _MOST_MEETINGS = 60_000_000
 def measure(
     folder: str, method: str, sources: Sequence[str], progress: Progress = silent
 ) -> int:
-    """Run ``method`` in the run of ``folder`` and save ``Measured`` or ``Failed``."""
+    """Run ``method`` in the run of ``folder``; save its result or failure."""
     run, files = Path(folder), [Path(source) for source in sources]
 
     def work() -> None:
@@ -75,12 +79,12 @@ def measure(
 def follow_up(
     folder: str, method: str, kind: FollowUp, progress: Progress = silent
 ) -> int:
-    """Analyse a finished run and save ``Followed`` or ``Failed``."""
+    """Analyse a finished run and save ``FollowUpResult`` or ``MethodFailure``."""
     place = Path(folder) / METHODS / method / kind
 
     def work() -> None:
         values = ANALYSES[kind](FinishedRun.open(Path(folder), method), progress)
-        Followed(dict(values), cpu_seconds()).save(place)
+        FollowUpResult(dict(values), cpu_seconds()).save(place)
         if kind == "audit":
             # The recorded uploads are large and not needed again.
             shutil.rmtree(place.parent / VIEW, ignore_errors=True)
@@ -103,7 +107,7 @@ def _saving_failure(
                 # Any error of a method is reported in its row; other methods continue.
                 if isinstance(error, SystemExit) and error.code == STOPPED:
                     raise
-                Failed.of(error, source()).save(place)
+                MethodFailure.of(error, source()).save(place)
                 return 1
     except WriteError as error:
         sys.stderr.write(f"{error}\n")
@@ -113,15 +117,17 @@ def _saving_failure(
 
 def measure_method(
     folder: Path, method: str, sources: Sequence[Path] = (), progress: Progress = silent
-) -> Measured:
+) -> MethodResult:
     """Run ``method`` in the run of ``folder`` and save its metrics."""
     run = open_run(folder)
     place = run.method_folder(method)
     was_done = (place / PREDICTION).is_dir()
-    listeners = Listeners(progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS)
+    listeners = TrainingOptions(
+        progress=progress, checkpoint_seconds=_CHECKPOINT_SECONDS
+    )
     outcome = run_method(run, method, listeners)
     peak, used = peak_rss_mb(), cpu_seconds()
-    measured = Measured(
+    measured = MethodResult(
         title=outcome.title,
         seconds=outcome.seconds,
         cpu_seconds=None if was_done else used,
@@ -147,8 +153,8 @@ def training_of(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
-    """Return the fields of ``Measured`` computed from scores and true labels."""
+def evaluated(begun: RunInputs, outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of ``MethodResult`` computed from scores and true labels."""
     evaluation = outcome.evaluation
     if evaluation is None:
         raise DataError(f"{begun.folder}: nobody is hidden, nothing can be compared")
@@ -166,7 +172,7 @@ def evaluated(begun: Begun, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def calibrated(ranked: metrics.Curve) -> dict[str, float]:
+def calibrated(ranked: metrics.RankingCurve) -> dict[str, float]:
     """Return the calibration metrics ``CALIBRATED`` of one set of risks."""
     return {
         "brier": metrics.brier(ranked),
@@ -189,7 +195,7 @@ def audit_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
 
 def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None]:
     """Return the errors of attacks on places, for at most 500 people, by attack."""
-    task = Task(run.traces, run.known, run.settings, run.seed)
+    task = TrainingTask(run.traces, run.known, run.settings, run.seed)
     made = pseudo_traces_of(task, progress)
     rng = Streams(run.seed).numpy("attacked people")
     count = min(_PEOPLE, run.traces.people)
@@ -199,7 +205,7 @@ def place_errors(run: FinishedRun, progress: Progress) -> dict[str, float | None
     window = run.settings.model.window_slots
     claims = Candidates.of_pseudo(some, window)
     all_claims = np.bincount(Candidates.of_pseudo(made, window).key)
-    places = privacy_audit.Places(
+    places = privacy_audit.ClaimedPlaces(
         claims=claims,
         model=public_mobility(run.traces, run.settings.pseudo, run.seed, progress),
         learnt=privacy_audit.learn_attacks(

@@ -52,7 +52,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Ended:
+class WorkerExit:
     """How a worker ended."""
 
     job: Job
@@ -82,7 +82,7 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
+class WorkerOptions:
     """Number of parallel workers, and whether failed jobs are retried."""
 
     jobs: int | None = None
@@ -110,7 +110,7 @@ def run_jobs(
     needed_mb: Callable[[Job], float],
     watch: Callable[[Sequence["Worker"]], None],
     priority: Callable[[Job], tuple[float, ...]] = lambda _job: (),
-) -> Iterator[Ended]:
+) -> Iterator[WorkerExit]:
     """Run all jobs and yield each that ends; closing the iterator ends all workers.
 
     If other jobs run, a job starts only if ``needed_mb`` of memory is free. Jobs with
@@ -185,12 +185,14 @@ class Worker:
             while self._reports.poll():
                 self.progress = self._reports.recv_bytes().decode()
 
-    def result(self) -> Ended:
+    def result(self) -> WorkerExit:
         """Return how a finished worker ended, and release its resources."""
         seconds, code = monotonic() - self._start, self.process.exitcode
         output = self._output.read_text(encoding="utf-8", errors="replace")
         self._close()
-        return Ended(self.job, 0 if code is None else code, output[-_TAIL:], seconds)
+        return WorkerExit(
+            self.job, 0 if code is None else code, output[-_TAIL:], seconds
+        )
 
     def kill(self, grace: float) -> None:
         """Kill the worker if it does not exit within ``grace`` seconds."""
@@ -260,7 +262,7 @@ def _reporter(reports: connection.Connection) -> Progress:
     """Return a ``Progress`` that sends messages to the parent at a limited rate."""
     last = 0.0
 
-    def report(name: str, done: int, total: int, told: str = "") -> None:  # noqa: ARG001
+    def report(name: str, done: int, total: int, message: str = "") -> None:  # noqa: ARG001
         nonlocal last
         now = monotonic()
         if now - last >= _REPORT_SECONDS or done == total:

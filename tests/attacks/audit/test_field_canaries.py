@@ -8,7 +8,12 @@ import pytest
 from epifalcon.attacks import label_inference
 from epifalcon.attacks.audit.field_canaries import audit_field_releases
 from epifalcon.attacks.audit.releases import AuditSettings
-from epifalcon.attacks.field_messages import Overheard, _own, from_counts, from_messages
+from epifalcon.attacks.field_messages import (
+    RecordedRun,
+    _own,
+    from_counts,
+    from_messages,
+)
 from epifalcon.federation.field import site_people
 from tests.federation.field.field_sites import PRIVATE, task_of
 from tests.studies import town
@@ -19,7 +24,7 @@ MODES = pytest.mark.parametrize("mode", ["sums", "local"])
 
 def heard_of(mode, **changes):
     privacy = {} if mode == "off" else {"privacy": replace(PRIVATE[mode], **changes)}
-    return Overheard.of(task_of(**privacy), town.traces(), town.known(), 3, 7)
+    return RecordedRun.of(task_of(**privacy), town.traces(), town.known(), 3, 7)
 
 
 def audited(mode, settings=FEW, **changes):
@@ -108,7 +113,7 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
     people = np.arange(6, dtype=np.int32)
     before = from_messages(heard, people).likely
     sent = {}
-    real = Overheard.sent
+    real = RecordedRun.sent
     for person in people:
         device = heard.home(int(person), _own(heard.known, int(person)))
         sent[int(person)] = real(heard, device)
@@ -117,10 +122,10 @@ def test_attacks_look_at_messages_and_never_at_tests(monkeypatch):
         own = device.task is self.task
         return sent[device.home.first] if own else real(self, device)
 
-    monkeypatch.setattr(Overheard, "sent", replayed)
+    monkeypatch.setattr(RecordedRun, "sent", replayed)
     flipped = replace(heard, known=town.flipped(heard.known, heard.known.person))
     # The noise of a device is known once it has sent.
-    monkeypatch.setattr(Overheard, "spread", lambda *_: spread_of(heard))
+    monkeypatch.setattr(RecordedRun, "spread", lambda *_: spread_of(heard))
     np.testing.assert_allclose(from_messages(flipped, people).likely, before)
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from epifalcon.attacks.audit.canaries import cohort_of
-from epifalcon.attacks.audit.neighbouring import OtherPromises, enters, test_mu
+from epifalcon.attacks.audit.neighbouring import OtherRelations, enters, test_mu
 from epifalcon.federation.client import Client, all_uses
 from epifalcon.federation.engine import advance
-from epifalcon.federation.messages import Closing
+from epifalcon.federation.messages import EndOfRound
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.federation.settings import PrivacySettings
 from epifalcon.models.person_model import initial_parameters
@@ -57,7 +57,7 @@ def sent(status, model, plan, rounds):
         upload = client.gradient_upload(all_uses(result, entry), 1.0, number)
         parts = [one.flatten() for one in upload.gradients.values()]
         everything["gradient", number] = torch.cat(parts)
-        home = client.close_round(home, result, Closing(number, 1.0))
+        home = client.close_round(home, result, EndOfRound(number, 1.0))
         drawn, _ = client.masked_status(number)
         shown[number] = drawn[0] == status
     carried(client.scoring(home, around, parameters), rounds, "scoring")
@@ -104,7 +104,7 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     # four times the mu^2.
     model = FalconSettings(input="status", rounds=30)
     plan, ledger = ledger_of(model, PrivacySettings(mode="local"), 30)
-    found = OtherPromises.of(ledger.releases, model, plan.way.exchanged)
+    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
     mu = mu_for(8.0)
     assert ledger.spent().epsilon()["person"] == pytest.approx(8)
     assert found.test == pytest.approx(epsilon_of(mu * math.sqrt(4 * 0.3)))
@@ -113,7 +113,7 @@ def test_shares_of_the_budget_tell_what_a_test_may_show():
     # An embedding shows it in every round but the first, and is asked in all.
     model = FalconSettings(rounds=30)
     plan, ledger = ledger_of(model, PrivacySettings(mode="local"), 30)
-    found = OtherPromises.of(ledger.releases, model, plan.way.exchanged)
+    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
     assert found.test == pytest.approx(
         epsilon_of(mu * math.sqrt(4 * (0.3 * 29 / 30 + 0.3)))
     )
@@ -123,5 +123,5 @@ def test_without_noise_there_is_no_promise():
     wish = PrivacySettings(mode="paper", upload_sigma=0.0, gradient_sigma=0.1)
     model = FalconSettings(rounds=2)
     plan, ledger = ledger_of(model, wish, 2)
-    found = OtherPromises.of(ledger.releases, model, plan.way.exchanged)
+    found = OtherRelations.of(ledger.releases, model, plan.way.exchanged)
     assert (found.test, found.replace) == (math.inf, math.inf)

@@ -16,7 +16,7 @@ from epifalcon.attacks.audit.releases import (
 from epifalcon.federation import client
 from epifalcon.federation import engine as vectorised
 from epifalcon.federation import privacy_plan as plans
-from epifalcon.federation.engine import Passage
+from epifalcon.federation.engine import EdgeExchange
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.models.settings import FalconSettings
 from epifalcon.privacy import dpsgd, gaussian, uploads
@@ -133,7 +133,7 @@ def test_halved_noise_is_found(monkeypatch):
 
 
 def test_a_first_round_without_noise_is_found(monkeypatch):
-    real, mean, carry = gaussian.add_keyed, dpsgd.private_mean, Passage.carry
+    real, mean, carry = gaussian.add_keyed, dpsgd.private_mean, EdgeExchange.carry
 
     def skipping(value, sigma, rows, key):
         return value if key.terms.round == 0 else real(value, sigma, rows, key)
@@ -149,7 +149,7 @@ def test_a_first_round_without_noise_is_found(monkeypatch):
     for module in (uploads, client):
         monkeypatch.setattr(module, "add_keyed", skipping)
     monkeypatch.setattr(client, "private_mean", bare)
-    monkeypatch.setattr(Passage, "carry", silent)
+    monkeypatch.setattr(EdgeExchange, "carry", silent)
     # The guesses alone show it too: no need of the blanks.
     monkeypatch.setattr("epifalcon.attacks.audit.noise_checks.TOO_FAR", math.inf)
     monkeypatch.setattr("epifalcon.attacks.audit.noise_checks._repeats", lambda _: 0)

@@ -11,9 +11,9 @@ from epifalcon import store
 from epifalcon.errors import DataError, SettingsError, TooFewSitesError, WriteError
 from epifalcon.federation import training
 from epifalcon.federation.falcon.server_run import SitesRun
-from epifalcon.federation.falcon.site_run import FalconOrder, SiteRun
+from epifalcon.federation.falcon.site_run import FalconRunRequest, SiteRun
 from epifalcon.federation.messages import unpack
-from epifalcon.federation.network.site_calls import SUMMARY, Conduct
+from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.preparation import split
@@ -72,12 +72,12 @@ def homes():
 def order(kind="off", rounds=6, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
     wanted = replace(town.FALCON, model=model, privacy=KINDS[kind])
-    return FalconOrder(settings=wanted, rules=SiteRules(**rules), seed=3)
+    return FalconRunRequest(settings=wanted, rules=SiteRules(**rules), seed=3)
 
 
 def run_of(folder, wanted, run="first", transport=None, **conduct):
     transport = transport or Transport(folder, run)
-    conduct = Conduct(scores=True, **conduct)
+    conduct = RunOptions(scores=True, **conduct)
     place = folder / "server" / run
     return SitesRun(transport, place, wanted, conduct), transport
 
@@ -132,7 +132,9 @@ def test_a_run_without_noise_gives_the_scores_of_epifalcon_run(folder, kind, pre
     wanted = replace(wanted, settings=replace(wanted.settings, model=model))
     run, _ = run_of(folder, wanted)
     summary = run.go()
-    task = training.Task(town.traces(), town.known(), wanted.settings, wanted.seed)
+    task = training.TrainingTask(
+        town.traces(), town.known(), wanted.settings, wanted.seed
+    )
     alone = training.fit(task)
     found = np.concatenate([run.scores[name] for name in NAMES])
     assert np.abs(found - alone.probability).max() < 1e-6
@@ -247,7 +249,7 @@ def test_scores_stay_at_the_sites_unless_given(folder):
         path.write_text(path.read_text().replace("give_scores = true", ""))
     wanted = order(least_sites=3)
     transport = Transport(folder, "first")
-    run = SitesRun(transport, folder / "server" / "first", wanted, Conduct())
+    run = SitesRun(transport, folder / "server" / "first", wanted, RunOptions())
     run.go()
     assert not run.scores
     asked, _ = run_of(folder, wanted, "second")

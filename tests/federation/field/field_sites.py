@@ -5,15 +5,19 @@ from dataclasses import replace
 import numpy as np
 
 from epifalcon.belief_propagation.settings import FieldSettings, TransmissionSettings
-from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.settings import (
+    FalconFieldSettings,
     FieldPrivacySettings,
     FieldTask,
-    FieldWishes,
 )
-from epifalcon.federation.field.site_people import FieldHome
-from epifalcon.federation.field.site_runs import FieldOrder, FieldSiteRun, FieldSitesRun
-from epifalcon.federation.network.site_calls import Conduct
+from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.federation.field.site_runs import (
+    FieldRunRequest,
+    FieldSiteRun,
+    FieldSitesRun,
+)
+from epifalcon.federation.network.site_calls import RunOptions
 from epifalcon.federation.network.site_files import SITE_FILE, SiteFiles
 from epifalcon.federation.preparation import split
 from epifalcon.federation.privacy_plan import RunSeeds
@@ -36,21 +40,21 @@ PRIVATE = {
 
 def task_of(field=PLAIN, **privacy):
     scene = town_scene()
-    wishes = FieldWishes(field=field, **privacy)
+    wishes = FalconFieldSettings(field=field, **privacy)
     return FieldTask.of(wishes, scene.pathogen, scene.rule, scene.test_errors)
 
 
 def order_of(task=None, least=1, **rules):
     made = SiteRules(least_sites=least, **rules)
-    return FieldOrder(settings=task or task_of(), rules=made, seed=SEED)
+    return FieldRunRequest(settings=task or task_of(), rules=made, seed=SEED)
 
 
 def gathered(task, homes):
     """The same in one process: everybody's risk, and what the server found."""
     noise = RunSeeds(SEED).noise
     count = sum(home.traces.people for home in homes)
-    people = Gathered([FieldHome(home, task, SEED, noise, count) for home in homes])
-    found = Course(people, task, count, homes[0].traces.clock).go()
+    people = LocalSites([FieldSite(home, task, SEED, noise, count) for home in homes])
+    found = InferenceSchedule(people, task, count, homes[0].traces.clock).go()
     return people.risk, found
 
 
@@ -80,7 +84,7 @@ class Sites(Loopback):
 
     def run(self, order, scores=True):
         place = self.folder / "server" / "one"
-        return FieldSitesRun(self, place, order, Conduct(scores=scores))
+        return FieldSitesRun(self, place, order, RunOptions(scores=scores))
 
     def risks(self, run):
         return np.concatenate([run.scores[name] for name in self.names])

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from epifalcon.federation.field import denoising
 from epifalcon.federation.field.denoising import (
-    Noisy,
-    Profile,
+    ExpectedProfile,
+    NoisySums,
     estimate_crowd,
     estimate_excess,
     estimate_share,
@@ -27,7 +27,7 @@ def test_regions_are_shrunk_as_plain_loops_do(seed, noise):
     sigma = noise * rng.integers(0, 3, 30)
     total = np.sqrt(0.1 * crowd) * rng.standard_normal(30)
     total = (total + sigma * rng.standard_normal(30)) * (sigma > 0)
-    found = estimate_excess(Noisy(total[None], sigma[None]), crowd, ONE)
+    found = estimate_excess(NoisySums(total[None], sigma[None]), crowd, ONE)
     wanted = oracle.excess(
         total, sigma, crowd, denoising._SPREADS, denoising._CITY_APART
     )
@@ -41,7 +41,7 @@ def drawn(noise, regions=4000, seed=0):
     mean = np.sqrt(0.1 / crowd) * rng.standard_normal(regions)
     sigma = np.full((1, regions), noise)
     total = crowd * mean + sigma * rng.standard_normal((1, regions))
-    return mean, crowd, Noisy(total, sigma)
+    return mean, crowd, NoisySums(total, sigma)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.0, 4.0])
@@ -73,7 +73,7 @@ def test_days_are_read_against_what_their_region_shows():
         mean = region + of_days * rng.standard_normal((4, 3000))
         sigma = np.full((4, 3000), 0.3)
         total = profile[:, None] * crowd * mean + 0.3 * rng.standard_normal((4, 3000))
-        found = estimate_excess(Noisy(total, sigma), crowd, profile)
+        found = estimate_excess(NoisySums(total, sigma), crowd, profile)
         assert np.sqrt(np.mean((found - mean) ** 2)) < most
     assert np.corrcoef(found.mean(axis=0), region)[0, 1] > 0.98
 
@@ -85,7 +85,7 @@ def test_a_crowd_is_shrunk_towards_the_mean_region_and_adds_up():
     for noise in (0.01, 4.0, 500.0):
         sigma = np.full((1, 2000), noise)
         told = 0.7 * true + noise * rng.standard_normal((1, 2000))
-        found = estimate_crowd(Noisy(told, sigma), people)
+        found = estimate_crowd(NoisySums(told, sigma), people)
         assert found.min() >= denoising.LEAST_CROWD
         if noise < 1:
             np.testing.assert_allclose(found, np.maximum(true, 0.5), atol=0.1)
@@ -108,7 +108,7 @@ def test_the_profile_is_how_a_positive_of_the_town_differs():
     people, clock = cohorts_of(scene, known), scene.traces.clock
     graph = graph_of(scene, people.crowd())
     received = graph.first_messages(np.full(clock.slots, 0.003))
-    profile = Profile.of(received, rates_of(scene), clock, 16.0)
+    profile = ExpectedProfile.of(received, rates_of(scene), clock, 16.0)
     people.sweep(received, denoising.SweepOptions(1.0, np.ones(clock.slots), 16.0))
     home = people.cohorts[0].state
     untested = np.flatnonzero(~known.tested)[0]

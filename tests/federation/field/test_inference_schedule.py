@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from epifalcon.errors import DataError, SettingsError
-from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.privacy_plan import FieldPlan
-from epifalcon.federation.field.settings import FieldTask, FieldWishes
-from epifalcon.federation.field.site_people import FieldHome, FieldRun, HeldOut
+from epifalcon.federation.field.settings import FalconFieldSettings, FieldTask
+from epifalcon.federation.field.site_people import FieldRun, FieldSite, HeldOutFold
 from epifalcon.federation.preparation import split
 from epifalcon.methods.falcon_field import FalconField
 from tests.federation.field.field_sites import (
@@ -66,8 +66,8 @@ def test_each_site_s_sums_carry_the_whole_noise_and_each_site_s_another(cells):
     clear = replace(PRIVATE["sums"], cells=cells, epsilon=1e12)
     apart = []
     for home in split(town.traces(), town.known(), 2):
-        bare = FieldHome(home, task_of(privacy=clear), 3, 5).count().crowd
-        noised = FieldHome(home, task, 3, 5)
+        bare = FieldSite(home, task_of(privacy=clear), 3, 5).count().crowd
+        noised = FieldSite(home, task, 3, 5)
         rest = (noised.count().crowd - bare)[:, 1:]
         apart.append(rest.ravel() / noised.scale["presence", 0])
         assert apart[-1].std() == pytest.approx(1.0, abs=0.45)
@@ -78,7 +78,7 @@ def test_everybody_adds_noise_to_the_count_of_tests():
     """Else whoever adds noise was tested."""
     task, none = task_of(privacy=PRIVATE["local"]), town.known().of_people
     homes = split(town.traces(), none(np.zeros(town.traces().people, bool)), 1)
-    noises = [FieldHome(homes[0], task, 3, key).count().tests[0] for key in range(30)]
+    noises = [FieldSite(homes[0], task, 3, key).count().tests[0] for key in range(30)]
     sigma = FieldPlan(PRIVATE["local"], town.traces().clock).sigma("tests")
     spread = sigma * np.sqrt(town.traces().people)
     assert np.std(noises) == pytest.approx(spread, rel=0.35)
@@ -87,13 +87,13 @@ def test_everybody_adds_noise_to_the_count_of_tests():
 def test_who_the_seeds_were_is_told_to_nobody():
     scene = town_scene()
     rule = replace(scene.rule, seed_count=None, seed_people=(1, 5, 9))
-    task = FieldTask.of(FieldWishes(), scene.pathogen, rule, scene.test_errors)
+    task = FieldTask.of(FalconFieldSettings(), scene.pathogen, rule, scene.test_errors)
     assert (task.rule.seed_people, task.rule.seed_count) == ((), 3)
     with pytest.raises(SettingsError, match="only their number"):
         FieldTask(rule=rule)
 
 
-class Watching(Gathered):
+class Watching(LocalSites):
     """Sites in one process that note the runs they are asked for."""
 
     def __init__(self, homes):
@@ -109,8 +109,8 @@ class Watching(Gathered):
 def test_every_run_starts_from_one_that_knew_a_subset_of_its_tests(folds):
     task = task_of(replace(QUICK, folds=folds))
     (home,) = split(town.traces(), town.known(), 1)
-    people = Watching([FieldHome(home, task, SEED, 0)])
-    course = Course(people, task, home.traces.people, home.traces.clock)
+    people = Watching([FieldSite(home, task, SEED, 0)])
+    course = InferenceSchedule(people, task, home.traces.people, home.traces.clock)
     course.go()
     base = last = None
     for run in people.runs:
@@ -129,7 +129,7 @@ def test_every_run_starts_from_one_that_knew_a_subset_of_its_tests(folds):
 
 def test_a_home_refuses_to_start_from_tests_that_a_run_excludes():
     (home,) = split(town.traces(), town.known(), 1)
-    people = FieldHome(home, task_of(QUICK), SEED, 0)
+    people = FieldSite(home, task_of(QUICK), SEED, 0)
     with pytest.raises(DataError, match="not seen here"):
         people.begin(FieldRun((0,), start="base"))
     people.begin(FieldRun((0,), purpose="base"))
@@ -138,4 +138,4 @@ def test_a_home_refuses_to_start_from_tests_that_a_run_excludes():
         with pytest.raises(DataError, match="knew tests it excludes"):
             people.begin(FieldRun((1,), start=start))
     with pytest.raises(DataError, match="held out of no run"):
-        people.judged([HeldOut(1, (0,))])
+        people.judged([HeldOutFold(1, (0,))])

@@ -7,8 +7,8 @@ import pytest
 from epifalcon.belief_propagation.seir_chain import SweepOptions
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation.field import denoising
-from epifalcon.federation.field.denoising import DenoisingExchange, Profile
-from epifalcon.federation.field.inference_schedule import Course, Gathered
+from epifalcon.federation.field.denoising import DenoisingExchange, ExpectedProfile
+from epifalcon.federation.field.inference_schedule import InferenceSchedule, LocalSites
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -17,14 +17,14 @@ from epifalcon.federation.field.privacy_plan import (
 )
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.field.site_people import (
-    FieldHome,
     FieldRun,
+    FieldSite,
     Sent,
     excess_cut,
     presence_cut,
     send,
 )
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.preparation import SiteData
 from epifalcon.privacy.accounting import epsilon_of
 from epifalcon.privacy.ledger import Ledger
 from tests.belief_propagation.graphs import cohorts_of, graph_of, part_of
@@ -43,9 +43,9 @@ def wish(**more):
 
 
 def home_of(settings, traces=None, known=None, noise=1):
-    home = Household(traces or town.traces(), known or town.known(), 0)
+    home = SiteData(traces or town.traces(), known or town.known(), 0)
     task, people = task_of(privacy=settings), town.traces().people
-    return FieldHome(home, task, 3, noise, people)
+    return FieldSite(home, task, 3, noise, people)
 
 
 def first_messages():
@@ -60,9 +60,11 @@ class Private:
 
     def __init__(self, settings, known=None, ledger=None):
         self.home = home_of(settings, known=known)
-        people = Gathered([self.home], ledger)
+        people = LocalSites([self.home], ledger)
         traces = self.home.home.traces
-        self.course = Course(people, self.home.task, traces.people, traces.clock)
+        self.course = InferenceSchedule(
+            people, self.home.task, traces.people, traces.clock
+        )
         people.begin(FieldRun())
         counts = self.course._private
         self.exchange = DenoisingExchange(people, counts, self.home.rates)
@@ -113,7 +115,7 @@ def sent_by(traces, known, settings):
     home = home_of(settings, traces, known)
     received, options = first_messages()
     home.cohort.sweep(received, options)
-    profile = Profile.of(received, home.rates, traces.clock, options.bound)
+    profile = ExpectedProfile.of(received, home.rates, traces.clock, options.bound)
     cuts = presence_cut(home.plan), excess_cut(home.plan, profile, 1)
     return [send(home.cohort, cut).total[:, 1:] / cut.reach for cut in cuts]
 
@@ -176,7 +178,7 @@ def test_noise_has_the_scale_of_the_receipt(mode):
 def test_the_server_knows_noised_sums_alone(mode, monkeypatch):
     """Other people with the same noised sums: everything that follows is the same."""
     known, kept = town.known(), {}
-    real_count, real_noised = FieldHome.count, FieldHome._noised
+    real_count, real_noised = FieldSite.count, FieldSite._noised
 
     def count(self):
         return kept.setdefault("count", real_count(self))
@@ -185,8 +187,8 @@ def test_the_server_knows_noised_sums_alone(mode, monkeypatch):
         made = real_noised(self, sent, channel, number, cut)
         return kept.setdefault((channel, number), made)
 
-    monkeypatch.setattr(FieldHome, "count", count)
-    monkeypatch.setattr(FieldHome, "_noised", noised)
+    monkeypatch.setattr(FieldSite, "count", count)
+    monkeypatch.setattr(FieldSite, "_noised", noised)
     towns = [
         Private(wish(mode=mode), one)
         for one in (known, town.flipped(known, known.person[::2]))
@@ -219,7 +221,7 @@ def test_much_noise_leaves_the_mean_and_little_leaves_the_cells(cells):
     received, options = first_messages()
     true = plain.sweep(received, options).infectious
     rates, clock = plain.cohorts[0].rates, town.traces().clock
-    profile = Profile.of(received, rates, clock, options.bound)
+    profile = ExpectedProfile.of(received, rates, clock, options.bound)
     usual = profile.usual[:, None]
     more = true - usual * plain.crowd()
     length = FieldPlan(wish(cells=cells), clock).length

@@ -3,7 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epifalcon.federation.field.site_people import Cut, Sent, _add_messages, send
+from epifalcon.federation.field.site_people import (
+    ClippingRule,
+    Sent,
+    _add_messages,
+    send,
+)
 from tests.belief_propagation.graphs import cohorts_of
 from tests.methods.test_hbp import town_scene
 from tests.oracles import private_field_loop as oracle
@@ -20,7 +25,7 @@ def crowds(draw):
     people = draw(st.integers(1, 6))
     here = rng.integers(-1, REGIONS, (SLOTS, people)).astype(np.int32)
     message = rng.random((SLOTS, people)).astype(np.float32)
-    cut = Cut(
+    cut = ClippingRule(
         rng.random(SLOTS) * draw(st.sampled_from([0.0, 0.5])),
         draw(st.sampled_from([0.0, 0.3, 1.0])),
         draw(st.sampled_from([0.0, 0.1])),
@@ -91,7 +96,9 @@ def test_sums_do_not_depend_on_the_division_of_people(places):
             here = cohort.state.regions
             cohort.state.infectious[:] = np.sin(1 + here.sum(axis=0) % 7) ** 2
         slots = town.traces().slots
-        cut = Cut(np.full(slots, 0.1), 0.03, 0.0, slots, 0.04, 0.5, places, 1.0)
+        cut = ClippingRule(
+            np.full(slots, 0.1), 0.03, 0.0, slots, 0.04, 0.5, places, 1.0
+        )
         sent = [send(cohort, cut) for cohort in cohorts]
         found.append([sum(one.total for one in sent), sum(one.senders for one in sent)])
     assert found[0][0].any()

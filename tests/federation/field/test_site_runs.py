@@ -10,7 +10,7 @@ import torch
 from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.field.site_runs import FIELD
-from epifalcon.federation.messages import Heading, Packet, pack, unpack
+from epifalcon.federation.messages import MessageHeader, Packet, pack, unpack
 from epifalcon.federation.network.site_calls import SUMMARY
 from epifalcon.federation.network.site_files import PROMISES, REPLAYED, SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, NOTED, RISKS
@@ -292,10 +292,12 @@ def test_nothing_is_answered_before_a_hello_or_of_another_method(tmp_path):
     sites = Sites(tmp_path, count=1)
     site = sites.running["site-0"]
     for phase in ("count", "sweep", "end", "judged", "finish", "look"):
-        answer = unpack(site.answer(pack(Packet(Heading("one", "site-0", 0, phase)))))
+        answer = unpack(
+            site.answer(pack(Packet(MessageHeader("one", "site-0", 0, phase))))
+        )
         assert "error" in answer.values
     hello = replace(order_of().hello, method="falcon")
-    call = pack(hello.encode(Heading("one", "site-0", 0, "hello")))
+    call = pack(hello.encode(MessageHeader("one", "site-0", 0, "hello")))
     assert "error" in unpack(site.answer(call)).values
 
 

@@ -6,15 +6,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from epifalcon.belief_propagation.inference import Cohort
-from epifalcon.belief_propagation.saved_state import PublishedField
+from epifalcon.belief_propagation.inference import ChainCohort
+from epifalcon.belief_propagation.saved_state import SavedField
 from epifalcon.belief_propagation.settings import (
     FieldSettings,
     TransmissionSettings,
     WindowSettings,
 )
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.errors import DataError
 from epifalcon.experiments.experiment import Experiment
 from epifalcon.experiments.simulation import make_city, run_epidemics
@@ -58,7 +58,7 @@ def of_days(begin, end):
 def known_until(day):
     known = world()[2]
     kept = known.slot < day * PER_DAY
-    return Known(
+    return TestResults(
         known.people, known.person[kept], known.positive[kept], known.slot[kept]
     )
 
@@ -69,11 +69,11 @@ def batch(days, sweeps=15, law="one", errors=RIGHT):
     traces, known = of_days(0, days), known_until(days)
     scene = Scene(whole, 0, experiment.pathogen, experiment.outbreak)
     rates = rates_of(scene)
-    people = Cohort.of(traces, known, rates, errors)
+    people = ChainCohort.of(traces, known, rates, errors)
     graph = replace(graph_of(scene, people.crowd()), clock=traces.clock)
     settings = FieldSettings(sweeps=sweeps)
     state = converge(Cohorts([people]), graph, known, rates, settings, law)
-    field = PublishedField(graph, state.sums, state.factor, rates, errors)
+    field = SavedField(graph, state.sums, state.factor, rates, errors)
     return people, field, Transmission(law, TransmissionSettings())
 
 

@@ -15,7 +15,7 @@ import torch
 from epifalcon.federation.falcon.server_run import MODEL, SitesRun
 from epifalcon.federation.falcon.site_run import SiteRun
 from epifalcon.federation.messages import Packet, pack, unpack
-from epifalcon.federation.network.site_calls import SUMMARY, Conduct
+from epifalcon.federation.network.site_calls import SUMMARY, RunOptions
 from epifalcon.federation.network.site_files import SiteFiles
 from epifalcon.federation.preparation import split
 from epifalcon.models.tensor_files import read_tensors
@@ -143,7 +143,7 @@ def test_no_bad_answer_ends_a_run(tmp_path, kind, phase):
         stopping = replace(wanted.settings.stopping, validation_share=0.6)
         wanted = replace(wanted, settings=replace(wanted.settings, stopping=stopping))
     place = tmp_path / "server" / "first"
-    summary = SitesRun(crowd, place, wanted, Conduct(scores=True)).go()
+    summary = SitesRun(crowd, place, wanted, RunOptions(scores=True)).go()
     assert summary["finished"]
     counts = summary["sites"]["counts"]
     assert set(counts) == set(crowd.sites) - {"honest-1", "honest-2"}

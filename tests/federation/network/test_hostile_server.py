@@ -7,18 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import BudgetExceededError, SettingsError
 from epifalcon.federation import preparation
-from epifalcon.federation.falcon.site_run import FalconOrder, SiteRun, crowds, usable
-from epifalcon.federation.messages import SECONDS, Heading, Packet, pack, unpack
+from epifalcon.federation.falcon.site_run import (
+    FalconRunRequest,
+    SiteRun,
+    crowds,
+    usable,
+)
+from epifalcon.federation.messages import SECONDS, MessageHeader, Packet, pack, unpack
 from epifalcon.federation.network.site_files import (
     REPLAYED,
     SITE_FILE,
     SiteFiles,
     SitePolicy,
 )
-from epifalcon.federation.preparation import Division
+from epifalcon.federation.preparation import ValidationSplit
 from epifalcon.federation.settings import PrivacySettings, SiteRules
 from tests.federation.falcon.test_server_run import (
     homes,
@@ -48,12 +53,12 @@ def allow(place, *lines):
 
 
 def say(site, phase, number=0, tensors=None, **told):
-    heading = Heading(RUN, SITE, number, phase)
+    heading = MessageHeader(RUN, SITE, number, phase)
     return unpack(site.answer(pack(Packet(heading, tensors or {}, told))))
 
 
 def hello(site, wanted):
-    call = pack(wanted.hello.encode(Heading(RUN, SITE, 0, "hello")))
+    call = pack(wanted.hello.encode(MessageHeader(RUN, SITE, 0, "hello")))
     return unpack(site.answer(call))
 
 
@@ -181,7 +186,7 @@ SUMS = SiteRules(uploads="sums")
 
 
 def policy_refuses(settings, **policy):
-    order = FalconOrder(settings=settings, rules=SUMS, seed=1)
+    order = FalconRunRequest(settings=settings, rules=SUMS, seed=1)
     try:
         SitePolicy(**policy).require(order.wanted)
     except SettingsError:
@@ -235,9 +240,9 @@ def test_sums_of_a_few_do_not_leave(people, fold, kind, no):
     )
     numbers = np.repeat(np.arange(len(fold)), fold)
     empty = np.zeros(0, np.int32)
-    tests = Known(people, empty, np.zeros(0, np.bool_), empty)
+    tests = TestResults(people, empty, np.zeros(0, np.bool_), empty)
     dealt = np.concatenate([numbers, np.full(people - len(numbers), -1)])
-    division = Division(empty, tests, dealt.astype(np.int64))
+    division = ValidationSplit(empty, tests, dealt.astype(np.int64))
     refused = pytest.raises(SettingsError, match="sums leave of 3 or more")
     with refused if no else contextlib.nullcontext():
         SitePolicy(least_in_fold=3).require_crowd(crowds(people, division, settings))
@@ -310,6 +315,6 @@ def test_a_second_run_of_another_relation_counts_what_it_shows(place):
     wanted = with_privacy(order("local"), relation="replace", epsilon=20.0)
     assert not refused(hello(site_of(place), wanted))
     other = SiteRun(SiteFiles(place), "second", SITE)
-    call = pack(wanted.hello.encode(Heading("second", SITE, 0, "hello")))
+    call = pack(wanted.hello.encode(MessageHeader("second", SITE, 0, "hello")))
     assert "budget" in unpack(other.answer(call)).values["error"]
     assert isinstance(other.failed[0][1], BudgetExceededError)

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epifalcon import store
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import CorruptFileError, TooFewSitesError
 from epifalcon.federation.falcon.site_run import SiteRun
 from epifalcon.federation.messages import pack, unpack
 from epifalcon.federation.network.site_files import (
     REPLAYED,
     SITE_FILE,
-    Noted,
     ReplayError,
+    ReplayGuard,
+    ReplayLog,
     SiteFiles,
-    Trail,
     digest,
 )
 from epifalcon.federation.network.site_session import NOTED
@@ -157,7 +157,7 @@ def change_file(place, changed):
         by_slot[0, 1] = (by_slot[0, 1] + 1) % len(held.regions)
         made = replace(held, by_slot=by_slot)
     else:
-        held = Known.load(place)
+        held = TestResults.load(place)
         made = replace(held, positive=~np.array(held.positive))
     shutil.rmtree(place)
     made.save(place, store.Origin.now({}, 0))
@@ -211,20 +211,20 @@ def round_of(trail, number, sums=1.0):
 
 
 def test_other_replies_skipped_rounds_and_other_steps_at_home_are_refused():
-    noted = Noted()
-    trail = Trail(noted, "p")
+    noted = ReplayLog()
+    trail = ReplayGuard(noted, "p")
     for number in range(3):
         round_of(trail, number)
         trail.close(number, 0.5)
-    again = Trail(noted, "p")
+    again = ReplayGuard(noted, "p")
     with pytest.raises(ReplayError):
         round_of(again, 0, 0.0)
     # The refused reply changed nothing: the true one is still accepted.
     again.reply(0, "upload/0", torch.ones(2))
-    skipping = Trail(noted, "p")
+    skipping = ReplayGuard(noted, "p")
     with pytest.raises(ReplayError):
         round_of(skipping, 2)
-    otherwise = Trail(noted, "p")
+    otherwise = ReplayGuard(noted, "p")
     round_of(otherwise, 0)
     otherwise.close(0, 0.25)
     with pytest.raises(ReplayError):
@@ -233,7 +233,7 @@ def test_other_replies_skipped_rounds_and_other_steps_at_home_are_refused():
 
 def test_a_scoring_pass_between_does_not_change_what_a_close_stands_for():
     def closed(scoring):
-        trail = Trail(Noted(), "p")
+        trail = ReplayGuard(ReplayLog(), "p")
         round_of(trail, 0)
         if scoring:
             trail.begin(1, {}, training=False)
@@ -261,12 +261,12 @@ def test_digests_are_equal_for_equal_tensors_alone(one, other, name, wide):
 
 def test_notes_are_read_again_and_a_line_that_nobody_wrote_is_named(tmp_path):
     path = tmp_path / NOTED
-    Noted(path).require(0, "begin", "a" * 64)
-    Noted(path).require(0, "begin", "a" * 64)
-    assert len(Noted(path)) == 1
+    ReplayLog(path).require(0, "begin", "a" * 64)
+    ReplayLog(path).require(0, "begin", "a" * 64)
+    assert len(ReplayLog(path)) == 1
     with pytest.raises(ReplayError, match="round 0, begin"):
-        Noted(path).require(0, "begin", "c" * 64)
+        ReplayLog(path).require(0, "begin", "c" * 64)
     for line in ("", "{}", "[1, 2]", '[1, "begin", "short"]', "["):
         path.write_text(f"{line}\n")
         with pytest.raises(CorruptFileError, match=NOTED):
-            Noted(path)
+            ReplayLog(path)

@@ -4,14 +4,14 @@ import json
 import time
 from pathlib import Path
 
-from epifalcon.federation.nvflare.endpoints import CoordinatorEnd, SiteEnd
+from epifalcon.federation.nvflare.endpoints import ServerEndpoint, SiteEndpoint
 
 SECRET = "SECRET-REGION-17"
 ECHO = "tests.federation.nvflare.echo"
 CLASSES = (f"{ECHO}.EchoSite", f"{ECHO}.ScriptedCoordinator")
 
 
-class EchoSite(SiteEnd):
+class EchoSite(SiteEndpoint):
     """Does what the call says: echo, size, sleep or fail."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class EchoSite(SiteEnd):
         return self.name.encode() + b":" + rest
 
 
-class ScriptedCoordinator(CoordinatorEnd):
+class ScriptedCoordinator(ServerEndpoint):
     """Runs the steps of ``script.jsonl`` as they are added, until the one to end."""
 
     def __init__(self, patience: float = 120.0) -> None:

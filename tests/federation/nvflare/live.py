@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
-from epifalcon.federation.network.site_calls import PROGRESS, SUMMARY, Conduct
-from epifalcon.federation.nvflare.jobs import RUNS, Admin, Job, connect, job_of
+from epifalcon.federation.network.site_calls import PROGRESS, SUMMARY, RunOptions
+from epifalcon.federation.nvflare.jobs import RUNS, Admin, FederatedJob, connect, job_of
 from epifalcon.federation.nvflare.processes import (
-    Party,
+    ChildProcess,
     free_ports,
     running,
     wait_for_port,
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 LOOPBACK = ROOT / "tests" / "federation" / "nvflare" / "loopback"
 SITES = ("clinic", "school")
 PATIENCE = 90.0
-JOB = Job(
+JOB = FederatedJob(
     name="echo",
     args={"patience": PATIENCE},
     site_args={},
@@ -60,7 +60,7 @@ class Live:
             "OMP_NUM_THREADS": "1",
             "EPIFALCON_CONNECTIONS": str(self.outside),
         }
-        self.parties: dict[str, Party] = {}
+        self.parties: dict[str, ChildProcess] = {}
         self._echo = ""
 
     @contextlib.contextmanager
@@ -72,7 +72,7 @@ class Live:
     # Runs of Falcon and Falcon Field.
 
     def submit(self, admin, order, run, least=2, resume=False) -> str:
-        conduct = Conduct(scores=True)
+        conduct = RunOptions(scores=True)
         return admin.submit(job_of(run, order, conduct, least, resume=resume))
 
     def place(self, run: str) -> Path:

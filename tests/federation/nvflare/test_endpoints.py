@@ -12,13 +12,17 @@ from nvflare.collab.api.context import set_call_context
 from nvflare.collab.api.exceptions import RunAborted
 
 from epifalcon.errors import DataError, SettingsError, StoppedError
-from epifalcon.federation.falcon.site_run import FalconOrder
-from epifalcon.federation.network.site_calls import SUMMARY, Conduct, InMemoryTransport
+from epifalcon.federation.falcon.site_run import FalconRunRequest
+from epifalcon.federation.network.site_calls import (
+    SUMMARY,
+    InMemoryTransport,
+    RunOptions,
+)
 from epifalcon.federation.nvflare.endpoints import (
     GONE,
     CollabTransport,
-    CoordinatorEnd,
-    SiteEnd,
+    ServerEndpoint,
+    SiteEndpoint,
 )
 from epifalcon.federation.nvflare.jobs import JOB, JobStatus, job_of, read_reason
 from epifalcon.federation.preparation import split
@@ -31,7 +35,7 @@ from tests.studies import town
 
 SITES = ("a", "b")
 ORDERS = {
-    "falcon": FalconOrder(
+    "falcon": FalconRunRequest(
         settings=replace(town.FALCON, model=replace(town.FALCON.model, rounds=2)),
         rules=SiteRules(),
         seed=3,
@@ -47,14 +51,14 @@ def sites_in(folder, method):
     ):
         if not (folder / name).exists():
             lay_out_site(folder / name, home, 0)
-        ends[name] = SiteEnd(method)
+        ends[name] = SiteEndpoint(method)
         ends[name].prepare(name, folder / name)
     return InMemoryTransport({name: end.respond for name, end in ends.items()})
 
 
 def coordinator(method, run="one", **changes):
-    args = job_of(run, ORDERS[method], Conduct(), 2).args
-    return CoordinatorEnd(**{**args, **changes})
+    args = job_of(run, ORDERS[method], RunOptions(), 2).args
+    return ServerEndpoint(**{**args, **changes})
 
 
 @pytest.mark.parametrize("method", ORDERS)
@@ -79,7 +83,7 @@ def test_a_job_of_plain_values_is_a_whole_run_resumed_only_if_asked(
 
 @pytest.mark.parametrize("method", ORDERS)
 def test_an_order_with_an_unknown_setting_is_refused(tmp_path, method):
-    args = job_of("one", ORDERS[method], Conduct(), 2).args
+    args = job_of("one", ORDERS[method], RunOptions(), 2).args
     made = coordinator(method, order={**args["order"], "unheard": 1})
     with pytest.raises(SettingsError, match="unheard"):
         made.coordinate(None, tmp_path / "server")

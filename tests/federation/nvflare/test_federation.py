@@ -20,14 +20,14 @@ import pytest
 from epifalcon.cli.federate import _require_success
 from epifalcon.errors import DataError, TooFewSitesError
 from epifalcon.federation.falcon.server_run import MODEL
-from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.field.privacy_plan import FieldPlan
 from epifalcon.federation.field.settings import FieldPrivacySettings
 from epifalcon.federation.network.site_files import SITE_FILE
 from epifalcon.federation.network.site_session import LEDGER, RISKS
 from epifalcon.federation.nvflare.endpoints import GONE
 from epifalcon.federation.nvflare.jobs import RUNS, write_job
-from epifalcon.federation.nvflare.processes import Party, wait_for_port
+from epifalcon.federation.nvflare.processes import ChildProcess, wait_for_port
 from epifalcon.federation.nvflare.provisioning import provision
 from epifalcon.federation.preparation import split
 from epifalcon.federation.settings import PrivacySettings, SiteRules
@@ -157,7 +157,7 @@ def order_of(rounds, privacy=PAPER, **rules):
     model = replace(town.FALCON.model, precision="double", rounds=rounds)
     stopping = replace(town.FALCON.stopping, patience=rounds, check_every=10)
     settings = replace(town.FALCON, model=model, privacy=privacy, stopping=stopping)
-    return FalconOrder(settings=settings, rules=SiteRules(**rules), seed=3)
+    return FalconRunRequest(settings=settings, rules=SiteRules(**rules), seed=3)
 
 
 def reference(order, rounds):
@@ -180,7 +180,7 @@ def test_a_killed_server_goes_on_as_if_unbroken_and_as_in_one_process(live, admi
     live.parties["server"].kill()
     until(lambda: not psutil.pid_exists(own), "the server's part of the job to end")
     at_break = len(ledger(live.place("broken")).releases)
-    live.parties["server"] = party = Party(live.kits["server"], live.environment)
+    live.parties["server"] = party = ChildProcess(live.kits["server"], live.environment)
     wait_for_port(party, PATIENCE)
     with live.admin() as again:
         job = live.submit(again, order, "broken", resume=True)

@@ -8,14 +8,14 @@ import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
 from epifalcon.errors import DataError, EpifalconError, SettingsError, TooFewSitesError
-from epifalcon.federation.falcon.site_run import FalconOrder
-from epifalcon.federation.network.site_calls import Conduct
+from epifalcon.federation.falcon.site_run import FalconRunRequest
+from epifalcon.federation.network.site_calls import RunOptions
 from epifalcon.federation.nvflare.components import KitStorage
 from epifalcon.federation.nvflare.jobs import (
     COMPLETED,
     JOB,
     Admin,
-    Job,
+    FederatedJob,
     JobStatus,
     connect,
     error_of,
@@ -34,7 +34,7 @@ from epifalcon.federation.nvflare.provisioning import (
 from epifalcon.federation.settings import SiteRules
 from tests.studies import town
 
-ORDER = FalconOrder(settings=town.FALCON, rules=SiteRules(), seed=1)
+ORDER = FalconRunRequest(settings=town.FALCON, rules=SiteRules(), seed=1)
 FAILED = "FINISHED:EXECUTION_EXCEPTION"
 
 
@@ -49,7 +49,7 @@ def paths(value):
 
 
 def test_a_job_is_three_json_files_that_name_no_class_but_the_plumbing(tmp_path):
-    place = write_job(job_of("night-run", ORDER, Conduct(), 2), tmp_path)
+    place = write_job(job_of("night-run", ORDER, RunOptions(), 2), tmp_path)
     files = {p.relative_to(place).as_posix(): p for p in place.rglob("*.*")}
     configs = {f"app/config/config_fed_{end}.json" for end in ("client", "server")}
     assert set(files) == {"meta.json", *configs}
@@ -62,7 +62,7 @@ def test_a_job_is_three_json_files_that_name_no_class_but_the_plumbing(tmp_path)
 def test_a_jobs_name_can_be_a_folder_and_its_method_runs_over_sites():
     for name in ("", "../x", "a b", "-a"):
         with pytest.raises(SettingsError, match="name="):
-            Job(name=name, args={}, site_args={})
+            FederatedJob(name=name, args={}, site_args={})
     with pytest.raises(SettingsError, match="method='os' must be one of falcon"):
         server_run("os")
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from epifalcon.checks import whole
 from epifalcon.errors import SettingsError
 from epifalcon.federation.client import Client, Cohort
-from epifalcon.federation.engine import Passage
+from epifalcon.federation.engine import EdgeExchange
 from epifalcon.federation.privacy_plan import PrivacyPlan, RunSeeds
 from epifalcon.hypergraph.incidence import Incidence
 from epifalcon.mobility.clock import Clock
@@ -51,7 +51,7 @@ _SHORTEST, _LONGEST = 1.05, 1000.0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Seen:
+class ChannelObservations:
     """What the auditor saw of one channel over all rounds."""
 
     channel: str
@@ -119,7 +119,9 @@ class CanaryVisits:
         if self.plan.upload is None:
             raise SettingsError(_OFF)
 
-    def uploads(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
+    def uploads(
+        self, kind: str, layer: int, rounds: Sequence[int]
+    ) -> ChannelObservations:
         """Send rows at places, one upload for each claim; ``kind`` as in channels."""
         people, slots = self._coins.shape
         rows = self._rows(people)
@@ -140,7 +142,7 @@ class CanaryVisits:
         facing, coin = np.repeat(rows, slots, axis=0), self._coins.ravel()
         return self._seen(f"{kind}/{layer}", "each upload", rounds, coin, facing, send)
 
-    def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> Seen:
+    def fast(self, kind: str, layer: int, rounds: Sequence[int]) -> ChannelObservations:
         """Return what the fast engine gives people who are alone at their place."""
         part = self.plan.way.returned if kind == "return" else self.plan.way.upload
         included = coins(self.seed, "fast engine", (self.visits,))
@@ -151,7 +153,7 @@ class CanaryVisits:
         alone = np.arange(self.visits + BLANKS, dtype=np.int32)
         both = len(alone) + np.repeat(np.arange(BLANKS, dtype=np.int32), 2)
         cohort = cohort_of(np.append(alone, both)[None])
-        passage = Passage.of(cohort, None, self.plan)
+        passage = EdgeExchange.of(cohort, None, self.plan)
         rows = self._rows(len(strength))
 
         def send(number: int, sign: int) -> tuple[Floats, Floats]:
@@ -166,7 +168,7 @@ class CanaryVisits:
         facing, channel = rows[: self.visits], f"{kind}/{layer}"
         return self._seen(channel, "fast engine", rounds, included, facing, send)
 
-    def counts(self) -> Seen:
+    def counts(self) -> ChannelObservations:
         """Presence at places: 1 at a true place, 0 at a pseudo one; sent once.
 
         For ``replace`` too, whose claim is for two such steps: the bound then stays
@@ -182,7 +184,7 @@ class CanaryVisits:
             sent = replace(self._client, cohort=cohort).announce()
             came[person, sent.keys] = sent.counts
         scores = came[:, _BLANK_SLOTS:].ravel()[None]
-        return Seen(
+        return ChannelObservations(
             channel="counts",
             unit="visit",
             way="each upload",
@@ -202,7 +204,7 @@ class CanaryVisits:
         included: Mask,
         rows: Floats,
         send: Callable[[int, int], tuple[Floats, Floats]],
-    ) -> Seen:
+    ) -> ChannelObservations:
         """Score what ``send(round, sign)`` returns: canaries and blanks."""
         scores, lengths, blanks = [], [], []
         for number, sign in signs(rounds):
@@ -210,7 +212,7 @@ class CanaryVisits:
             scores.append(sign * (canaries * rows).sum(axis=1) / self._clip)
             lengths.append(np.linalg.norm(canaries, axis=1) / self._clip)
             blanks.append(blank)
-        return Seen(
+        return ChannelObservations(
             channel=channel,
             unit="visit",
             way=way,
@@ -296,7 +298,7 @@ class CanaryPeople:
         if self.plan.gradient is None:
             raise SettingsError(_OFF)
 
-    def gradients(self, rounds: Sequence[int]) -> Seen:
+    def gradients(self, rounds: Sequence[int]) -> ChannelObservations:
         """Return what every device, or cohort, sends in each round."""
         relation, clip = self.plan.relation, self._clip
         included = coins(self.seed, "people", (self.people,))
@@ -314,7 +316,7 @@ class CanaryPeople:
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         noise = np.array(blank)[:, :, None] / math.sqrt(self.together)
         parts = np.split(noise, np.cumsum(sizes)[:-1], axis=-1)
-        return Seen(
+        return ChannelObservations(
             channel="gradient",
             unit="person",
             way="each upload" if self.together == 1 else "fast engine",

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from epifalcon.attacks.audit.canaries import Seen, coins
+from epifalcon.attacks.audit.canaries import ChannelObservations, coins
 from epifalcon.attacks.audit.releases import (
     ALL,
     ROUNDING,
@@ -25,8 +25,8 @@ from epifalcon.attacks.audit.releases import (
     audit_row,
     noise_of,
 )
-from epifalcon.attacks.field_messages import Overheard
-from epifalcon.epidemic.test_results import Known
+from epifalcon.attacks.field_messages import RecordedRun
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -34,8 +34,8 @@ from epifalcon.federation.field.privacy_plan import (
     FieldPlan,
 )
 from epifalcon.federation.field.settings import FieldTask
-from epifalcon.federation.field.site_people import FieldHome
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.field.site_people import FieldSite
+from epifalcon.federation.preparation import SiteData
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Budget, Ledger
 from epifalcon.progress import Progress, silent
@@ -47,7 +47,7 @@ _MOST_PLACES = 200
 
 
 def audit_field_releases(
-    heard: Overheard,
+    heard: RecordedRun,
     seed: int,
     settings: AuditSettings | None = None,
     progress: Progress = silent,
@@ -71,7 +71,7 @@ def audit_field_releases(
 class _AuditRun:
     """All draws at one strength."""
 
-    heard: Overheard
+    heard: RecordedRun
     settings: AuditSettings
     strength: Strength
     seed: int
@@ -133,7 +133,7 @@ class _AuditRun:
             return _BARE_DRAWS
         return max(_LEAST_DRAWS, -(-self.settings.canaries // self._places))
 
-    def _cells(self) -> list[Seen]:
+    def _cells(self) -> list[ChannelObservations]:
         """All draws of canaries at their places, by channel."""
         clear, everybody = self.heard.clear, np.ones(self._places, np.bool_)
         inside = self._released(everybody, clear, 0)
@@ -167,7 +167,7 @@ class _AuditRun:
         together = np.sum(list(found.values()), axis=0)
         return [*seen, self._seen(ALL, together, tossed.ravel())]
 
-    def _tests(self) -> Seen:
+    def _tests(self) -> ChannelObservations:
         """One person alone, tested positive or not tested at all."""
         tossed = coins(self.seed, f"tests {self.strength}", (self._draws * 5,))
         true = np.array([1.0, 1.0])
@@ -187,12 +187,12 @@ class _AuditRun:
         included: Mask,
         longest: float = 0.0,
         noise: Floats | None = None,
-    ) -> Seen:
+    ) -> ChannelObservations:
         """Record (canaries,) scores, and noise of (exchanges, draws, cells, places)."""
         blank = {}
         if noise is not None and self.strength != "bare":
             blank[channel] = noise / self._scale(channel)[:, None, None, None]
-        return Seen(
+        return ChannelObservations(
             channel=channel,
             unit="person",
             way="each upload" if self._local else "sums of a site",
@@ -234,7 +234,7 @@ class _AuditRun:
             name: found[name][:, :, 1 : 1 + self._places] for name in self._channels
         }
 
-    def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldHome:
+    def _home(self, there: Mask, task: FieldTask, draw: int, around: int) -> FieldSite:
         """People of the run, and one canary at each place ``there``."""
         traces, known = self.heard.traces, self.heard.known
         count = min(around, traces.people)
@@ -244,7 +244,7 @@ class _AuditRun:
         by_slot = np.concatenate([traces.by_slot[:, :count], stays], axis=1)
         tested = np.flatnonzero(there)
         early = tested % 2 == 0
-        listed = Known.from_tests(
+        listed = TestResults.from_tests(
             count + len(there),
             np.append(tests.person, count + tested).astype(np.int32),
             np.append(tests.positive, np.ones_like(early)).astype(np.bool_),
@@ -254,8 +254,8 @@ class _AuditRun:
         )
         city = Traces(np.ascontiguousarray(by_slot), traces.clock, traces.regions)
         key = (self.seed + 1) * 10**9 + draw
-        home = Household(city, listed, 0)
-        return FieldHome(home, task, self.heard.seed, key, traces.people)
+        home = SiteData(city, listed, 0)
+        return FieldSite(home, task, self.heard.seed, key, traces.people)
 
     def _longest(self, channel: str, apart: Floats) -> float:
         """The longest vector by which a canary moves a release, in clips."""

@@ -34,7 +34,7 @@ _BETWEEN_ROWS = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherPromises:
+class OtherRelations:
     """Epsilons of one person for what ``zero-out`` does not compare."""
 
     test: float
@@ -49,7 +49,7 @@ class OtherPromises:
         model: FalconSettings,
         exchanged: bool,
         delta: float = DELTA,
-    ) -> "OtherPromises":
+    ) -> "OtherRelations":
         """By all noised releases of a run; infinite where one has no noise."""
         noised = [one for one in releases if isinstance(one, GaussianRelease)]
         everything = math.sqrt(sum(map(_apart, noised)))

@@ -22,7 +22,7 @@ TOO_FAR = 6.0
 
 
 @dataclass(frozen=True)
-class NoiseFound:
+class NoiseStatistics:
     """What the noise of blanks looks like."""
 
     repeats: int
@@ -49,10 +49,10 @@ class NoiseFound:
         return self.shortfall > TOO_FAR
 
 
-NOTHING_FOUND = NoiseFound(0, 0.0, "", 0.0, 0.0)
+NOTHING_FOUND = NoiseStatistics(0, 0.0, "", 0.0, 0.0)
 
 
-def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseFound:
+def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseStatistics:
     """Check ``blank``, (rounds, people, places, width), one part of one channel.
 
     Equal vectors are looked for among all; correlation between any two rounds and
@@ -73,20 +73,20 @@ def look_at_noise(blank: Floats, sigma: float, part: str = "") -> NoiseFound:
     strongest, along = max(found)
     seen, shortfall = _furthest_short(blank, sigma)
     return worst(
-        [NoiseFound(_repeats(blank), strongest, along, seen, shortfall)], [part]
+        [NoiseStatistics(_repeats(blank), strongest, along, seen, shortfall)], [part]
     )
 
 
-def shared_noise(one: Floats, other: Floats) -> NoiseFound:
+def shared_noise(one: Floats, other: Floats) -> NoiseStatistics:
     """Find noise of one channel that is used again in another of the same shape."""
     if one.shape != other.shape:
         raise DataError(f"blanks of {one.shape} and {other.shape} must be alike")
     again = np.intersect1d(_whole_rows(one), _whole_rows(other))
     correlation = _correlated(one, other)
-    return NoiseFound(len(again), correlation, "channels", math.inf, 0.0)
+    return NoiseStatistics(len(again), correlation, "channels", math.inf, 0.0)
 
 
-def worst(found: Sequence[NoiseFound], parts: Sequence[str]) -> NoiseFound:
+def worst(found: Sequence[NoiseStatistics], parts: Sequence[str]) -> NoiseStatistics:
     """Combine what was found in several parts."""
     closest = max(found, key=lambda one: one.correlation)
     shortest = max(found, key=lambda one: one.shortfall)
@@ -95,7 +95,7 @@ def worst(found: Sequence[NoiseFound], parts: Sequence[str]) -> NoiseFound:
         for name, one in zip(parts, found, strict=True)
         if name and (one.repeated or one.short)
     ]
-    return NoiseFound(
+    return NoiseStatistics(
         sum(one.repeats for one in found),
         closest.correlation,
         closest.along,

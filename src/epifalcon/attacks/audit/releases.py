@@ -27,11 +27,16 @@ from epifalcon.attacks.audit.bounds import (
     rates_mu,
     shared_confidence,
 )
-from epifalcon.attacks.audit.canaries import CanaryPeople, CanaryVisits, Seen, Way
+from epifalcon.attacks.audit.canaries import (
+    CanaryPeople,
+    CanaryVisits,
+    ChannelObservations,
+    Way,
+)
 from epifalcon.attacks.audit.noise_checks import (
     NOTHING_FOUND,
     TOO_FAR,
-    NoiseFound,
+    NoiseStatistics,
     look_at_noise,
     shared_noise,
     worst,
@@ -84,7 +89,7 @@ class AuditRow:
     confidence: float
     """Of all rows together."""
     canaries: int
-    noise: NoiseFound
+    noise: NoiseStatistics
     without_receipt: int
     """Rounds in which something left that the ledger does not know."""
     longest: float
@@ -253,7 +258,7 @@ class _AuditRun:
     rows: int
     """Rows of the whole audit, which share the confidence."""
 
-    def send(self, model: FalconSettings, seed: int) -> Iterator[Seen]:
+    def send(self, model: FalconSettings, seed: int) -> Iterator[ChannelObservations]:
         """Send all canaries through all rounds, a channel at a time."""
         plan, rounds, count = self.plan, self.rounds, self.settings.canary_people
         visits = CanaryVisits(plan, model, seed, self.settings.canaries)
@@ -266,7 +271,7 @@ class _AuditRun:
         cohorts = min(count, _COHORTS)
         yield CanaryPeople(plan, model, seed, cohorts, _COHORT).gradients(rounds)
 
-    def evaluate(self, seen: list[Seen]) -> list[AuditRow]:
+    def evaluate(self, seen: list[ChannelObservations]) -> list[AuditRow]:
         """Compare with what a run of these rounds would enter into the ledger."""
         ledger = Ledger(self.plan.budget)
         ledger.record(*self.plan.opening())
@@ -293,7 +298,9 @@ class _AuditRun:
             )
         return rows
 
-    def _noise(self, seen: list[Seen]) -> dict[tuple[Way, str], NoiseFound]:
+    def _noise(
+        self, seen: list[ChannelObservations]
+    ) -> dict[tuple[Way, str], NoiseStatistics]:
         """Check the noise of each channel, and whether two channels share noise.
 
         Too little noise in one channel is no fault of the others; shared noise is a
@@ -327,20 +334,20 @@ class _AuditRun:
         return 0.0 if mechanism is None else mechanism.sigma
 
 
-def noise_of(seen: Seen, sigma: float) -> NoiseFound:
+def noise_of(seen: ChannelObservations, sigma: float) -> NoiseStatistics:
     """Check the noise of all blanks of a channel."""
     parts = [look_at_noise(blank, sigma, name) for name, blank in seen.blank.items()]
     return worst(parts, list(seen.blank)) if parts else NOTHING_FOUND
 
 
 def audit_row(
-    seen: Seen,
+    seen: ChannelObservations,
     ledger: Ledger,
     settings: AuditSettings,
     strength: Strength,
     *,
     sigma: float,
-    noise: NoiseFound,
+    noise: NoiseStatistics,
     allowed: float,
     tests: int,
 ) -> AuditRow:

@@ -25,7 +25,7 @@ from epifalcon.checks import present
 from epifalcon.errors import CorruptFileError, DataError
 from epifalcon.federation import checkpoints, messages, preparation, server
 from epifalcon.federation.checkpoints import Checkpoint, require_same
-from epifalcon.federation.early_stopping import EarlyStopping, Look
+from epifalcon.federation.early_stopping import EarlyStopping, ValidationCheck
 from epifalcon.federation.engine import (
     EngineState,
     RoundReport,
@@ -36,14 +36,14 @@ from epifalcon.federation.engine import (
     train,
     unpack_model,
 )
-from epifalcon.federation.falcon.site_run import FalconOrder
+from epifalcon.federation.falcon.site_run import FalconRunRequest
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_calls import (
-    Conduct,
+    RunOptions,
     ServerRun,
-    Switchboard,
+    SiteCalls,
+    SiteFailure,
     Transport,
-    Trouble,
     accepted,
     given,
 )
@@ -76,7 +76,7 @@ training produces, and small enough that sums stay finite."""
 
 
 @dataclass(frozen=True)
-class Met:
+class SiteRoster:
     """The sites of a run and the city data that they share."""
 
     people: Mapping[str, int]
@@ -88,7 +88,7 @@ class Met:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(Record):
+class SharedData(Record):
     """Data sent to every site before the rounds, stored to resend it unchanged."""
 
     first: Plain
@@ -107,14 +107,14 @@ class Gathered(Record):
         meta = {"forecast": self.forecast}
         sent = replace(self, forecast=None)
         message = messages.pack(
-            sent.encode(messages.Heading(folder.name, "", 0, PREPARATION))
+            sent.encode(messages.MessageHeader(folder.name, "", 0, PREPARATION))
         )
         with store.new_directory(folder / PREPARATION) as scratch:
             (scratch / _MESSAGE).write_bytes(message)
             store.write_manifest(scratch, PREPARATION, meta=meta, origin=origin)
 
     @classmethod
-    def load(cls, folder: Path, origin: store.Origin) -> "Gathered | None":
+    def load(cls, folder: Path, origin: store.Origin) -> "SharedData | None":
         """Read what ``save`` wrote for equal settings and seed; None if missing."""
         path = folder / PREPARATION
         if not path.exists():
@@ -124,7 +124,9 @@ class Gathered(Record):
         return replace(gathered, forecast=manifest["meta"]["forecast"])
 
 
-def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> Met:
+def meet(
+    board: SiteCalls, hello: messages.Hello, known: SharedData | None
+) -> SiteRoster:
     """Send hello to all sites and assign person indices, or reuse those ``known``."""
     facts = board.ask(
         0, dict.fromkeys(board.present, hello), messages.SiteFacts, _check_facts
@@ -135,7 +137,7 @@ def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> M
     for site in [site for site, fact in facts.items() if fact.city != city]:
         odd = [n for n, value in facts.pop(site).city.items() if value != city[n]]
         why = f"it has another city: its {odd[0].removesuffix('_sha256')} differ"
-        board.refuse(Trouble(site, 0, "hello", "refused", why))
+        board.refuse(SiteFailure(site, 0, "hello", "refused", why))
     first, total = {}, 0
     for site in sorted(facts):
         first[site] = total
@@ -144,16 +146,16 @@ def meet(board: Switchboard, hello: messages.Hello, known: Gathered | None) -> M
         first = {site: known.first[site] for site in first if site in known.first}
     board.keep_only(first)
     people = {site: facts[site].people for site in first}
-    return Met(people, first, city["clock"], city["regions"])
+    return SiteRoster(people, first, city["clock"], city["regions"])
 
 
 def gather(
-    board: Switchboard,
-    order: FalconOrder,
-    met: Met,
-    known: Gathered | None,
+    board: SiteCalls,
+    order: FalconRunRequest,
+    met: SiteRoster,
+    known: SharedData | None,
     progress: Progress = silent,
-) -> Gathered:
+) -> SharedData:
     """Sum the tallies of all sites, fit the region model, and scale its states.
 
     With ``known``, only repeat the calls that bring restarted sites up to date.
@@ -166,17 +168,19 @@ def gather(
     public = {name: tally.parts[name] for name in preparation.public_names(settings)}
     sums = preparation.pack_tally(SiteTally(public))
     if not settings.uses_region_model:
-        return Gathered(met.first, sums)
+        return SharedData(met.first, sums)
     fitted = preparation.fit_region_states(
         tally, met.clock, settings, order.seed, progress
     )
     scaling = StateScaling.of(_spread(board, met, fitted.states), settings)
-    return Gathered(
+    return SharedData(
         met.first, sums, fitted.states, scaling.centre, scaling.factor, fitted.forecast
     )
 
 
-def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateMoments:
+def _spread(
+    board: SiteCalls, met: SiteRoster, states: NDArray[np.float32]
+) -> StateMoments:
     """Send region states to all sites; return the sum of their state moments."""
     width = states.shape[-1]
     largest = float(np.abs(states).max()) if states.size else 0.0
@@ -201,16 +205,16 @@ def _spread(board: Switchboard, met: Met, states: NDArray[np.float32]) -> StateM
     return sum(listed[1:], listed[0])
 
 
-def _count(board: Switchboard, order: FalconOrder, met: Met) -> SiteTally:
+def _count(board: SiteCalls, order: FalconRunRequest, met: SiteRoster) -> SiteTally:
     names = preparation.tally_names(order.settings)
 
-    def check(site: str, answer: messages.Counted) -> SiteTally:
+    def check(site: str, answer: messages.TalliesReply) -> SiteTally:
         tally = preparation.unpack_tally(answer.tally, names, met.regions, met.clock)
         preparation.require_counted(tally, met.people[site], met.clock)
         return tally
 
     requests = {site: messages.Count(first) for site, first in met.first.items()}
-    counted = board.ask(0, requests, messages.Counted, check)
+    counted = board.ask(0, requests, messages.TalliesReply, check)
     board.keep_only(counted)
     listed = [counted[site] for site in sorted(counted)]
     return sum(listed[1:], listed[0])
@@ -230,7 +234,7 @@ class SitesEngine:
 
     def __init__(
         self,
-        board: Switchboard,
+        board: SiteCalls,
         people: Mapping[str, int],
         settings: FalconSettings,
         plan: PrivacyPlan,
@@ -247,7 +251,7 @@ class SitesEngine:
         self._model = Model.of(initial_parameters(settings, state_width, rng))
         self._people, self._places = people, places
         self._round = 0
-        self._closing: dict[str, messages.Closing] = {}
+        self._closing: dict[str, messages.EndOfRound] = {}
         self.best_round: int | None = None
         """Round of the best validation result; sent to sites with the next call."""
         self._announced: dict[str, messages.PresenceUpload] = {}
@@ -298,7 +302,7 @@ class SitesEngine:
 
     def look(self, fresh: bool) -> tuple[Probabilities, Mask]:
         """Return scores and results of all validation people, without identities."""
-        request = messages.Look(parameters=self.parameters, fresh=fresh)
+        request = messages.ValidationRequest(parameters=self.parameters, fresh=fresh)
         parts = self.call(request, messages.ValidationScores, self._check_look).values()
         scores = np.concatenate([part.scores for part in parts])
         return scores, np.concatenate([part.infected for part in parts])
@@ -331,7 +335,7 @@ class SitesEngine:
         """Collect presence uploads; send sites the changed people counts per edge."""
         board = self.board
         new = [site for site in board.attending if site not in self._announced]
-        requests = dict.fromkeys(new, messages.Announce())
+        requests = dict.fromkeys(new, messages.PresenceRequest())
         self._announced |= board.ask(
             self._round, requests, messages.PresenceUpload, self._check_presence
         )
@@ -342,7 +346,7 @@ class SitesEngine:
             self._members, self._settled = members, set()
         table = present(self._table, "no counts of people yet")
         settle = {
-            site: messages.Settle(table.counts[site], table.shared[site])
+            site: messages.CountsMessage(table.counts[site], table.shared[site])
             for site in board.attending
             if site in members and site not in self._settled
         }
@@ -504,13 +508,17 @@ def _channels(plan: PrivacyPlan, training: bool) -> list[str]:
     return channels
 
 
-class SitesRun(ServerRun[FalconOrder]):
+class SitesRun(ServerRun[FalconRunRequest]):
     """One Falcon run, resumed from its newest checkpoint if there is one."""
 
-    order_type = FalconOrder
+    order_type = FalconRunRequest
 
     def __init__(
-        self, transport: Transport, folder: Path, order: FalconOrder, conduct: Conduct
+        self,
+        transport: Transport,
+        folder: Path,
+        order: FalconRunRequest,
+        conduct: RunOptions,
     ) -> None:
         super().__init__(transport, folder, order, conduct)
         settings = order.settings
@@ -548,7 +556,7 @@ class SitesRun(ServerRun[FalconOrder]):
 
     def _prepare(self, resumed: Checkpoint | None, progress: Progress) -> SitesEngine:
         order, board, settings = self._order, self.board, self._order.settings
-        known = Gathered.load(self._folder, order.origin)
+        known = SharedData.load(self._folder, order.origin)
         if resumed is not None and known is None:
             raise CorruptFileError(f"{self._folder / PREPARATION}: is missing")
         met = meet(board, order.hello, known)
@@ -600,7 +608,7 @@ class SitesRun(ServerRun[FalconOrder]):
         if fresh:
             engine.score()
         scores, infected = engine.look(fresh)
-        look = Look.at(engine.round, loss, scores, infected)
+        look = ValidationCheck.at(engine.round, loss, scores, infected)
         if self.stopping.take(look):
             self.parameters = {n: p.clone() for n, p in engine.parameters.items()}
             engine.best_round = engine.round
@@ -610,7 +618,7 @@ class SitesRun(ServerRun[FalconOrder]):
         """Write checkpoints at all sites, then here; skip it if any site is missing."""
         board = self.board
         if board.attending == board.present:
-            engine.call(messages.Keep(), messages.Done, accepted)
+            engine.call(messages.CheckpointRequest(), messages.Done, accepted)
         if board.attending != board.present:
             return
         remembered = {
@@ -633,6 +641,8 @@ class SitesRun(ServerRun[FalconOrder]):
             parameters=self.parameters, fresh=fresh, scores=self._conduct.scores
         )
         answers = engine.call(
-            request, messages.Scores, lambda site, got: got.require(self._people[site])
+            request,
+            messages.ScoresReply,
+            lambda site, got: got.require(self._people[site]),
         )
         self.scores = given(answers)

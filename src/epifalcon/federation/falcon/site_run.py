@@ -24,14 +24,14 @@ from epifalcon.checks import present, same_length
 from epifalcon.errors import DataError, SettingsError
 from epifalcon.federation import checkpoints, messages, preparation
 from epifalcon.federation.checkpoints import Checkpoint, record_once
-from epifalcon.federation.client import Client, Surroundings, all_uses
+from epifalcon.federation.client import Client, EdgeWeights, all_uses
 from epifalcon.federation.early_stopping import running_log_odds
 from epifalcon.federation.engine import EngineState, advance, pack_home, unpack_home
 from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_files import (
-    Noted,
-    Trail,
-    Wanted,
+    ReplayGuard,
+    ReplayLog,
+    RunRequirements,
     digest,
     person_cost,
 )
@@ -39,7 +39,7 @@ from epifalcon.federation.network.site_session import (
     LEDGER,
     Admitted,
     Handler,
-    Order,
+    RunRequest,
     SiteSession,
 )
 from epifalcon.federation.privacy_plan import PrivacyPlan, releases_of
@@ -93,17 +93,17 @@ class SiteRounds:
         sends_rows: bool = False,
         watched: preparation.Selection | None = None,
         score_memory: float = 0.0,
-        trail: Trail | None = None,
+        trail: ReplayGuard | None = None,
     ) -> None:
         self.client, self.plan, self.ledger = client, client.plan, ledger
-        self.trail = trail or Trail(Noted(), "")
+        self.trail = trail or ReplayGuard(ReplayLog(), "")
         self.watched = watched or preparation.Selection()
         self.home = client.first_home()
         self.best = self.best_round = self.held = None
         self._protected = self.plan.is_private
         self._memory, self._sends_rows = score_memory, sends_rows
         self._presence: messages.PresenceUpload | None = None
-        self._places: tuple[EdgeKeys, messages.Settle, Surroundings] | None = None
+        self._places: tuple[EdgeKeys, messages.CountsMessage, EdgeWeights] | None = None
         self._pass: _Pass | None = None
         self._scored: Tensor | None = None
         self._parameters: dict[str, Tensor] = {}
@@ -113,12 +113,12 @@ class SiteRounds:
     def handlers(self) -> dict[type[Record], Handler]:
         """Handlers of the round requests, by request type."""
         return {
-            messages.Announce: self._announce,
-            messages.Settle: self._settle,
+            messages.PresenceRequest: self._announce,
+            messages.CountsMessage: self._settle,
             messages.Begin: self._begin,
             messages.BeginScoring: self._begin,
             messages.Reply: self._continue,
-            messages.Look: self._validate,
+            messages.ValidationRequest: self._validate,
         }
 
     def close(self, call: messages.RoundRequest) -> None:
@@ -165,7 +165,7 @@ class SiteRounds:
         self.trail.home = found.remembered["trail"]
 
     def _announce(
-        self, _call: messages.Announce, _number: int
+        self, _call: messages.PresenceRequest, _number: int
     ) -> messages.PresenceUpload:
         """Return the claimed edges and the number of people at each."""
         if self._protected:
@@ -174,7 +174,7 @@ class SiteRounds:
         self._presence = self.client.announce()
         return self._presence
 
-    def _settle(self, call: messages.Settle, _number: int) -> messages.Done:
+    def _settle(self, call: messages.CountsMessage, _number: int) -> messages.Done:
         """Store the server's counts at the announced edges, in the announced order."""
         keys = present(self._presence, "nothing was announced yet").keys
         counts, shared = call.counts, call.shared
@@ -243,7 +243,9 @@ class SiteRounds:
             return upload
         return replace(upload, loss=result.loss)
 
-    def _validate(self, call: messages.Look, number: int) -> messages.ValidationScores:
+    def _validate(
+        self, call: messages.ValidationRequest, number: int
+    ) -> messages.ValidationScores:
         """Return validation people's scores and results, sorted by score, unnamed."""
         self.close(call)
         scores = self.scores(fresh=call.fresh)
@@ -293,7 +295,7 @@ class SiteRounds:
         return self.client.probabilities(self._parameters, received)
 
     @property
-    def _settled(self) -> tuple[EdgeKeys, messages.Settle, Surroundings]:
+    def _settled(self) -> tuple[EdgeKeys, messages.CountsMessage, EdgeWeights]:
         return present(self._places, "the counts of people were not sent yet")
 
 
@@ -312,7 +314,7 @@ def _at(mask: Mask) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FalconOrder(Order):
+class FalconRunRequest(RunRequest):
     """A Falcon run as the server requests it from sites."""
 
     method = "falcon"
@@ -327,10 +329,10 @@ class FalconOrder(Order):
         return not self.settings.privacy.reveals_validation
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RunRequirements:
         """What the run requires of a site's policy."""
         privacy, pseudo = self.settings.privacy, self.settings.pseudo
-        return Wanted(
+        return RunRequirements(
             mode=privacy.mode,
             rows=self.rules.sends_rows,
             regions=self.settings.shares_cases,
@@ -363,7 +365,7 @@ class FalconOrder(Order):
 
 
 def crowds(
-    people: int, division: preparation.Division, settings: PredictionSettings
+    people: int, division: preparation.ValidationSplit, settings: PredictionSettings
 ) -> dict[str, int]:
     """Return the number of people behind each sum that is sent without noise."""
     counts = {"people": people} if settings.shares_sums else {}
@@ -391,21 +393,23 @@ def require_federable(settings: PredictionSettings) -> None:
         )
 
 
-class SiteRun(SiteSession[FalconOrder]):
+class SiteRun(SiteSession[FalconRunRequest]):
     """Answers all calls of one Falcon run."""
 
-    order_type = FalconOrder
+    order_type = FalconRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers of requests outside the rounds."""
-        self._counted: tuple[preparation.Household, preparation.Division] | None = None
+        self._counted: (
+            tuple[preparation.SiteData, preparation.ValidationSplit] | None
+        ) = None
         self._states: NDArray[np.float32] | None = None
         self._rounds: SiteRounds | None = None
         return {
             messages.Count: self._count,
             messages.States: self._take_states,
             messages.Prepare: self._prepare,
-            messages.Keep: self._save_checkpoint,
+            messages.CheckpointRequest: self._save_checkpoint,
             messages.Finish: self._finish,
         }
 
@@ -414,13 +418,13 @@ class SiteRun(SiteSession[FalconOrder]):
         """The state of the rounds."""
         return present(self._rounds, "nothing is prepared")
 
-    def _count(self, call: messages.Count, _number: int) -> messages.Counted:
+    def _count(self, call: messages.Count, _number: int) -> messages.TalliesReply:
         """Write receipts, then return the site's tallies."""
         run, first = self.admitted, call.first
         if not 0 <= first < _MOST_PEOPLE:
             raise DataError("the number of the first person is out of range")
         order, settings = run.order, run.order.settings
-        data = preparation.Household(run.home.traces, run.home.known, first)
+        data = preparation.SiteData(run.home.traces, run.home.known, first)
         division = preparation.divide(data, settings, order.seed)
         # Store the digest first, so that no other number, and folds, can be tried.
         self.note("count", digest(first))
@@ -429,7 +433,7 @@ class SiteRun(SiteSession[FalconOrder]):
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, None)
         checkpoints.record_once(ledger, order.unprotected(plan, policy.validation))
         self._counted = data, division
-        return messages.Counted(
+        return messages.TalliesReply(
             preparation.pack_tally(preparation.count_tally(data, division, settings))
         )
 
@@ -470,7 +474,7 @@ class SiteRun(SiteSession[FalconOrder]):
         )
         saved = checkpoints.newest(self.folder, order.origin, at_most=call.round)
         ledger = checkpoints.ledger_of(self.folder / LEDGER, plan.budget, saved)
-        trail = Trail(run.noted, digest(self.heard, seeds.noise))
+        trail = ReplayGuard(run.noted, digest(self.heard, seeds.noise))
         if order.is_private:
             trail.require_notes_of(ledger.releases)
         watched = preparation.Selection()
@@ -491,7 +495,9 @@ class SiteRun(SiteSession[FalconOrder]):
         self.handlers |= self._rounds.handlers
         return messages.Done()
 
-    def _save_checkpoint(self, call: messages.Keep, number: int) -> messages.Done:
+    def _save_checkpoint(
+        self, call: messages.CheckpointRequest, number: int
+    ) -> messages.Done:
         """Write a checkpoint of this round to the site's own folder."""
         rounds = self.rounds
         rounds.close(call)
@@ -499,7 +505,7 @@ class SiteRun(SiteSession[FalconOrder]):
         checkpoints.save(self.folder, rounds.checkpoint(number), origin)
         return messages.Done()
 
-    def _finish(self, call: messages.Finish, _number: int) -> messages.Scores:
+    def _finish(self, call: messages.Finish, _number: int) -> messages.ScoresReply:
         """Write the site's scores to its folder; send them if requested and allowed."""
         rounds = self.rounds
         rounds.close(call)
@@ -512,14 +518,14 @@ class SiteRun(SiteSession[FalconOrder]):
 
 def _surrounding(
     call: messages.Prepare,
-    run: Admitted[FalconOrder],
+    run: Admitted[FalconRunRequest],
     states: NDArray[np.float32] | None,
-) -> preparation.Surrounding:
+) -> preparation.SharedStatistics:
     """Return the city data that the settings need, taken from the ``prepare`` call."""
     settings, traces = run.order.settings, run.home.traces
     names, regions = preparation.public_names(settings), traces.regions
     tally = preparation.unpack_tally(call.tally, names, len(regions), traces.clock)
-    around = preparation.Surrounding.of(tally, regions)
+    around = preparation.SharedStatistics.of(tally, regions)
     if not settings.uses_region_model:
         return around
     if states is None or call.centre is None or call.factor is None:

@@ -12,7 +12,7 @@ and v its maximum-likelihood value: without noise r is 1, and where noise explai
 differences nearly 0. Cells in time are estimated after that, relative to their region.
 
 Both messages of an edge follow from the excess and from how a person known to be
-positive differs from an untested one (``Profile``).
+positive differs from an untested one (``ExpectedProfile``).
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from epifalcon.belief_propagation.inference import Cohort, Exchange
+from epifalcon.belief_propagation.inference import ChainCohort, MessageExchange
 from epifalcon.belief_propagation.seir_chain import (
     EdgeMessages,
     Rates,
     Sums,
     SweepOptions,
 )
-from epifalcon.epidemic.test_results import Known, TestErrors
+from epifalcon.epidemic.test_results import TestErrors, TestResults
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -55,7 +55,7 @@ _USUAL_SHARE, _SHARE_APART = 0.15, 0.1
 """Prior mean and standard deviation of the share of positives."""
 
 
-class Noisy(NamedTuple):
+class NoisySums(NamedTuple):
     """Noised sums (cells in time, regions) and their standard errors."""
 
     total: Floats
@@ -64,7 +64,7 @@ class Noisy(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class ExpectedProfile:
     """Expectations of people before they received anything; public."""
 
     usual: Floats
@@ -77,14 +77,14 @@ class Profile:
     @classmethod
     def of(
         cls, received: EdgeMessages, rates: Rates, clock: Clock, bound: float
-    ) -> "Profile":
+    ) -> "ExpectedProfile":
         """Run an untested and a positive person, both nowhere, through a sweep."""
         nowhere = np.full((clock.slots, 2), UNKNOWN, np.int32)
         traces = Traces(nowhere, clock, Regions("area", np.zeros((1, 2))))
-        tests = Known.from_tests(
+        tests = TestResults.from_tests(
             2, np.array([1]), np.array([True]), np.array([clock.slots - 1])
         )
-        pair = Cohort.of(traces, tests, rates, TestErrors())
+        pair = ChainCohort.of(traces, tests, rates, TestErrors())
         received = received._replace(edges=np.zeros((clock.slots, 2, 4)))
         pair.sweep(received, SweepOptions(1.0, np.ones(clock.slots), bound))
         usual, ill = pair.state.infectious.T.astype(np.float64)
@@ -109,7 +109,7 @@ class PrivateCounts:
         if self._local:
             # Regions in the clear show presence without noise.
             total = self.noises.sum(axis=0, keepdims=True)
-            presence = Noisy(total, np.zeros_like(total))
+            presence = NoisySums(total, np.zeros_like(total))
         else:
             presence = self.noisy(crowd, PRESENCE, 0, plan.presence_reach)
         self.crowd = estimate_crowd(presence, people)
@@ -119,11 +119,13 @@ class PrivateCounts:
         """Mean share of others among the people present."""
         return float(np.maximum(self.crowd - 1, 0).sum() / self.crowd.sum())
 
-    def noisy(self, total: Floats, channel: str, number: int, reach: float) -> Noisy:
+    def noisy(
+        self, total: Floats, channel: str, number: int, reach: float
+    ) -> NoisySums:
         """Return received sums with their standard errors."""
         scale = reach * self.plan.receipt(channel, number).sigma
         noises = self.noises if channel == INFECTIOUS else self.noises[:1]
-        return Noisy(total[:, 1:], scale * np.sqrt(noises))
+        return NoisySums(total[:, 1:], scale * np.sqrt(noises))
 
     def positive(self, tested: float, positive: float) -> float:
         """Estimate the number of positives among ``tested`` from both noised counts."""
@@ -135,17 +137,21 @@ class PrivateCounts:
 class DenoisingExchange:
     """An exchange whose replies carry noise; returns the estimated sums."""
 
-    def __init__(self, inner: Exchange, counts: PrivateCounts, rates: Rates) -> None:
+    def __init__(
+        self, inner: MessageExchange, counts: PrivateCounts, rates: Rates
+    ) -> None:
         self._inner, self._counts, self._rates = inner, counts, rates
-        self._profile: Profile | None = None
-        self._received: list[Noisy] = []
+        self._profile: ExpectedProfile | None = None
+        self._received: list[NoisySums] = []
 
     def sweep(self, received: EdgeMessages, options: SweepOptions) -> Sums:
         """Send the messages of all edges and estimate the sums of the replies."""
         plan, number = self._counts.plan, 1 + len(self._received)
         if self._profile is None:
             clock = plan.clock
-            self._profile = Profile.of(received, self._rates, clock, options.bound)
+            self._profile = ExpectedProfile.of(
+                received, self._rates, clock, options.bound
+            )
         sums = self._inner.sweep(received, options)
         most = unit_of(plan, self._profile) * float(self._profile.excess.max())
         reach = plan.reach(number, most)
@@ -161,13 +167,13 @@ class DenoisingExchange:
         self._inner.end(received)
 
 
-def unit_of(plan: FieldPlan, profile: Profile) -> float:
+def unit_of(plan: FieldPlan, profile: ExpectedProfile) -> float:
     """Return the factor by which a positive person's message has norm 1."""
     return 1 / float(np.linalg.norm(profile.by_cell(plan.length)))
 
 
 def edge_sums(
-    received: list[Noisy], profile: Profile, crowd: Floats, bound: float
+    received: list[NoisySums], profile: ExpectedProfile, crowd: Floats, bound: float
 ) -> tuple[Floats, Floats]:
     """Estimate the sums of infectiousness and evidence at all edges."""
     slots = len(profile.usual)
@@ -186,18 +192,18 @@ def by_slot(cells: Floats, slots: int) -> Floats:
     return np.pad(found, ((0, 0), (1, 0)))
 
 
-def _pooled(received: list[Noisy]) -> Noisy:
+def _pooled(received: list[NoisySums]) -> NoisySums:
     """Average all sweeps, weighted by precision: most of a message stays the same."""
     weights = [1 / max(float(one.sigma.max()), _LEAST_ILL) ** 2 for one in received]
     pairs = list(zip(weights, received, strict=True))
     total = sum(weight * one.total for weight, one in pairs)
     squared = sum((weight * one.sigma) ** 2 for weight, one in pairs)
-    return Noisy(
+    return NoisySums(
         np.asarray(total / sum(weights)), np.asarray(np.sqrt(squared) / sum(weights))
     )
 
 
-def estimate_crowd(presence: Noisy, people: int) -> Floats:
+def estimate_crowd(presence: NoisySums, people: int) -> Floats:
     """(regions,) people per region at a time, shrunk towards the mean of regions."""
     total, sigma = presence.total[0], presence.sigma[0]
     scale = people / max(float(total.sum()), 1.0)
@@ -217,7 +223,7 @@ def estimate_share(tested: float, positive: float, sigma: float) -> float:
     return _USUAL_SHARE + weight * (share - _USUAL_SHARE)
 
 
-def estimate_excess(sums: Noisy, crowd: Floats, profile: Floats) -> Floats:
+def estimate_excess(sums: NoisySums, crowd: Floats, profile: Floats) -> Floats:
     """(cells in time, regions) estimated mean excess, for a ``profile`` of norm 1."""
     # Noise is the same in all directions: along the profile it is that of one cell.
     weight = profile[:, None] * (sums.sigma > 0)

@@ -21,12 +21,12 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from epifalcon.belief_propagation.calibration import Losses
+from epifalcon.belief_propagation.calibration import ModelLosses
 from epifalcon.belief_propagation.inference import (
-    Exchange,
     FactorGraph,
     InferenceState,
     InitialHazard,
+    MessageExchange,
     add_sums,
     infer,
 )
@@ -38,8 +38,8 @@ from epifalcon.belief_propagation.seir_chain import (
     rates_for,
 )
 from epifalcon.belief_propagation.settings import ALIKE, LEAST_FOLDS, Law
-from epifalcon.belief_propagation.transmission import Factor, Transmission
-from epifalcon.epidemic.test_results import Known
+from epifalcon.belief_propagation.transmission import Transmission, TransmissionFactor
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.federation.field.denoising import (
     DenoisingExchange,
     PrivateCounts,
@@ -51,29 +51,34 @@ from epifalcon.federation.field.privacy_plan import (
     sweep_receipts,
 )
 from epifalcon.federation.field.settings import FieldTask
-from epifalcon.federation.field.site_people import Counted, FieldHome, FieldRun, HeldOut
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.field.site_people import (
+    FieldRun,
+    FieldSite,
+    HeldOutFold,
+    SiteCounts,
+)
+from epifalcon.federation.preparation import SiteData
 from epifalcon.mobility.clock import Clock
 from epifalcon.mobility.traces import Traces
 from epifalcon.privacy.ledger import Ledger
 from epifalcon.types import Floats, Probabilities
 
 
-class People(Exchange, Protocol):
+class SiteGroup(MessageExchange, Protocol):
     """All people of a task, wherever they are."""
 
-    def counted(self) -> Counted:
+    def counted(self) -> SiteCounts:
         """Return the counts of all sites, added up."""
 
     def begin(self, run: FieldRun) -> None:
         """Begin a run everywhere."""
 
-    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Return the log losses of held-out people under each candidate model."""
 
 
 @dataclass
-class Found:
+class ServerResult:
     """What the server knows at the end: nobody's risk."""
 
     law: Law = "one"
@@ -103,24 +108,24 @@ class Pair:
         return next((one for one in self.folds if one != fold), None)
 
 
-class Course:
+class InferenceSchedule:
     """All runs of a task; people then know their risks."""
 
     def __init__(
         self,
-        people: People,
+        people: SiteGroup,
         task: FieldTask,
         count: int,
         clock: Clock,
         report: Callable[[int, int], None] = lambda _done, _planned: None,
-        factor: Factor | None = None,
+        factor: TransmissionFactor | None = None,
     ) -> None:
         """``count`` is the number of people; ``factor`` known transmission."""
         self._people, self._task, self._clock = people, task, clock
         self._report, self._factor = report, factor
         self._counted = people.counted()
         self._rates = rates_for(count, clock, task.pathogen, task.rule)
-        self.found = Found()
+        self.found = ServerResult()
         self._private: PrivateCounts | None = None
         crowd, share = self._counted.crowd, self._share_of_others()
         if task.private:
@@ -150,7 +155,7 @@ class Course:
         self._more = max(settings.sweeps - self._short, 1)
         self._candidate_sweeps = max(self._short // 2, 1)
 
-    def go(self) -> Found:
+    def go(self) -> ServerResult:
         """Run everything; see the module."""
         found, judged = self.found, []
         state: InferenceState | None = None
@@ -161,10 +166,10 @@ class Course:
                 candidate = FieldRun(pair.folds, law, "base", "candidate")
                 self._run(candidate, self._candidate_sweeps, common)
             for fold in pair.owned:
-                judged.append(HeldOut(fold, pair.folds))
+                judged.append(HeldOutFold(fold, pair.folds))
                 partner, law = pair.partner(fold), self._laws[0]
                 if self._selects and partner is not None:
-                    law = self._select([HeldOut(partner, pair.folds)])
+                    law = self._select([HeldOutFold(partner, pair.folds)])
                 found.laws_of_folds[fold] = law
                 state = self._run(FieldRun((fold,), law, "base"), self._more, common)
         found.law = self._select(judged) if self._selects else self._laws[0]
@@ -195,13 +200,13 @@ class Course:
             found[-1] = Pair((folds[0], folds[-1]), (folds[-1],))
         return found
 
-    def _select(self, held_out: Sequence[HeldOut]) -> Law:
+    def _select(self, held_out: Sequence[HeldOutFold]) -> Law:
         return self._people.judged(held_out).best(self._laws, ALIKE)
 
     def _run(
         self, run: FieldRun, sweeps: int, start: InferenceState | None = None
     ) -> InferenceState:
-        settings, exchange = self._task.inference, cast(Exchange, self._people)
+        settings, exchange = self._task.inference, cast(MessageExchange, self._people)
         self._people.begin(run)
         tests = np.delete(self._counted.tests, run.without, axis=0).sum(axis=0)
         tested, positive = float(tests[0]), float(tests[1])
@@ -239,16 +244,16 @@ class Course:
         return 1 - float(lost.sum()) / observed if observed else None
 
 
-class Gathered:
+class LocalSites:
     """Sites in one process; records receipts in ``ledger`` before anything leaves."""
 
     def __init__(
-        self, homes: Sequence[FieldHome], ledger: Ledger | None = None
+        self, homes: Sequence[FieldSite], ledger: Ledger | None = None
     ) -> None:
         self.homes, self._ledger = homes, ledger
         self._task, self._clock = homes[0].task, homes[0].home.traces.clock
 
-    def counted(self) -> Counted:
+    def counted(self) -> SiteCounts:
         if self._ledger is not None:
             self._ledger.record(*opening_receipts(self._task, self._clock))
         return reduce(add, [home.count() for home in self.homes])
@@ -268,7 +273,7 @@ class Gathered:
         for home in self.homes:
             home.end(received)
 
-    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         return reduce(add, [home.judged(held_out) for home in self.homes])
 
     @property
@@ -280,17 +285,19 @@ class Gathered:
 def run_in_process(
     task: FieldTask,
     traces: Traces,
-    known: Known,
+    known: TestResults,
     *,
     seed: int,
     noise: int = 0,
     ledger: Ledger | None = None,
     report: Callable[[int, int], None] = lambda _done, _planned: None,
-    factor: Factor | None = None,
-) -> tuple[FieldHome, Course]:
+    factor: TransmissionFactor | None = None,
+) -> tuple[FieldSite, InferenceSchedule]:
     """Run a task for everybody in this process; the home then knows all risks."""
-    home = FieldHome(Household(traces, known, 0), task, seed, noise)
-    people = Gathered([home], ledger)
-    course = Course(people, task, traces.people, traces.clock, report, factor)
+    home = FieldSite(SiteData(traces, known, 0), task, seed, noise)
+    people = LocalSites([home], ledger)
+    course = InferenceSchedule(
+        people, task, traces.people, traces.clock, report, factor
+    )
     course.go()
     return home, course

@@ -56,7 +56,7 @@ class FieldPrivacySettings(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldWishes:
+class FalconFieldSettings:
     """All settings of Falcon Field."""
 
     privacy: FieldPrivacySettings = field(default_factory=FieldPrivacySettings)
@@ -68,7 +68,7 @@ class FieldWishes:
 class FieldTask:
     """Falcon Field for one disease: all that sites need to know of a run."""
 
-    wishes: FieldWishes = field(default_factory=FieldWishes)
+    wishes: FalconFieldSettings = field(default_factory=FalconFieldSettings)
     pathogen: Pathogen = SARS_COV_2
     rule: OutbreakSettings = field(default_factory=OutbreakSettings)
     test_errors: TestErrors = field(default_factory=TestErrors)
@@ -82,7 +82,7 @@ class FieldTask:
     @classmethod
     def of(
         cls,
-        wishes: FieldWishes,
+        wishes: FalconFieldSettings,
         pathogen: Pathogen,
         rule: OutbreakSettings,
         test_errors: TestErrors,

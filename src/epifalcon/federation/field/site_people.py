@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from epifalcon._numba import compiled
-from epifalcon.belief_propagation.calibration import Losses, risk_losses
-from epifalcon.belief_propagation.inference import Cohort, Now
+from epifalcon.belief_propagation.calibration import ModelLosses, risk_losses
+from epifalcon.belief_propagation.inference import ChainCohort, CurrentRisk
 from epifalcon.belief_propagation.seir_chain import (
     EdgeMessages,
     Sums,
@@ -33,9 +33,9 @@ from epifalcon.belief_propagation.seir_chain import (
 )
 from epifalcon.belief_propagation.settings import Law
 from epifalcon.checks import present
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
-from epifalcon.federation.field.denoising import Profile, unit_of
+from epifalcon.federation.field.denoising import ExpectedProfile, unit_of
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -44,7 +44,7 @@ from epifalcon.federation.field.privacy_plan import (
 )
 from epifalcon.federation.field.settings import FieldTask
 from epifalcon.federation.messages import Record
-from epifalcon.federation.preparation import Household, drawn_for
+from epifalcon.federation.preparation import SiteData, drawn_for
 from epifalcon.privacy.gaussian import NoiseKey, NoiseRows, keyed_normals
 from epifalcon.types import Floats, Mask, Probabilities, RegionIds
 
@@ -70,7 +70,7 @@ class FieldRun:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutFold:
     """People of a fold, with the folds that the run which judges them excludes."""
 
     fold: int
@@ -78,7 +78,7 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted(Record):
+class SiteCounts(Record):
     """Counts of a site before the first sweep; of several sites the sums."""
 
     crowd: Floats
@@ -90,8 +90,8 @@ class Counted(Record):
     """Number of noises in each cell, (cells in time, 1 + regions): that of a cell's
     senders in mode ``local``. Of size 0 without a guarantee."""
 
-    def __add__(self, other: "Counted") -> "Counted":
-        return Counted(
+    def __add__(self, other: "SiteCounts") -> "SiteCounts":
+        return SiteCounts(
             self.crowd + other.crowd,
             self.tests + other.tests,
             self.noises + other.noises,
@@ -104,10 +104,10 @@ class Final:
 
     risk: Probabilities
     """(people,) of having been infected, own tests excluded."""
-    now: Now
+    now: CurrentRisk
 
 
-class Cut(NamedTuple):
+class ClippingRule(NamedTuple):
     """How messages are clipped; public."""
 
     base: Floats
@@ -135,11 +135,11 @@ class Sent(NamedTuple):
     """Number of people who send for the cell."""
 
 
-def presence_cut(plan: FieldPlan) -> Cut:
+def presence_cut(plan: FieldPlan) -> ClippingRule:
     """Return the clipping of presence: how many people were where."""
     clock, slots = plan.clock, plan.clock.slots
     bound, reach = plan.settings.bound, plan.presence_reach
-    cut = Cut(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
+    cut = ClippingRule(np.zeros(slots), 0.0, 1 / slots, slots, 1.0, bound, 0, reach)
     if plan.settings.mode == "local":
         return cut._replace(length=plan.length, places=plan.settings.places)
     if plan.settings.unit != "person":
@@ -148,12 +148,12 @@ def presence_cut(plan: FieldPlan) -> Cut:
     return cut._replace(cap=cap, bound=reach)
 
 
-def excess_cut(plan: FieldPlan, profile: Profile, number: int) -> Cut:
+def excess_cut(plan: FieldPlan, profile: ExpectedProfile, number: int) -> ClippingRule:
     """Return the clipping of the excess infectiousness in sweep ``number``."""
     scale = unit_of(plan, profile)
     most = scale * float(profile.excess.max())
     whole = plan.settings.unit == "person" or number > 1
-    return Cut(
+    return ClippingRule(
         profile.usual,
         scale,
         0.0,
@@ -165,7 +165,7 @@ def excess_cut(plan: FieldPlan, profile: Profile, number: int) -> Cut:
     )
 
 
-def send(cohort: Cohort, cut: Cut) -> Sent:
+def send(cohort: ChainCohort, cut: ClippingRule) -> Sent:
     """Sum the clipped messages of all people, before any noise."""
     shape = (cohort.traces.slots // cut.length, 1 + len(cohort.traces.regions))
     sent = Sent(np.zeros(shape), np.zeros(shape))
@@ -175,7 +175,7 @@ def send(cohort: Cohort, cut: Cut) -> Sent:
 
 @compiled
 def _add_messages(
-    regions: RegionIds, message: NDArray[np.float32], cut: Cut, sent: Sent
+    regions: RegionIds, message: NDArray[np.float32], cut: ClippingRule, sent: Sent
 ) -> None:
     """Add everybody's vector to ``sent``."""
     slots, edges = regions.shape[0], sent.total.shape[1]
@@ -219,12 +219,12 @@ def _add_messages(
             sent.senders[row[entry], place[entry]] += 1
 
 
-class FieldHome:
+class FieldSite:
     """The people of a site in one task, from the first count to their risks."""
 
     def __init__(
         self,
-        home: Household,
+        home: SiteData,
         task: FieldTask,
         seed: int,
         noise: int,
@@ -248,8 +248,8 @@ class FieldHome:
         self.candidates: dict[tuple[tuple[int, ...], Law], Probabilities] = {}
         """Risks of candidate models, by excluded folds and model."""
         self.cohort = self._new_cohort(home.known)
-        self._base: tuple[FieldRun | None, Cohort] = None, self.cohort
-        self._profile: Profile | None = None
+        self._base: tuple[FieldRun | None, ChainCohort] = None, self.cohort
+        self._profile: ExpectedProfile | None = None
         self._noise = noise
 
     @cached_property
@@ -272,23 +272,23 @@ class FieldHome:
         """(people,) whose risk is that of the run without these folds; () is first."""
         return np.isin(self.fold, without) if without else np.full(len(self.fold), True)
 
-    def count(self) -> Counted:
+    def count(self) -> SiteCounts:
         """Count who was where, and how many were tested and positive."""
         folds, status = max(self.task.folds, 1), self.home.known.status
         tests = np.zeros((folds, 2))
         np.add.at(tests[:, 0], self.fold[status >= 0], 1)
         np.add.at(tests[:, 1], self.fold[status == 1], 1)
         if not self.task.private:
-            return Counted(self.cohort.crowd(), tests, np.zeros((0, 0)))
+            return SiteCounts(self.cohort.crowd(), tests, np.zeros((0, 0)))
         tests = tests + self._noise_of_tests()
         cut = presence_cut(self.plan)
         sent = send(self.cohort, cut)
         if self.task.is_local:
-            return Counted(np.zeros((0, 0)), tests, sent.senders)
+            return SiteCounts(np.zeros((0, 0)), tests, sent.senders)
         cells = self.home.traces.slots // self.plan.length
         noises = np.ones((cells, sent.total.shape[1]))
         noises[:, 0] = 0
-        return Counted(self._noised(sent, PRESENCE, 0, cut), tests, noises)
+        return SiteCounts(self._noised(sent, PRESENCE, 0, cut), tests, noises)
 
     def begin(self, run: FieldRun) -> None:
         """Start a run: some tests excluded, messages from nothing or another run."""
@@ -318,7 +318,9 @@ class FieldHome:
             return self.cohort.sweep(received, options)
         if number == 1:
             clock = self.home.traces.clock
-            self._profile = Profile.of(received, self.rates, clock, options.bound)
+            self._profile = ExpectedProfile.of(
+                received, self.rates, clock, options.bound
+            )
         profile = present(self._profile, "the first exchange of the run was missed")
         # Nobody subtracts its own message from a noised sum: no damping at home.
         self.cohort.sweep(
@@ -339,7 +341,7 @@ class FieldHome:
         else:
             self.candidates[run.without, run.law] = risk
 
-    def judged(self, held_out: Sequence[HeldOut]) -> Losses:
+    def judged(self, held_out: Sequence[HeldOutFold]) -> ModelLosses:
         """Sum the log losses of held-out people under each candidate model."""
         status, parts = self.home.known.status, []
         laws = self.task.wishes.field.region.laws
@@ -352,12 +354,16 @@ class FieldHome:
             losses = [risk_losses(risk, status[own] == 1) for risk in risks]
             parts.append(np.stack(losses, axis=1))
         parts.append(np.zeros((0, len(laws))))
-        return Losses.of(np.concatenate(parts))
+        return ModelLosses.of(np.concatenate(parts))
 
-    def _new_cohort(self, known: Known) -> Cohort:
-        return Cohort.of(self.home.traces, known, self.rates, self.task.test_errors)
+    def _new_cohort(self, known: TestResults) -> ChainCohort:
+        return ChainCohort.of(
+            self.home.traces, known, self.rates, self.task.test_errors
+        )
 
-    def _noised(self, sent: Sent, channel: str, number: int, cut: Cut) -> Floats:
+    def _noised(
+        self, sent: Sent, channel: str, number: int, cut: ClippingRule
+    ) -> Floats:
         """Add noise to sums (cells in time, 1 + regions); column 0 stays empty."""
         receipt = self.plan.receipt(channel, number)
         scale = self.scale[channel, number] = cut.reach * receipt.sigma

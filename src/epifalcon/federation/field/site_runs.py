@@ -35,8 +35,11 @@ from epifalcon.belief_propagation.seir_chain import (
 from epifalcon.checks import present, shaped
 from epifalcon.errors import DataError
 from epifalcon.federation.checkpoints import ledger_of, record_once
-from epifalcon.federation.falcon.server_run import Gathered, Met, meet
-from epifalcon.federation.field.inference_schedule import Course, Found
+from epifalcon.federation.falcon.server_run import SharedData, SiteRoster, meet
+from epifalcon.federation.field.inference_schedule import (
+    InferenceSchedule,
+    ServerResult,
+)
 from epifalcon.federation.field.privacy_plan import (
     INFECTIOUS,
     PRESENCE,
@@ -47,14 +50,31 @@ from epifalcon.federation.field.privacy_plan import (
     sweep_receipts,
 )
 from epifalcon.federation.field.settings import METHOD, FieldTask
-from epifalcon.federation.field.site_people import Counted, FieldHome, FieldRun, HeldOut
-from epifalcon.federation.messages import Count, Done, Finish, Heading, Record, Scores
-from epifalcon.federation.network.site_calls import Conduct, ServerRun, Transport, given
-from epifalcon.federation.network.site_files import Wanted, digest
+from epifalcon.federation.field.site_people import (
+    FieldRun,
+    FieldSite,
+    HeldOutFold,
+    SiteCounts,
+)
+from epifalcon.federation.messages import (
+    Count,
+    Done,
+    Finish,
+    MessageHeader,
+    Record,
+    ScoresReply,
+)
+from epifalcon.federation.network.site_calls import (
+    RunOptions,
+    ServerRun,
+    Transport,
+    given,
+)
+from epifalcon.federation.network.site_files import RunRequirements, digest
 from epifalcon.federation.network.site_session import (
     LEDGER,
     Handler,
-    Order,
+    RunRequest,
     SiteSession,
 )
 from epifalcon.mobility.clock import Clock
@@ -125,7 +145,7 @@ class _Exchange(Record):
     @property
     def digest(self) -> str:
         """Digest of everything in the request."""
-        packet = self.encode(Heading("", "", 0, ""))
+        packet = self.encode(MessageHeader("", "", 0, ""))
         return digest(dict(packet.values), tensors=packet.tensors)
 
     def received(
@@ -182,18 +202,18 @@ class Sweep(_Exchange):
 
 
 @dataclass(frozen=True, eq=False)
-class End(_Exchange):
+class EndOfRun(_Exchange):
     """Server to site: the last edge messages of a run. Answer: Done."""
 
     phase = "end"
 
 
 @dataclass(frozen=True, eq=False)
-class Judge(Record):
+class LossesRequest(Record):
     """Server to site: sum up losses of held-out people under each model."""
 
     phase = "judged"
-    held_out: tuple[HeldOut, ...]
+    held_out: tuple[HeldOutFold, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +227,8 @@ class FieldSums(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class Losses(Record):
-    """Site to server: sums of held-out people's losses (``calibration.Losses``)."""
+class LossesReply(Record):
+    """Site to server: losses of held-out people (``calibration.ModelLosses``)."""
 
     people: int
     total: Floats
@@ -225,7 +245,7 @@ class FieldAnswers:
         self._crowd = np.zeros(size.by_slot)
         self._noises = np.zeros((0, 0))
 
-    def counted(self, answer: Counted) -> Counted:
+    def counted(self, answer: SiteCounts) -> SiteCounts:
         """Require counts that are possible for the site's number of people."""
         if self._task.private:
             return self._noised_counts(answer)
@@ -241,7 +261,7 @@ class FieldAnswers:
         self._crowd = crowd
         return answer
 
-    def _noised_counts(self, answer: Counted) -> Counted:
+    def _noised_counts(self, answer: SiteCounts) -> SiteCounts:
         plan, people, edges = self._plan, self.people, 1 + self._size.regions
         shape = (plan.clock.slots // plan.length, edges)
         _within("noises", answer.noises, shape, 0.0, people, whole=True)
@@ -278,7 +298,7 @@ class FieldAnswers:
             answer.tally if options.tally else no_tally,
         )
 
-    def losses(self, answer: Losses) -> calibration.Losses:
+    def losses(self, answer: LossesReply) -> calibration.ModelLosses:
         """Return the sums of losses; refuse values impossible for so many people."""
         if not 0 <= answer.people <= self.people:
             raise DataError(f"losses of {answer.people} people")
@@ -286,7 +306,7 @@ class FieldAnswers:
         laws = len(self._task.wishes.field.region.laws)
         _within("total", answer.total, (laws,), 0.0, most)
         _within("products", answer.products, (laws, laws), 0.0, most * _MOST_LOSS)
-        return calibration.Losses(answer.people, answer.total, answer.products)
+        return calibration.ModelLosses(answer.people, answer.total, answer.products)
 
     def _require_cells(
         self, name: str, given: Floats, channel: str, shape: tuple[int, ...]
@@ -334,18 +354,20 @@ def _within(
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldOrder(Order):
+class FieldRunRequest(RunRequest):
     """A run of Falcon Field, as the server requests it from sites."""
 
     method = METHOD
     settings: FieldTask
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RunRequirements:
         """Permissions that the run needs from a site; rows of people never leave."""
         task = self.settings
         delta = task.wishes.privacy.delta if task.private else None
-        return Wanted(mode=task.mode, regions=task.learns_transmission, delta=delta)
+        return RunRequirements(
+            mode=task.mode, regions=task.learns_transmission, delta=delta
+        )
 
     def squared_mu(self, clock: Clock) -> float | None:
         """Return mu^2 of all releases per person; None without a guarantee."""
@@ -365,15 +387,15 @@ class FieldOrder(Order):
 class _Working:
     """The state after the count."""
 
-    people: FieldHome
+    people: FieldSite
     size: Size
     ledger: Ledger
 
 
-class FieldSiteRun(SiteSession[FieldOrder]):
+class FieldSiteRun(SiteSession[FieldRunRequest]):
     """Answers all calls of one run of Falcon Field."""
 
-    order_type = FieldOrder
+    order_type = FieldRunRequest
 
     def start(self) -> dict[type[Record], Handler]:
         """Reset the state; return the handlers."""
@@ -381,12 +403,12 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         return {
             Count: self._count,
             Sweep: self._sweep,
-            End: self._end,
-            Judge: self._judged,
+            EndOfRun: self._end,
+            LossesRequest: self._judged,
             Finish: self._finish,
         }
 
-    def _count(self, call: Count, _number: int) -> Counted:
+    def _count(self, call: Count, _number: int) -> SiteCounts:
         """Write the receipts, then count people per place and tested people."""
         run, first, people = self.admitted, call.first, call.people or 0
         traces, task = run.home.traces, run.order.settings
@@ -395,7 +417,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         # Recorded first, so that no other numbers, and thus folds, can be requested.
         self.note("count", digest(first, people))
         home = replace(run.home, first=first)
-        made = FieldHome(home, task, run.order.seed, self.seeds().noise, people)
+        made = FieldSite(home, task, run.order.seed, self.seeds().noise, people)
         if not task.private:
             run.site.policy.require_crowd(crowds(made))
         budget = budget_of(task, traces.clock)
@@ -429,7 +451,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         people.exchanges = step - 1
         return FieldSums(*people.sweep(received, options))
 
-    def _end(self, call: End, _number: int) -> Done:
+    def _end(self, call: EndOfRun, _number: int) -> Done:
         """Receive the last messages of a run and store risks; nothing is released."""
         task, working = self.admitted.order.settings, self._working
         received, _ = call.received(working.size, task)
@@ -439,7 +461,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         working.people.end(received)
         return Done()
 
-    def _judged(self, call: Judge, _number: int) -> Losses:
+    def _judged(self, call: LossesRequest, _number: int) -> LossesReply:
         """Return sums of held-out losses; zero if the policy forbids validation."""
         run, working = self.admitted, self._working
         task = run.order.settings
@@ -447,9 +469,9 @@ class FieldSiteRun(SiteSession[FieldOrder]):
             raise DataError("these settings have no law to choose")
         held_out = call.held_out if run.site.policy.validation else ()
         made = working.people.judged(held_out)
-        return Losses(made.people, made.total, made.products)
+        return LossesReply(made.people, made.total, made.products)
 
-    def _finish(self, call: Finish, _number: int) -> Scores:
+    def _finish(self, call: Finish, _number: int) -> ScoresReply:
         """Write the risks of the site's people to its own folder."""
         return self.finish(self._working.people.risk, call.scores, digest(self.heard))
 
@@ -458,7 +480,7 @@ class FieldSiteRun(SiteSession[FieldOrder]):
         return present(self._counted, "nothing was counted yet")
 
 
-def crowds(people: FieldHome) -> dict[str, int]:
+def crowds(people: FieldSite) -> dict[str, int]:
     """Count the people behind each sum; runs without a fold reveal the fold's tests."""
     found = {"people": people.home.traces.people}
     for part in range(people.task.folds):
@@ -466,16 +488,20 @@ def crowds(people: FieldHome) -> dict[str, int]:
     return found
 
 
-class FieldSitesRun(ServerRun[FieldOrder]):
+class FieldSitesRun(ServerRun[FieldRunRequest]):
     """One run of Falcon Field, and the ``People`` of its course."""
 
-    order_type = FieldOrder
+    order_type = FieldRunRequest
 
     def __init__(
-        self, transport: Transport, folder: Path, order: FieldOrder, conduct: Conduct
+        self,
+        transport: Transport,
+        folder: Path,
+        order: FieldRunRequest,
+        conduct: RunOptions,
     ) -> None:
         super().__init__(transport, folder, order, conduct)
-        self._found = Found()
+        self._found = ServerResult()
         self._task = order.settings
         self._number = 0
         """Exchanges of all runs so far."""
@@ -505,14 +531,16 @@ class FieldSitesRun(ServerRun[FieldOrder]):
             progress("sweeps", done, planned)
             self.report_progress(done, planned)
 
-        course = Course(self, self._task, people, met.clock, report)
+        course = InferenceSchedule(self, self._task, people, met.clock, report)
         self._found = course.found
         found = course.go().field
         tensors = {name: torch.from_numpy(one) for name, one in found.items()}
         write_tensors(self._folder / FIELD, tensors)
         request = Finish(scores=self._conduct.scores)
         self.scores = given(
-            self._ask(request, Scores, lambda one, answer: answer.require(one.people))
+            self._ask(
+                request, ScoresReply, lambda one, answer: answer.require(one.people)
+            )
         )
 
     def figures(self) -> dict[str, Any]:
@@ -520,25 +548,25 @@ class FieldSitesRun(ServerRun[FieldOrder]):
         found = self._found
         return {"rounds": found.sweeps, "law": found.law if found.sweeps else None}
 
-    def _meet(self) -> Met:
+    def _meet(self) -> SiteRoster:
         """Invite the sites; people keep their numbers from an interrupted run."""
         order, folder = self._order, self._folder
-        before = Gathered.load(folder, order.origin)
+        before = SharedData.load(folder, order.origin)
         met = meet(self.board, order.hello, before)
         if before is None:
-            Gathered(met.first).save(folder, order.origin)
+            SharedData(met.first).save(folder, order.origin)
         elif set(met.first) != set(before.first) and order.is_private:
             missing = ", ".join(sorted(set(before.first) - set(met.first)))
             raise DataError(f"begun with {missing}: it must be there again")
         return met
 
-    def counted(self) -> Counted:
+    def counted(self) -> SiteCounts:
         """Return the counts of all sites, added up."""
         people = sum(self._met.people.values())
         found = self.board.ask(
             0,
             {site: Count(first, people) for site, first in self._met.first.items()},
-            Counted,
+            SiteCounts,
             lambda site, answer: self._answers[site].counted(answer),
         )
         self.board.keep_only(found)
@@ -567,12 +595,14 @@ class FieldSitesRun(ServerRun[FieldOrder]):
     def end(self, received: EdgeMessages) -> None:
         """Send the last messages of all edges; nothing comes back."""
         options = SweepOptions(0.0, np.zeros(len(received.day)), 0.0)
-        request = End.of(received, options, self._run, self._step + 1)
+        request = EndOfRun.of(received, options, self._run, self._step + 1)
         self._ask(request, Done, lambda _, answer: answer)
 
-    def judged(self, held_out: Sequence[HeldOut]) -> calibration.Losses:
+    def judged(self, held_out: Sequence[HeldOutFold]) -> calibration.ModelLosses:
         """Return the sum of held-out losses over the sites that send them."""
-        found = self._ask(Judge(tuple(held_out)), Losses, FieldAnswers.losses)
+        found = self._ask(
+            LossesRequest(tuple(held_out)), LossesReply, FieldAnswers.losses
+        )
         return reduce(add, [found[site] for site in sorted(found)])
 
     def _ask(

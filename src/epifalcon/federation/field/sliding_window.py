@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from epifalcon import store
 from epifalcon.belief_propagation.inference import (
-    Cohort,
+    ChainCohort,
+    CurrentRisk,
     InferenceState,
     InitialHazard,
-    Now,
     count_people,
     infer,
     initial_prior,
 )
-from epifalcon.belief_propagation.saved_state import Messages, PublishedField
+from epifalcon.belief_propagation.saved_state import Messages, SavedField
 from epifalcon.belief_propagation.seir_chain import result_likelihood
 from epifalcon.belief_propagation.settings import FieldSettings, WindowSettings
 from epifalcon.belief_propagation.transmission import Transmission
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import DataError
 from epifalcon.mobility.traces import Traces
 from epifalcon.settings import as_plain, build
@@ -66,7 +66,7 @@ class Boundary:
     aside: Floats
     """The same, own tests excluded."""
     status: NDArray[np.int8]
-    """(people,) of all tests so far, as ``Known.status``."""
+    """(people,) of all tests so far, as ``TestResults.status``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +74,8 @@ class FieldWindow:
     """The state that is stored from one day to the next."""
 
     traces: Traces
-    known: Known
-    field: PublishedField
+    known: TestResults
+    field: SavedField
     messages: Messages
     boundary: Boundary
     settings: FieldSettings
@@ -87,9 +87,9 @@ class FieldWindow:
     @classmethod
     def of_run(
         cls,
-        people: Cohort,
-        known: Known,
-        field: PublishedField,
+        people: ChainCohort,
+        known: TestResults,
+        field: SavedField,
         settings: FieldSettings,
         window: WindowSettings,
         transmission: Transmission,
@@ -115,12 +115,12 @@ class FieldWindow:
         """Number of the window's last day."""
         return self.first_day + self.traces.clock.days - 1
 
-    def people(self) -> Cohort:
+    def people(self) -> ChainCohort:
         """Return everybody with messages and priors, on the window's days."""
         cohort = self.field.people(self.traces, self.known, self.messages)
         return cohort.with_prior(self.boundary.prior, self.boundary.aside)
 
-    def risks(self) -> tuple[Probabilities, Now]:
+    def risks(self) -> tuple[Probabilities, CurrentRisk]:
         """Return the risk ever, own tests excluded, and the current risk."""
         people, received = self.people(), self.field.messages()
         people.end(received)
@@ -149,7 +149,7 @@ class FieldWindow:
         np.maximum.at(status, day.person, day.positive.astype(np.int8))
         counts = day.positive | (prior[day.person, 0] > 0)
         slot = np.maximum(day.slot[counts], 0).astype(np.int32)
-        known = Known.from_tests(
+        known = TestResults.from_tests(
             people,
             np.concatenate([old.person, day.person[counts]]),
             np.concatenate([old.positive, day.positive[counts]]),
@@ -271,8 +271,8 @@ class FieldWindow:
         settings = build(FieldSettings, meta["settings"], "settings")
         return cls(
             traces=Traces.load(folder / _TRACES),
-            known=Known.load(folder / _KNOWN),
-            field=PublishedField.load(folder / _FIELD),
+            known=TestResults.load(folder / _KNOWN),
+            field=SavedField.load(folder / _FIELD),
             messages=Messages.load(folder / _MESSAGES),
             boundary=Boundary(*(np.array(arrays[name]) for name in _BOUNDARY)),
             settings=settings,
@@ -282,13 +282,13 @@ class FieldWindow:
         )
 
 
-def _picked(known: Known, kept: Mask) -> Known:
-    return Known(
+def _picked(known: TestResults, kept: Mask) -> TestResults:
+    return TestResults(
         known.people, known.person[kept], known.positive[kept], known.slot[kept]
     )
 
 
-def _tests_after(known: Known, slots: int, *, right: bool) -> Known:
+def _tests_after(known: TestResults, slots: int, *, right: bool) -> TestResults:
     """Return the tests after the first ``slots`` slots, with slots counted from there.
 
     If tests are never wrong, the first positive one stands: what contradicts one that

@@ -27,7 +27,7 @@ from epifalcon.checks import Checked, Count
 from epifalcon.errors import DataError, EpifalconError, TooFewSitesError
 from epifalcon.federation import checkpoints, messages
 from epifalcon.federation.network.site_files import REPLAYED, open_journal
-from epifalcon.federation.network.site_session import LEDGER, Order
+from epifalcon.federation.network.site_session import LEDGER, RunRequest
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
 from epifalcon.privacy.events import Release
@@ -38,7 +38,7 @@ from epifalcon.types import Probabilities
 
 R = TypeVar("R", bound=messages.Record)
 T = TypeVar("T")
-OrderT = TypeVar("OrderT", bound=Order)
+OrderT = TypeVar("OrderT", bound=RunRequest)
 SUMMARY = "summary.json"
 PROGRESS = "progress.json"
 SCORES = "scores.csv"
@@ -85,7 +85,7 @@ class InMemoryTransport:
 
 
 @dataclass(frozen=True)
-class Trouble:
+class SiteFailure:
     """One failure of one site."""
 
     site: str
@@ -108,7 +108,7 @@ class Traffic:
     bytes_received: int = 0
 
 
-class Switchboard:
+class SiteCalls:
     """Calls the sites of one run; ``present`` lists the remaining sites, sorted.
 
     Failures that affect later calls are stored in ``path`` before these are sent.
@@ -119,16 +119,18 @@ class Switchboard:
     ) -> None:
         self.run, self.rules = run, rules
         self.present = sorted(transport.sites)
-        self._path, self._journal, self._stored = path, None, list[Trouble]()
+        self._path, self._journal, self._stored = path, None, list[SiteFailure]()
         if path is not None:
-            self._journal, self._stored = open_journal(path, partial(build, Trouble))
+            self._journal, self._stored = open_journal(
+                path, partial(build, SiteFailure)
+            )
         self._absent = {(item.site, item.phase, item.round) for item in self._stored}
         self.troubles = list(self._stored)
         self.traffic = Traffic()
         self._transport = transport
         self._sitting_out: set[str] = set()
         self._missed: Counter[str] = Counter()
-        self._lost: list[Trouble] = []
+        self._lost: list[SiteFailure] = []
         """Failures of this round that were not stored before."""
         self._require_enough()
 
@@ -172,7 +174,7 @@ class Switchboard:
         absent = {site for site in requests if (site, step, number) in self._absent}
         self._sitting_out |= absent
         headings = {
-            site: messages.Heading(self.run, site, number, step)
+            site: messages.MessageHeader(self.run, site, number, step)
             for site in requests
             if site not in absent
         }
@@ -186,7 +188,7 @@ class Switchboard:
         for site in calls:
             if site not in answers:
                 why = failures.get(site, "no answer")
-                self._sit_out(Trouble(site, number, step, "silent", why))
+                self._sit_out(SiteFailure(site, number, step, "silent", why))
                 continue
             try:
                 packet = self._accept(answers[site], headings[site])
@@ -194,7 +196,7 @@ class Switchboard:
                 busy.append(_seconds(packet))
             except Exception as error:
                 # Any error caused by a site's answer is a failure of that site.
-                self._sit_out(Trouble(site, number, step, "refused", _why(error)))
+                self._sit_out(SiteFailure(site, number, step, "refused", _why(error)))
         self.traffic.site_seconds += max(busy)
         self.traffic.bytes_sent += sum(map(len, calls.values()))
         self.traffic.bytes_received += sum(map(len, answers.values()))
@@ -203,7 +205,7 @@ class Switchboard:
         self._continue_after(self.troubles[before:])
         return accepted
 
-    def refuse(self, trouble: Trouble) -> None:
+    def refuse(self, trouble: SiteFailure) -> None:
         """Exclude a site whose accepted answer is inconsistent with the others."""
         self._sit_out(trouble)
         self._continue_after([trouble])
@@ -220,7 +222,9 @@ class Switchboard:
             "troubles": [asdict(item) for item in self.troubles],
         }
 
-    def _accept(self, answer: bytes, heading: messages.Heading) -> messages.Packet:
+    def _accept(
+        self, answer: bytes, heading: messages.MessageHeader
+    ) -> messages.Packet:
         if len(answer) > (most := self.rules.most_answer_mb) * 2**20:
             raise DataError(f"an answer of {len(answer):,} bytes, at most {most} MB")
         packet = messages.unpack(answer)
@@ -231,7 +235,7 @@ class Switchboard:
             raise DataError(f"the site says: {text}")
         return packet
 
-    def _continue_after(self, new: list[Trouble]) -> None:
+    def _continue_after(self, new: list[SiteFailure]) -> None:
         """Require enough sites, and store the new failures of this step."""
         try:
             self._require_enough()
@@ -254,9 +258,9 @@ class Switchboard:
         if self._path is not None and self._lost:
             lines = [f"{json.dumps(asdict(item))}\n" for item in self._stored]
             store.replace_text(self._path, "".join(lines))
-            self._journal, _ = open_journal(self._path, partial(build, Trouble))
+            self._journal, _ = open_journal(self._path, partial(build, SiteFailure))
 
-    def _sit_out(self, trouble: Trouble) -> None:
+    def _sit_out(self, trouble: SiteFailure) -> None:
         self._sitting_out.add(trouble.site)
         self.troubles.append(trouble)
 
@@ -294,7 +298,7 @@ def _seconds(answer: messages.Packet) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conduct(Checked):
+class RunOptions(Checked):
     """Settings of a run that do not affect its results."""
 
     keep_every: Count = 10
@@ -306,15 +310,15 @@ class Conduct(Checked):
 class ServerRun(ABC, Generic[OrderT]):
     """One run; ``go`` executes or resumes it."""
 
-    order_type: ClassVar[type[Order]]
+    order_type: ClassVar[type[RunRequest]]
 
     def __init__(
-        self, transport: Transport, folder: Path, order: OrderT, conduct: Conduct
+        self, transport: Transport, folder: Path, order: OrderT, conduct: RunOptions
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock: FileLock | None = FileLock.inside(folder)
         path = folder / TROUBLES
-        self.board = Switchboard(transport, folder.name, order.rules, path)
+        self.board = SiteCalls(transport, folder.name, order.rules, path)
         self.scores: dict[str, Probabilities] = {}
         self.round_seconds: list[float] = []
         self._folder, self._order, self._conduct = folder, order, conduct

@@ -32,14 +32,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from epifalcon.checks import Checked, CountOrZero, Positive, one_of
-from epifalcon.epidemic.test_results import Known
+from epifalcon.epidemic.test_results import TestResults
 from epifalcon.errors import (
     BudgetExceededError,
     CorruptFileError,
     DataError,
     SettingsError,
 )
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.preparation import SiteData
 from epifalcon.federation.settings import Mode, PrivacySettings
 from epifalcon.locks import FileLock
 from epifalcon.mobility.traces import Traces
@@ -123,7 +123,7 @@ class SitePolicy(Checked):
         if self.delta >= 1:
             raise SettingsError(f"delta={self.delta} must be less than 1")
 
-    def require(self, wanted: "Wanted") -> None:
+    def require(self, wanted: "RunRequirements") -> None:
         """Raise ``PolicyError`` if a run needs more than the policy allows."""
         mode = wanted.mode
         if mode not in self.modes:
@@ -155,7 +155,7 @@ class SitePolicy(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class RunRequirements:
     """What a run requires of its sites, for comparison with their policies."""
 
     mode: str
@@ -196,12 +196,12 @@ class SiteFiles:
                 raise SettingsError(f"{path}: {name} is empty: say where it lies")
         return settings
 
-    def household(self, settings: SiteSettings) -> Household:
+    def household(self, settings: SiteSettings) -> SiteData:
         """Load traces and tests of this site; paths may be relative to its folder."""
         traces = Traces.load(self.folder / settings.city)
-        known = Known.load(self.folder / settings.known)
+        known = TestResults.load(self.folder / settings.known)
         known.require_people_of(traces)
-        return Household(traces, known)
+        return SiteData(traces, known)
 
     def run(self, name: str) -> Path:
         """Return the folder of one run; create it if it is missing."""
@@ -311,7 +311,7 @@ def digest(
     return sha256.hexdigest()
 
 
-class Noted:
+class ReplayLog:
     """Digests by release; with a ``path``, on disk before ``require`` returns."""
 
     def __init__(self, path: Path | None = None) -> None:
@@ -342,14 +342,14 @@ class Noted:
             )
 
 
-class Trail:
+class ReplayGuard:
     """Digests of all requests that lead to each release of one run.
 
     ``prepared`` is the digest of all requests before the rounds. ``home`` is the digest
     of the finished rounds and must be stored together with the embeddings.
     """
 
-    def __init__(self, noted: Noted, prepared: str) -> None:
+    def __init__(self, noted: ReplayLog, prepared: str) -> None:
         self.home = ""
         self._noted, self._prepared = noted, prepared
         self._settled = self._pass = self._trained = ""

@@ -32,16 +32,16 @@ from epifalcon.federation.messages import Record
 from epifalcon.federation.network.site_files import (
     PROMISES,
     REPLAYED,
-    Noted,
     PolicyError,
     ReplayError,
+    ReplayLog,
+    RunRequirements,
     SiteFiles,
     SiteSettings,
-    Wanted,
     admit,
     digest,
 )
-from epifalcon.federation.preparation import Household
+from epifalcon.federation.preparation import SiteData
 from epifalcon.federation.privacy_plan import RunSeeds
 from epifalcon.federation.settings import SiteRules
 from epifalcon.locks import FileLock
@@ -67,7 +67,7 @@ _UNREADABLE = "the call cannot be read"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(ABC):
+class RunRequest(ABC):
     """A run as the server requests it from its sites; one subclass per method."""
 
     method: ClassVar[str]
@@ -77,7 +77,7 @@ class Order(ABC):
 
     @property
     @abstractmethod
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RunRequirements:
         """What the run requires of a site's policy."""
 
     @property
@@ -117,7 +117,7 @@ class Order(ABC):
         return store.Origin.now(plain, self.seed)
 
 
-OrderT = TypeVar("OrderT", bound=Order)
+OrderT = TypeVar("OrderT", bound=RunRequest)
 
 
 def in_words(error: Exception) -> str:
@@ -130,7 +130,7 @@ def in_words(error: Exception) -> str:
     return "it failed; its own log says why"
 
 
-class Answering:
+class CallHandler:
     """Answers calls with ``handlers``, one at a time, and executes each only once."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Answering:
     ) -> None:
         self.run, self.site = run, site
         self.handlers = handlers or {}
-        self.failed: list[tuple[messages.Heading, Exception]] = []
+        self.failed: list[tuple[messages.MessageHeader, Exception]] = []
         """All errors with the heading of their call; never sent."""
         self.reports_seconds = True
         """Whether answers include the computing time, which depends on the data."""
@@ -158,7 +158,7 @@ class Answering:
             try:
                 packet = messages.unpack(call)
             except DataError as error:
-                heading = messages.Heading(self.run, self.site, -1, "unreadable")
+                heading = messages.MessageHeader(self.run, self.site, -1, "unreadable")
                 return self._failure(heading, error, _UNREADABLE)
             began = perf_counter()
             try:
@@ -174,7 +174,7 @@ class Answering:
     def _handle(self, packet: messages.Packet) -> Record:
         heading = packet.heading
         heading.require(
-            messages.Heading(self.run, self.site, heading.round, heading.phase)
+            messages.MessageHeader(self.run, self.site, heading.round, heading.phase)
         )
         if heading.round < self._newest:
             raise DataError(f"round {heading.round} is over")
@@ -186,7 +186,7 @@ class Answering:
         raise DataError(f"phase {heading.phase!r} is unknown or too early")
 
     def _failure(
-        self, heading: messages.Heading, error: Exception, words: str
+        self, heading: messages.MessageHeader, error: Exception, words: str
     ) -> bytes:
         self.failed.append((heading, error))
         _log.warning("%s: %s", heading.phase[:40], type(error).__name__)
@@ -199,14 +199,14 @@ class Admitted(Generic[OrderT]):
 
     order: OrderT
     site: SiteSettings
-    home: Household
-    noted: Noted
+    home: SiteData
+    noted: ReplayLog
 
 
-class SiteSession(Answering, ABC, Generic[OrderT]):
+class SiteSession(CallHandler, ABC, Generic[OrderT]):
     """Answers all calls of one run at the site with the given files."""
 
-    order_type: ClassVar[type[Order]]
+    order_type: ClassVar[type[RunRequest]]
 
     def __init__(self, files: SiteFiles, run: str, site: str) -> None:
         super().__init__(run, site)
@@ -243,7 +243,7 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         secret = None if known else self.files.noise_key(self.run)
         return RunSeeds(run.order.seed, secret)
 
-    def finish(self, risk: Floats, asked: bool, found: str) -> messages.Scores:
+    def finish(self, risk: Floats, asked: bool, found: str) -> messages.ScoresReply:
         """Write the risks of the site's people; send them if requested and allowed.
 
         ``found`` is the digest of what determines the risks. They are sent for one
@@ -253,12 +253,12 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         text = "person,probability\n" + "".join(lines)
         store.replace_text(self.folder / RISKS, text)
         if not asked:
-            return messages.Scores()
+            return messages.ScoresReply()
         run = self.admitted
         if not run.site.policy.give_scores:
             raise PolicyError("give_scores", "this site keeps its scores")
         run.noted.require(0, "finish", found)
-        return messages.Scores(risk)
+        return messages.ScoresReply(risk)
 
     def _forget(self) -> None:
         """Reset the in-memory state to that before the first call."""
@@ -307,12 +307,12 @@ class SiteSession(Answering, ABC, Generic[OrderT]):
         noted.require(0, "hello", run_digest)
         return Admitted(order, site, data, noted), run_digest
 
-    def _notes(self, *, stored: bool) -> Noted:
+    def _notes(self, *, stored: bool) -> ReplayLog:
         if self._admitted is not None:
             return self._admitted.noted
         if not stored:
-            return Noted()
-        noted = Noted(self.folder / NOTED)
+            return ReplayLog()
+        noted = ReplayLog(self.folder / NOTED)
         if not len(noted) and (self.folder / LEDGER).exists():
             path = self.folder / NOTED
             raise CorruptFileError(f"{path}: is missing; begin a new run")

@@ -41,7 +41,7 @@ _REASONS = {
 }
 
 
-class CoordinatorEnd(FLComponent):
+class ServerEndpoint(FLComponent):
     """Server endpoint of a job: one run over all its sites."""
 
     def __init__(
@@ -81,7 +81,7 @@ class CoordinatorEnd(FLComponent):
     def coordinate(self, transport: "Transport", folder: Path) -> None:
         """Run to the end in the kit ``folder``; on failure write the reason there."""
         # These modules load torch, which only job processes need.
-        from epifalcon.federation.network.site_calls import Conduct
+        from epifalcon.federation.network.site_calls import RunOptions
         from epifalcon.federation.network.site_files import require_run_name
 
         try:
@@ -90,14 +90,14 @@ class CoordinatorEnd(FLComponent):
                 raise SettingsError(f"{path}: the run exists; go on with it by resume")
             kind = jobs.server_run(self._method)
             order = build(kind.order_type, self._order, "order")
-            conduct = build(Conduct, self._conduct, "conduct")
+            conduct = build(RunOptions, self._conduct, "conduct")
             kind(transport, path, order, conduct).go()
         except EpifalconError as error:
             jobs.write_reason(folder, error)
             raise
 
 
-class SiteEnd:
+class SiteEndpoint:
     """Site endpoint of a job: answers the calls of one run."""
 
     def __init__(self, method: str) -> None:
@@ -241,6 +241,6 @@ def _result(future: Future[Any], seconds: float) -> bytes | str:
     if isinstance(answer, bytes):
         return answer
     if isinstance(answer, str):
-        # SiteEnd sends only the type of an error.
+        # SiteEndpoint sends only the type of an error.
         return f"the site failed with {answer[:60]}"
     return f"the site sent {type(answer).__name__}, expected bytes"

@@ -40,8 +40,8 @@ from epifalcon.settings import as_plain
 from epifalcon.types import Plain
 
 if TYPE_CHECKING:
-    from epifalcon.federation.network.site_calls import Conduct, ServerRun
-    from epifalcon.federation.network.site_session import Order, SiteSession
+    from epifalcon.federation.network.site_calls import RunOptions, ServerRun
+    from epifalcon.federation.network.site_session import RunRequest, SiteSession
 
 T = TypeVar("T")
 RUNS = "runs"
@@ -85,7 +85,7 @@ def _load(method: str, end: int) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class FederatedJob:
     """Classes and arguments of the server and sites, and the minimum of sites."""
 
     name: str
@@ -104,12 +104,12 @@ class Job:
 
 def job_of(
     run: str,
-    order: "Order",
-    conduct: "Conduct",
+    order: "RunRequest",
+    conduct: "RunOptions",
     minimum_sites: int,
     *,
     resume: bool = False,
-) -> Job:
+) -> FederatedJob:
     """Return the job of one run."""
     args = {
         "method": order.method,
@@ -119,10 +119,12 @@ def job_of(
         "resume": resume,
     }
     site_args = {"method": order.method}
-    return Job(name=run, args=args, site_args=site_args, minimum_sites=minimum_sites)
+    return FederatedJob(
+        name=run, args=args, site_args=site_args, minimum_sites=minimum_sites
+    )
 
 
-def write_job(job: Job, folder: Path) -> Path:
+def write_job(job: FederatedJob, folder: Path) -> Path:
     """Write the job's folder inside ``folder``; return its path."""
     place = folder / job.name
     config = place / "app" / "config"
@@ -256,7 +258,7 @@ class Admin:
         self._session = session
         self.kit = kit
 
-    def submit(self, job: Job) -> str:
+    def submit(self, job: FederatedJob) -> str:
         """Submit a job and return its id; it starts once enough sites are connected."""
         with tempfile.TemporaryDirectory() as scratch, _tried("submit"):
             return str(self._session.submit_job(str(write_job(job, Path(scratch)))))

@@ -23,7 +23,7 @@ def run_in_foreground(folder: Path) -> None:
     os.execve(sys.executable, _command(kit), _environment(kit))
 
 
-class Party:
+class ChildProcess:
     """A server or site that runs as a child of this process and ends with it."""
 
     def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
@@ -69,14 +69,14 @@ def running(
     folders: Mapping[str, Path],
     extra: Mapping[str, str] | None = None,
     site_extra: Mapping[str, str] | None = None,
-) -> Iterator[dict[str, Party]]:
+) -> Iterator[dict[str, ChildProcess]]:
     """Start the server and the sites of provisioned kits; stop them at the end."""
-    parties: dict[str, Party] = {}
+    parties: dict[str, ChildProcess] = {}
     try:
         for name, folder in folders.items():
             if name != "admin":
                 own = {} if name == "server" else site_extra
-                parties[name] = Party(folder, {**(extra or {}), **(own or {})})
+                parties[name] = ChildProcess(folder, {**(extra or {}), **(own or {})})
         yield parties
     finally:
         # Stop all sites first, so that they disconnect while the server still runs.
@@ -87,7 +87,7 @@ def running(
             party.stop()
 
 
-def wait_for_port(party: Party, limit: float) -> None:
+def wait_for_port(party: ChildProcess, limit: float) -> None:
     """Wait until the server listens, or raise an error that names its log file."""
     address = (party.kit.deployment.host, party.kit.deployment.admin_port)
     end = time.monotonic() + limit

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from epifalcon.errors import DataError
 from epifalcon.mobility.io.settings import EpochUnit, ReadSettings
-from epifalcon.mobility.io.tables import Batch, Table
+from epifalcon.mobility.io.tables import InputTable, RowBatch
 
 EXAMPLES_PER_REASON = 3
 _LONGEST_VALUE = 60
@@ -111,7 +111,7 @@ class RowFilter:
         self._refused: dict[str, int] = {}
         self._examples: list[RefusedRow] = []
 
-    def batches(self, table: Table) -> Iterator[Batch]:
+    def batches(self, table: InputTable) -> Iterator[RowBatch]:
         """Yield the rows of ``table`` that have the right number of fields."""
         width = len(table.names)
         fields = Rule(

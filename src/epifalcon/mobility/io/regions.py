@@ -48,7 +48,7 @@ _NOWHERE = pl.col("region").is_null()
 
 
 @dataclass(frozen=True, eq=False)
-class Numbered:
+class RegionIndex:
     """The regions in their final order, and the id of each key asked for."""
 
     regions: Regions
@@ -66,12 +66,12 @@ class RegionRule(ABC):
         """Compute each row's key from place_text, or lon_value and lat_value."""
 
     @abstractmethod
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         """Number the regions of the sorted, distinct ``keys`` that were seen."""
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class LocationTable:
     """A table of places or towers, in the order of its file."""
 
     path: Path
@@ -99,7 +99,7 @@ def look_up(text: pl.Series, names: pl.Series) -> pl.Series:
     return found["at"].cast(pl.Int64)
 
 
-def read_places(settings: ImportSettings) -> Places | None:
+def read_places(settings: ImportSettings) -> LocationTable | None:
     """Read the table (place or cell or tower, lat, lon) named by the settings."""
     if settings.places is None:
         return None
@@ -126,14 +126,14 @@ def read_places(settings: ImportSettings) -> Places | None:
         frame = rows.keep(frame, once)
         made = frame.select(name=text, lon="lon_value", lat="lat_value")
         known = pl.concat([known, made])
-    return Places(path, known, rows.finish())
+    return LocationTable(path, known, rows.finish())
 
 
 class GivenRegions(RegionRule):
     """Regions are the places that the data names, in the order of their names."""
 
     def __init__(
-        self, places: Places | None, kind: RegionKind, keep_unvisited: bool
+        self, places: LocationTable | None, kind: RegionKind, keep_unvisited: bool
     ) -> None:
         self._places, self._kind, self._all = places, kind, keep_unvisited
         self._codes = pl.Categorical(pl.Categories.random())
@@ -145,7 +145,7 @@ class GivenRegions(RegionRule):
             return text.cast(self._codes)
         return look_up(text, self._places.table["name"])
 
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         ids, names, lonlat = np.arange(len(keys)), keys.cast(pl.String), None
         if self._places is not None:
             table = self._places.table
@@ -156,7 +156,7 @@ class GivenRegions(RegionRule):
         regions = make_regions(
             self._kind, names.gather(order), None if lonlat is None else lonlat[order]
         )
-        return Numbered(regions, np.argsort(order)[ids])
+        return RegionIndex(regions, np.argsort(order)[ids])
 
 
 class GridRegions(RegionRule):
@@ -179,7 +179,7 @@ class GridRegions(RegionRule):
         column = np.floor((lon + 180) / 360 * cells).astype(np.int64) % cells
         return pl.Series(row << 32 | column)
 
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         row, column = keys.to_numpy() >> 32, keys.to_numpy() & (2**32 - 1)
         width = 360 / self._cells(row)
         west, south = column * width - 180, row / self._rows * 180 - 90
@@ -192,7 +192,7 @@ class GridRegions(RegionRule):
         )
         names = pl.Series([f"{r}/{c}" for r, c in zip(row, column, strict=True)])
         regions = make_regions("area", names, corners.mean(axis=1), list(corners))
-        return Numbered(regions, np.arange(len(keys)))
+        return RegionIndex(regions, np.arange(len(keys)))
 
     def _cells(self, row: NDArray[np.int64]) -> NDArray[np.int64]:
         middle = np.radians((row + 0.5) / self._rows * 180 - 90)
@@ -214,7 +214,7 @@ class H3Regions(RegionRule):
         )
         return pl.Series(cells).cast(pl.Int64)
 
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         cells = keys.cast(pl.UInt64)
         points = pl.DataFrame(self._h3.cells_to_coordinates(cells))
         shapes = self._shapely.from_wkb(
@@ -224,7 +224,7 @@ class H3Regions(RegionRule):
         names = pl.Series([f"{cell:x}" for cell in keys])
         lonlat = points.select("lng", "lat").to_numpy()
         regions = make_regions("area", names, lonlat, outlines)
-        return Numbered(regions, np.arange(len(keys)))
+        return RegionIndex(regions, np.arange(len(keys)))
 
 
 class PolygonRegions(RegionRule):
@@ -248,20 +248,22 @@ class PolygonRegions(RegionRule):
         np.minimum.at(first, point, area)
         return pl.Series(first).replace(nowhere, None)
 
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         shown = np.arange(len(self._shapes)) if self._all else keys.to_numpy()
         shapes = self._shapes[shown]
         centre = self._shapely.get_coordinates(self._shapely.point_on_surface(shapes))
         outlines = [_outline(shape) for shape in shapes]
         names = pl.Series([self._names[at] for at in shown])
         regions = make_regions("area", names, centre, outlines)
-        return Numbered(regions, np.searchsorted(shown, keys.to_numpy()))
+        return RegionIndex(regions, np.searchsorted(shown, keys.to_numpy()))
 
 
 class TowerRegions(RegionRule):
     """Each point belongs to the nearest tower; towers on one spot count as one."""
 
-    def __init__(self, towers: Places, max_km: float, keep_unvisited: bool) -> None:
+    def __init__(
+        self, towers: LocationTable, max_km: float, keep_unvisited: bool
+    ) -> None:
         _, first = np.unique(towers.lonlat, axis=0, return_index=True)
         at = np.sort(first)
         self._names, self._lonlat = towers.table["name"].gather(at), towers.lonlat[at]
@@ -278,10 +280,10 @@ class TowerRegions(RegionRule):
         found = pl.Series(nearest.astype(np.int64))
         return found.set(pl.Series(km > self._max_km), None)
 
-    def number(self, keys: pl.Series) -> Numbered:
+    def number(self, keys: pl.Series) -> RegionIndex:
         at = np.arange(len(self._names)) if self._all else keys.to_numpy()
         regions = make_regions("area", self._names.gather(at), self._lonlat[at])
-        return Numbered(regions, np.searchsorted(at, keys.to_numpy()))
+        return RegionIndex(regions, np.searchsorted(at, keys.to_numpy()))
 
 
 def make_regions(

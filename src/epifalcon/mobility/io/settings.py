@@ -45,7 +45,7 @@ class ReadSettings(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSettings(Checked):
-    """How visits become traces; see docs/reference-import.md for each entry."""
+    """How visits become traces; see docs/reference-data.md for each entry."""
 
     kind: Kind
     read: ReadSettings = field(default_factory=ReadSettings)

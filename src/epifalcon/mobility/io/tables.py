@@ -53,7 +53,7 @@ _USUAL[TABLE_PLACE] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class RowBatch:
     """Some rows of a table, in the order of the file."""
 
     frame: pl.DataFrame
@@ -64,17 +64,17 @@ class Batch:
     """Progress of the reading, in bytes or rows."""
 
 
-class Table(Protocol):
+class InputTable(Protocol):
     """A file of named columns."""
 
     path: Path
     names: tuple[str, ...]
 
-    def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
         """Yield the columns ``{ours: theirs}`` batch by batch."""
 
 
-def open_table(path: Path, delimiter: str = "auto") -> Table:
+def open_table(path: Path, delimiter: str = "auto") -> InputTable:
     """Open the table in ``path``; the ending of the file decides on its format."""
     with readable(path):
         if not path.exists():
@@ -134,7 +134,7 @@ class CsvTable:
             raise DataError(f"{path}: row 1: expected a line of column names")
         self.names = tuple(names)
 
-    def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
         """Yield the columns as text; blank lines are left out."""
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
         total = self.path.stat().st_size
@@ -165,7 +165,7 @@ class CsvTable:
                 frame = frame.with_columns(row=pl.col("row") + line)
                 line += used
                 if used:
-                    yield Batch(frame, raw.tell(), total)
+                    yield RowBatch(frame, raw.tell(), total)
 
     def _rows(
         self, lines: pl.Series, at: Mapping[str, int], last: bool
@@ -246,7 +246,7 @@ class _ParquetTable:
         self._lazy = pl.scan_parquet(path, glob=False)
         self.names = tuple(self._lazy.collect_schema().names())
 
-    def batches(self, wanted: Mapping[str, str]) -> Iterator[Batch]:
+    def batches(self, wanted: Mapping[str, str]) -> Iterator[RowBatch]:
         at = {ours: self.names.index(theirs) for ours, theirs in wanted.items()}
         chosen = [pl.nth(index).alias(ours) for ours, index in at.items()]
         done = 0
@@ -256,7 +256,7 @@ class _ParquetTable:
             ):
                 row = np.arange(done + 1, done + len(frame) + 1, dtype=np.int64)
                 done += len(frame)
-                yield Batch(frame.with_columns(row=row), done, self._total)
+                yield RowBatch(frame.with_columns(row=row), done, self._total)
 
 
 _PROBE = """
@@ -301,7 +301,7 @@ def renamed(entries: Sequence[str], known: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def find_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str | None:
+def find_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str | None:
     """Find the column of the file that holds ``ours``, or None if there is none.
 
     A column chosen by name must exist. Otherwise the column of our own name is
@@ -327,7 +327,7 @@ def find_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str | Non
     return found[0] if found else None
 
 
-def need_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str:
+def need_column(table: InputTable, ours: str, chosen: Mapping[str, str]) -> str:
     """Find the column that holds ``ours``; raise ``DataError`` if there is none."""
     found = find_column(table, ours, chosen)
     if found is None:
@@ -335,7 +335,7 @@ def need_column(table: Table, ours: str, chosen: Mapping[str, str]) -> str:
     return found
 
 
-def _missing(table: Table, name: str) -> str:
+def _missing(table: InputTable, name: str) -> str:
     names = table.names
     shown = ", ".join(repr(column) for column in names[:20])
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""

@@ -33,7 +33,7 @@ from epifalcon.mobility.io.regions import (
     GivenRegions,
     GridRegions,
     H3Regions,
-    Places,
+    LocationTable,
     PolygonRegions,
     RegionRule,
     TowerRegions,
@@ -42,7 +42,7 @@ from epifalcon.mobility.io.regions import (
 )
 from epifalcon.mobility.io.settings import ImportSettings, ReadSettings
 from epifalcon.mobility.io.tables import (
-    Table,
+    InputTable,
     find_column,
     need_column,
     open_table,
@@ -153,10 +153,10 @@ class _Reading:
 
     def __init__(
         self,
-        table: Table,
+        table: InputTable,
         settings: ImportSettings,
         wanted: Mapping[str, str],
-        places: Places | None,
+        places: LocationTable | None,
         ignored: tuple[str, ...],
     ) -> None:
         self.rows = RowFilter(table.path, wanted, settings.read, ignored)
@@ -380,7 +380,7 @@ def _require_room(path: Path, people: int, clock: Clock) -> None:
 
 
 def _wanted(
-    table: Table, settings: ImportSettings, places: Places | None
+    table: InputTable, settings: ImportSettings, places: LocationTable | None
 ) -> dict[str, str]:
     """Choose the columns to read; a cell's column is read as a place."""
     kind, rule = settings.kind, settings.regions
@@ -409,7 +409,7 @@ def _wanted(
 
 
 def _region_rule(
-    settings: ImportSettings, wanted: Mapping[str, str], places: Places | None
+    settings: ImportSettings, wanted: Mapping[str, str], places: LocationTable | None
 ) -> RegionRule:
     rule, everything = settings.regions, settings.keep_unvisited
     if rule == "given" or (rule == "auto" and "lat" not in wanted):

@@ -165,7 +165,7 @@ class CitySettings(Checked):
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class CityLayout:
     """The regions and, for each, its weight as home, workplace and goal."""
 
     regions: Regions
@@ -175,7 +175,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
+class TownField:
     """Towns at ``centre_km`` (towns, 2), their weights and their reach in km."""
 
     centre_km: Floats
@@ -193,7 +193,7 @@ class Field:
         return np.asarray(np.log(density))
 
 
-def lay_out(settings: CitySettings, rng: np.random.Generator) -> Layout:
+def lay_out(settings: CitySettings, rng: np.random.Generator) -> CityLayout:
     """Place the regions of the city and weigh them."""
     extent_km = settings.region_radius_km * math.sqrt(
         settings.regions / settings.built_share
@@ -207,13 +207,13 @@ def lay_out(settings: CitySettings, rng: np.random.Generator) -> Layout:
     return _weigh(regions, field, rough, settings, rng)
 
 
-def _towns(count: int, extent_km: float, rng: np.random.Generator) -> Field:
+def _towns(count: int, extent_km: float, rng: np.random.Generator) -> TownField:
     angle = rng.uniform(0, 2 * math.pi, count)
     radius = extent_km * np.sqrt(rng.uniform(0.05, 1, count))
     around = np.column_stack([radius * np.cos(angle), radius * np.sin(angle)])
     size = 0.5 * np.arange(1, count + 1) ** -0.5
     reach = extent_km * _TOWN_REACH * np.sqrt(size)
-    return Field(
+    return TownField(
         centre_km=np.vstack([np.zeros((1, 2)), around]),
         weight=np.append(1.0, size),
         reach_km=np.append(extent_km * _MAIN_REACH, reach),
@@ -221,7 +221,7 @@ def _towns(count: int, extent_km: float, rng: np.random.Generator) -> Field:
 
 
 def _honeycomb(
-    settings: CitySettings, extent_km: float, field: Field, rng: np.random.Generator
+    settings: CitySettings, extent_km: float, field: TownField, rng: np.random.Generator
 ) -> Regions:
     """Choose the most settled cells of a honeycomb with bent corners."""
     pitch = settings.region_radius_km * math.sqrt(2 * math.pi / math.sqrt(3))
@@ -256,7 +256,7 @@ def _bent_corners(centre: Floats, pitch: float, rng: np.random.Generator) -> Flo
 
 
 def _blocks(
-    settings: CitySettings, field: Field, rng: np.random.Generator
+    settings: CitySettings, field: TownField, rng: np.random.Generator
 ) -> tuple[Regions, Floats]:
     """Draw points in blocks around towns, and the roughness of each point's block."""
     count = max(1, settings.regions // _BLOCK_REGIONS)
@@ -284,11 +284,11 @@ def _nearby_order(point_km: Floats, size_km: float) -> np.ndarray:
 
 def _weigh(
     regions: Regions,
-    field: Field,
+    field: TownField,
     rough: Floats,
     settings: CitySettings,
     rng: np.random.Generator,
-) -> Layout:
+) -> CityLayout:
     count = len(regions)
     dense = field.log_density(regions.centre_km)
     dense = dense - dense.mean()
@@ -306,7 +306,7 @@ def _weigh(
     if settings.home_share < 1:
         for goal in weight[1:]:
             goal[lived_in] *= _RESIDENTIAL_VISITS
-    return Layout(regions, np.where(lived_in, weight[0], 0.0), weight[1], weight[2])
+    return CityLayout(regions, np.where(lived_in, weight[0], 0.0), weight[1], weight[2])
 
 
 def _skewed(count: int, rng: np.random.Generator) -> Floats:
@@ -346,7 +346,7 @@ def build_city(
     return Traces(by_slot, clock, layout.regions)
 
 
-def make_world(layout: Layout, settings: CitySettings) -> World:
+def make_world(layout: CityLayout, settings: CitySettings) -> World:
     """Prepare what all people share."""
     kernels = [
         Kernel(*(float(getattr(settings, f"{name}_{part}")) for part in _KERNEL))

@@ -8,7 +8,15 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import formats, study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import (
+    Cell,
+    Column,
+    Reference,
+    Scale,
+    Study,
+    StudyPlot,
+    drawn,
+)
 from epifalcon.types import Plain
 
 SIGMAS: Mapping[Scale, tuple[float, ...]] = {
@@ -89,11 +97,11 @@ def _private(
         methods=(method,),
         facts=facts,
         titles={method: title},
-        against=(Against("HBP, nothing private", _CLEAR, "hbp"),),
+        against=(Reference("HBP, nothing private", _CLEAR, "hbp"),),
     )
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows = [row for row in result["rows"] if row["cell"] != _CLEAR]
     panels = []
     for unit in UNITS:

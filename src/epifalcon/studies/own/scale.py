@@ -7,7 +7,7 @@ from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import SARS
-from epifalcon.studies.study import Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import Cell, Column, Scale, Study, StudyPlot, drawn
 from epifalcon.types import Plain
 
 SIZES: Mapping[Scale, Mapping[int, int]] = {
@@ -45,7 +45,7 @@ def _cells(scale: Scale) -> list[Cell]:
     return made
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows, people = result["rows"], ("facts", "people")
     costs = [
         Panel(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from epifalcon.federation.field.settings import METHOD as FIELD
 from epifalcon.reports import study_plots
 from epifalcon.studies.scenarios import SARS, TRUE_FACTORS
-from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, drawn
 from epifalcon.types import Plain
 
 WORLDS: Mapping[str, str] = {
@@ -46,7 +46,7 @@ def _cells(scale: Scale) -> list[Cell]:
         if world != ASSUMED:
             town = replace(town, preset=f"{town.preset}+{world}")
         methods = METHODS[scale] + (TRUE_FACTORS,) * world.startswith("regional")
-        against = (Against("hbp", world, "hbp"),)
+        against = (Reference("hbp", world, "hbp"),)
         made.append(
             replace(
                 town,
@@ -60,8 +60,8 @@ def _cells(scale: Scale) -> list[Cell]:
     return made
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
-    pictures: dict[str, Drawn] = {}
+def _draw(result: Plain) -> dict[str, StudyPlot]:
+    pictures: dict[str, StudyPlot] = {}
     for world in dict.fromkeys(row["group"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["group"] == world]
         pictures |= drawn(

@@ -6,7 +6,15 @@ from dataclasses import replace
 from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.scenarios import EVERYBODYS, OTHER_DATA, PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import (
+    Cell,
+    Column,
+    Reference,
+    Scale,
+    Study,
+    StudyPlot,
+    drawn,
+)
 from epifalcon.types import Plain
 
 _PAPERS, _FURTHER = "The paper's rows", "Further rows"
@@ -60,12 +68,12 @@ def _cell(
     scale: Scale, label: str, method: str, words: Sequence[str], printed: str = ""
 ) -> Cell:
     """Return the cell of a variant; ``printed`` is its row in the paper, if any."""
-    against = [Against("hgnn", _HGNN, "hgnn")]
+    against = [Reference("hgnn", _HGNN, "hgnn")]
     twin = label.removesuffix(_LEAKING)
     if twin != label:
-        against.append(Against("the same with reported cases", twin, method))
+        against.append(Reference("the same with reported cases", twin, method))
     elif printed and label not in (_WHOLE, _HGNN):
-        against.append(Against(_WHOLE, _WHOLE, "falcon"))
+        against.append(Reference(_WHOLE, _WHOLE, "falcon"))
     return replace(
         SARS[scale].also(words),
         label=label,
@@ -77,7 +85,7 @@ def _cell(
     )
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     metrics, title = ("auc", "dep", "f1"), "Falcon with parts taken away"
     return drawn(
         "ablation",

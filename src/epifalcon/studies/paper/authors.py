@@ -7,7 +7,15 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import ABLATION
 from epifalcon.studies.paper.noise import table_6
 from epifalcon.studies.scenarios import EPSILON, PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import (
+    Cell,
+    Column,
+    Reference,
+    Scale,
+    Study,
+    StudyPlot,
+    drawn,
+)
 from epifalcon.types import Plain
 
 _PARTS, _NOISE, _LADDER = "Table 7", "Table 6", "From the program to an honest protocol"
@@ -56,7 +64,7 @@ def _cells(scale: Scale) -> list[Cell]:
             town.also(words), label=label, methods=("falcon",), titles=titles
         )
 
-    against = (Against(_HGNN, _HGNN, "hgnn"), Against(_BARE, _BARE))
+    against = (Reference(_HGNN, _HGNN, "hgnn"), Reference(_BARE, _BARE))
     hgnn = replace(
         town,
         label=_HGNN,
@@ -73,7 +81,7 @@ def _cells(scale: Scale) -> list[Cell]:
         replace(cell, titles={"falcon": cell.label})
         for cell in table_6(replace(town, group=_NOISE), _SIGMA_PEOPLE)
     ]
-    words, before = (), tuple[Against, ...]()
+    words, before = (), tuple[Reference, ...]()
     for step, (title, changed) in enumerate(LADDER.items()):
         words, label = (*words, *changed), f"{step} {title}"
         made.append(
@@ -85,7 +93,7 @@ def _cells(scale: Scale) -> list[Cell]:
                 then="audit",
             )
         )
-        before = (Against("the step before", label),)
+        before = (Reference("the step before", label),)
     label, ours = f"{len(LADDER)} our defaults", SARS[scale]
     last = replace(
         made[-1],
@@ -105,7 +113,7 @@ def _cells(scale: Scale) -> list[Cell]:
     return [*made, last, references]
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     def rows(group: str) -> list[Plain]:
         return [row for row in result["rows"] if row["group"] == group and row["seeds"]]
 

@@ -7,7 +7,15 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.paper_values import NOISE
 from epifalcon.reports.study_plots import Panel, Point, points
 from epifalcon.studies.scenarios import OTHER_DATA, PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import (
+    Cell,
+    Column,
+    Reference,
+    Scale,
+    Study,
+    StudyPlot,
+    drawn,
+)
 from epifalcon.types import Plain
 
 PSEUDO = 9
@@ -47,7 +55,7 @@ def table_6(town: Cell, people: int) -> list[Cell]:
             label=f"σ {sigma:g}",
             methods=("falcon",),
             facts={"upload_sigma": sigma},
-            against=(Against("σ 0", "σ 0"),),
+            against=(Reference("σ 0", "σ 0"),),
             published={"falcon": row.figures},
             then="audit",
         )
@@ -61,7 +69,7 @@ def _cells(scale: Scale) -> list[Cell]:
     return [clear, *table_6(town.also(PAPER), PEOPLE[scale])]
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     sigma = ("facts", "upload_sigma")
     rows = [row for row in result["rows"] if "upload_sigma" in row["facts"]]
 

@@ -15,7 +15,7 @@ from epifalcon.studies.scenarios import (
     all_methods,
     printed,
 )
-from epifalcon.studies.study import Against, Cell, Scale, Study
+from epifalcon.studies.study import Cell, Reference, Scale, Study
 
 _ONE_BASIC = "Basic has one seed, since forty days of all methods take hours"
 
@@ -43,7 +43,7 @@ def _cells(town: Cell) -> list[Cell]:
     """Return cells of all methods, of Falcon with noise, and of Falcon with leak."""
     label, figures = f"{town.label}, the paper's noise", dict(town.published)
     falcon = {"falcon": figures.pop("falcon")} if figures else {}
-    against = tuple(Against(one, town.label, one) for one in ("hgnn", "hbp"))
+    against = tuple(Reference(one, town.label, one) for one in ("hgnn", "hbp"))
     everything = replace(
         town, methods=all_methods(), published=figures, against=against
     )

@@ -6,7 +6,15 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Column, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import (
+    Cell,
+    Column,
+    Reference,
+    Scale,
+    Study,
+    StudyPlot,
+    drawn,
+)
 from epifalcon.types import Plain
 
 GENERATORS = ("plausible", "uniform", "aggregate", "walk", "recurring")
@@ -44,7 +52,7 @@ def _cells(scale: Scale) -> list[Cell]:
             label=f"{generator} {copies}",
             methods=("falcon",),
             facts={"generator": generator, "copies": copies},
-            against=(Against(f"plausible {copies}", f"plausible {copies}"),),
+            against=(Reference(f"plausible {copies}", f"plausible {copies}"),),
             then="places",
         )
         for generator in GENERATORS
@@ -52,9 +60,9 @@ def _cells(scale: Scale) -> list[Cell]:
     ]
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
+def _draw(result: Plain) -> dict[str, StudyPlot]:
     rows = [{**row, "title": row["facts"]["generator"]} for row in result["rows"]]
-    pictures: dict[str, Drawn] = {}
+    pictures: dict[str, StudyPlot] = {}
     for attack in _DRAWN:
         panels = [
             Panel(

@@ -9,7 +9,7 @@ from epifalcon.reports import study_plots
 from epifalcon.reports.metric_registry import METRICS
 from epifalcon.reports.study_plots import Panel, points
 from epifalcon.studies.scenarios import PAPER, SARS
-from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, drawn
 from epifalcon.types import Plain
 
 RIVALS = (
@@ -34,7 +34,7 @@ def _cells(
             ("", (), RIVALS),
             (", Falcon", PAPER, ("falcon",)),
         ):
-            against = Against(first, first + ending), Against("HGNN", label, "hgnn")
+            against = Reference(first, first + ending), Reference("HGNN", label, "hgnn")
             made.append(
                 replace(
                     SARS[scale].also((*words, *more)),
@@ -47,7 +47,7 @@ def _cells(
     return made
 
 
-def _draw(result: Plain, fact: str, label: str) -> dict[str, Drawn]:
+def _draw(result: Plain, fact: str, label: str) -> dict[str, StudyPlot]:
     panels = [
         Panel(
             title=METRICS[metric].title,

@@ -20,7 +20,7 @@ from epifalcon.studies.scenarios import (
     printed,
 )
 from epifalcon.studies.scheduler import StudyRun
-from epifalcon.studies.study import Against, Cell, Drawn, Scale, Study, drawn
+from epifalcon.studies.study import Cell, Reference, Scale, Study, StudyPlot, drawn
 from epifalcon.types import Plain
 
 _RIVALS = ("dct", "gcn", "graph-wavenet", "fedpregnn", "hgnn", "hbp", FIELD, "oracle")
@@ -44,7 +44,9 @@ def _cells(scale: Scale) -> list[Cell]:
                     methods=methods,
                     group=f"{stage.capitalize()} the outbreak, day {day}",
                     facts={"day": day},
-                    against=tuple(Against(one, stage, one) for one in ("hgnn", "hbp")),
+                    against=tuple(
+                        Reference(one, stage, one) for one in ("hgnn", "hbp")
+                    ),
                     published=printed(STAGES[stage]),
                 )
             )
@@ -74,8 +76,8 @@ def _more(ran: StudyRun, _rows: Sequence[Plain]) -> dict[str, Any]:
     return {"epidemic": counted}
 
 
-def _draw(result: Plain) -> dict[str, Drawn]:
-    pictures: dict[str, Drawn] = {}
+def _draw(result: Plain) -> dict[str, StudyPlot]:
+    pictures: dict[str, StudyPlot] = {}
     if counts := result["epidemic"]:
         states = {
             name: np.asarray(counts[name], float)
